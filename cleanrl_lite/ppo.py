@@ -1,0 +1,369 @@
+"""Proximal Policy Optimization for discrete actions and vector observations.
+
+Paper:    Schulman et al. 2017 (arXiv:1707.06347); advantages: Schulman et al. 2016 (arXiv:1506.02438).
+Run:      python cleanrl_lite/ppo.py --env-id CartPole-v1
+Differs:  Values bootstrap from the true last observation of a truncated episode. Values and log-probabilities are
+          computed in one batch after the rollout. The networks act in numpy; the update is one compiled graph.
+Expected: RESULTS
+Details:  docs/ppo.md
+"""
+
+import math
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+import gymnasium as gym
+import numpy as np
+import torch
+import tyro
+from gymnasium.spaces import Box, Discrete
+from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
+from torch import nn
+from torch.distributions import Categorical
+from torch.utils.tensorboard import SummaryWriter
+
+from cleanrl_lite import utils
+
+
+# === arguments
+@dataclass
+class Args:
+    # run flags, the same in every script
+    exp_name: str = Path(__file__).stem  # name of the experiment, part of the run directory's name
+    seed: int = 1  # seed of the environments, the networks and the sampling
+    torch_deterministic: bool = True  # let cuDNN use deterministic algorithms only
+    cuda: bool = True  # train on a GPU when there is one
+    threads: int = 1  # CPU threads of torch (0: torch's own choice)
+    compile: bool = True  # compile the update: 10 to 30 s at the start, several times faster afterwards
+    cuda_graph: bool = False  # replay the update as one CUDA graph (needs a GPU)
+    track: bool = False  # log to Weights & Biases too (WANDB_MODE=offline works)
+    wandb_project_name: str = "cleanrl_lite"  # project of Weights & Biases
+    wandb_entity: str | None = None  # entity (team) of Weights & Biases
+    runs_dir: str = "runs"  # where the run directory is created
+    save_every: int = 100_000  # environment steps between checkpoints (0: only at the end)
+    resume: str | None = None  # go on from this run directory or checkpoint, with its arguments
+    evaluate: str | None = None  # evaluate this run directory or checkpoint instead of training
+    eval_episodes: int = 10  # episodes of an evaluation (deterministic policy)
+    eval_every: int = 0  # environment steps between evaluations (0: only at the end)
+    capture_video: bool = False  # record the first episode of every evaluation
+
+    # algorithm flags
+    env_id: str = "CartPole-v1"  # environment, also as module:Env-v0
+    total_timesteps: int = 500_000  # environment steps, summed over the environments
+    learning_rate: float = 2.5e-4  # learning rate of Adam
+    num_envs: int = 4  # environments stepped together
+    async_envs: bool = False  # run each environment in a process of its own
+    num_steps: int = 128  # steps per environment and rollout
+    anneal_lr: bool = True  # let the learning rate fall linearly to 0
+    gamma: float = 0.99  # discount factor
+    gae_lambda: float = 0.95  # lambda of generalised advantage estimation
+    num_minibatches: int = 4  # minibatches per epoch
+    update_epochs: int = 4  # epochs per rollout
+    norm_adv: bool = True  # normalise the advantages of each minibatch
+    clip_coef: float = 0.2  # epsilon of the clipped surrogate objective
+    clip_vloss: bool = True  # clip the value loss in the same way
+    ent_coef: float = 0.01  # coefficient of the entropy bonus
+    vf_coef: float = 0.5  # coefficient of the value loss
+    max_grad_norm: float = 0.5  # largest norm of the gradient
+    target_kl: float | None = None  # end a rollout's epochs once an epoch's mean KL divergence exceeds this
+
+
+# === environment
+def make_env(args, render_mode=None):
+    env = utils.make(args.env_id, render_mode=render_mode)
+    if not isinstance(env.observation_space, Box):  # Dict, Tuple, Discrete (one-hot) ...
+        flattens = env.observation_space.is_np_flattenable
+        utils.check(flattens, f"{args.env_id} has observations that do not flatten: {env.observation_space}")
+        env = gym.wrappers.FlattenObservation(env)
+    return gym.wrappers.RecordEpisodeStatistics(env)
+
+
+# === networks
+def layer_init(layer, std=math.sqrt(2)):
+    nn.init.orthogonal_(layer.weight, std)
+    nn.init.zeros_(layer.bias)
+    return layer
+
+
+class Agent(nn.Module):
+    def __init__(self, obs_dim, num_actions):
+        super().__init__()
+        self.critic = nn.Sequential(
+            layer_init(nn.Linear(obs_dim, 64)),
+            nn.Tanh(),
+            layer_init(nn.Linear(64, 64)),
+            nn.Tanh(),
+            layer_init(nn.Linear(64, 1), std=1.0),
+        )
+        self.actor = nn.Sequential(
+            layer_init(nn.Linear(obs_dim, 64)),
+            nn.Tanh(),
+            layer_init(nn.Linear(64, 64)),
+            nn.Tanh(),
+            layer_init(nn.Linear(64, num_actions), std=0.01),  # near zero: starts as the uniform policy
+        )
+
+    def forward(self, obs):
+        """The policy's distribution and the value of `obs` (batch, obs_dim)."""
+        return Categorical(logits=self.actor(obs), validate_args=False), self.critic(obs).squeeze(-1)
+
+    def act(self, obs):
+        """The greedy policy, for evaluation."""
+        return self.actor(obs).argmax(-1)
+
+
+# === pure functions
+def linear_recurrence(inputs, decays, initial=0.0):
+    """y[t] = inputs[t] + decays[t] * y[t - 1] along the first axis of (num_steps, num_envs) arrays, y[-1] = initial."""
+    outputs = np.empty_like(inputs)
+    for n in range(inputs.shape[1]):  # Python's own floats: 40 times faster than a numpy row at a time
+        y, column = float(np.broadcast_to(initial, inputs.shape[1])[n]), []
+        for x, decay in zip(inputs[:, n].tolist(), decays[:, n].tolist()):
+            y = x + decay * y
+            column.append(y)
+        outputs[:, n] = column
+    return outputs
+
+
+def compute_gae(rewards, values, next_values, terminations, dones, gamma, gae_lambda):
+    """Generalised advantage estimation (Schulman et al. 2016, eq. 16); all arrays are (num_steps, num_envs).
+
+    next_values[t] is the value of the observation that step t truly led to: at the end of an episode the last one of
+    that episode, not the first one of the next. A truncated episode would have gone on, so its value counts; a
+    terminated one has none. Nothing flows back from one episode into the one before.
+    """
+    deltas = rewards + gamma * next_values * ~terminations - values
+    return linear_recurrence(deltas[::-1], gamma * gae_lambda * ~dones[::-1])[::-1].copy()
+
+
+def adam_step(params, grads, adam, learning_rate, max_grad_norm, beta1=0.9, beta2=0.999, eps=1e-5):
+    """Clips the gradient's norm and takes one step of Adam (Kingma & Ba 2015, algorithm 1), in place.
+
+    Written out, on one flat vector, because this compiles into the update's graph; torch.optim.Adam would not.
+    """
+    grad = torch.cat([g.flatten() for g in grads])
+    grad_norm = grad.norm()
+    grad = grad * (max_grad_norm / (grad_norm + 1e-6)).clamp(max=1.0)
+    adam["step"].add_(1)
+    adam["exp_avg"].lerp_(grad, 1 - beta1)
+    adam["exp_avg_sq"].lerp_(grad.square(), 1 - beta2)
+    denominator = (adam["exp_avg_sq"] / (1 - beta2 ** adam["step"])).sqrt() + eps
+    step = learning_rate * adam["exp_avg"] / (1 - beta1 ** adam["step"]) / denominator
+    for param, delta in zip(params, step.split([p.numel() for p in params])):
+        param.sub_(delta.view_as(param))
+    return grad_norm
+
+
+def main(args: Args):
+    # === setup
+    utils.check_positive(args, "num_envs", "num_steps", "num_minibatches", "update_epochs", "eval_episodes")
+    batch_size = args.num_envs * args.num_steps
+    minibatch_size = batch_size // args.num_minibatches
+    sizes = f"--num-envs {args.num_envs} x --num-steps {args.num_steps} = {batch_size}"
+    utils.check(
+        batch_size % args.num_minibatches == 0, f"{sizes} does not divide into --num-minibatches {args.num_minibatches}"
+    )
+    utils.check(minibatch_size > 1 or not args.norm_adv, "minibatches of one sample need --no-norm-adv")
+    utils.check(
+        args.total_timesteps >= batch_size and args.total_timesteps % args.num_envs == 0,
+        f"--total-timesteps {args.total_timesteps} must be a multiple of --num-envs and at least one batch, {sizes}",
+    )
+    device = utils.setup_torch(args)
+    utils.check(device.type == "cuda" or not args.cuda_graph, "--cuda-graph needs a GPU")
+
+    vector_env = AsyncVectorEnv if args.async_envs else SyncVectorEnv
+    envs = vector_env([lambda: make_env(args)] * args.num_envs, autoreset_mode=AutoresetMode.SAME_STEP)
+    obs_space, action_space = envs.single_observation_space, envs.single_action_space
+    utils.check(
+        len(obs_space.shape) == 1,
+        f"{args.env_id} has observations of shape {obs_space.shape}, not vectors; for Atari games use ppo_atari.py",
+    )
+    utils.check(
+        isinstance(action_space, Discrete),
+        f"{args.env_id} has actions {action_space}, not Discrete; for Box actions use ppo_continuous.py",
+    )
+
+    agent = Agent(obs_space.shape[0], int(action_space.n)).to(device)
+    params = list(agent.parameters())
+    zeros = torch.zeros(sum(p.numel() for p in params), device=device)
+    adam = dict(step=torch.zeros((), device=device), exp_avg=zeros.clone(), exp_avg_sq=zeros.clone())
+    learning_rate = torch.tensor(args.learning_rate, device=device)
+    global_step = 0
+
+    script, checkpoint = Path(__file__).stem, None
+    if args.resume or args.evaluate:
+        checkpoint = utils.load_checkpoint(args.resume or args.evaluate, script, args.env_id)
+        utils.load_weights(agent, checkpoint["agent"])
+        global_step = checkpoint["global_step"]
+    if args.evaluate:
+        video_dir = checkpoint["run_dir"] / "videos" if args.capture_video else None
+        returns, lengths = utils.evaluate(agent.act, make_env, args, device, video_dir, global_step)
+        path = checkpoint["run_dir"] / f"eval_{int(time.time())}.json"
+        utils.write_evaluation(path, args, global_step, returns, lengths)
+        return returns
+    if args.resume:
+        for name, tensor in adam.items():
+            tensor.copy_(checkpoint["adam"][name])
+        utils.set_rng_state(checkpoint["rng"])
+    run_dir = checkpoint["run_dir"] if args.resume else utils.make_run_dir(args, __file__)
+    video_dir = run_dir / "videos" if args.capture_video and utils.can_record(make_env, args) else None
+
+    if args.track:
+        import wandb
+
+        wandb.init(
+            project=args.wandb_project_name,
+            entity=args.wandb_entity,
+            name=run_dir.name,
+            id=run_dir.name,
+            resume="allow",
+            config=vars(args),
+            sync_tensorboard=True,
+            dir=run_dir,
+        )
+        wandb.save(str(run_dir / "*.py"), base_path=run_dir, policy="now")
+    writer = SummaryWriter(run_dir, purge_step=global_step + 1 if args.resume else None)
+    writer.add_text("arguments", "\n".join(f"    {name}: {value}" for name, value in vars(args).items()))
+
+    def evaluate():
+        """An evaluation of the agent as it is now, logged and, with --capture-video, filmed."""
+        returns, lengths = utils.evaluate(agent.act, make_env, args, device, video_dir, global_step)
+        writer.add_scalar("eval/episodic_return", np.mean(returns), global_step)
+        writer.add_scalar("eval/episodic_length", np.mean(lengths), global_step)
+        if args.track and video_dir:
+            video = max(video_dir.glob("*.mp4"), key=lambda path: path.stat().st_mtime)
+            wandb.log({"eval/video": wandb.Video(str(video), format="mp4")})
+        return returns, lengths
+
+    # === update
+    # The batch lives where the networks do; its tensors keep their place in memory, as a compiled graph wants.
+    b_obs = torch.zeros((batch_size, *obs_space.shape), device=device)
+    b_actions = torch.zeros(batch_size, dtype=torch.int64, device=device)
+    b_logprobs, b_values, b_advantages, b_returns = torch.zeros((4, batch_size), device=device).unbind()
+
+    def update(inds):
+        """One minibatch, the samples inds (minibatch_size,) of the batch: PPO's loss (eq. 9) and a step of Adam."""
+        dist, value = agent(b_obs[inds])
+        logratio = dist.log_prob(b_actions[inds]) - b_logprobs[inds]
+        ratio = logratio.exp()
+        approx_kl = ((ratio - 1) - logratio).mean()  # http://joschu.net/blog/kl-approx.html
+
+        advantages = b_advantages[inds]
+        if args.norm_adv:
+            advantages = (advantages - advantages.mean()) / (advantages.std() + 1e-8)
+        clipped_ratio = ratio.clamp(1 - args.clip_coef, 1 + args.clip_coef)
+        policy_loss = -torch.min(ratio * advantages, clipped_ratio * advantages).mean()  # eq. 7
+
+        value_loss = (value - b_returns[inds]).square()
+        if args.clip_vloss:
+            clipped = b_values[inds] + (value - b_values[inds]).clamp(-args.clip_coef, args.clip_coef)
+            value_loss = torch.max(value_loss, (clipped - b_returns[inds]).square())
+        value_loss = 0.5 * value_loss.mean()
+
+        entropy = dist.entropy().mean()
+        loss = policy_loss - args.ent_coef * entropy + args.vf_coef * value_loss
+        grads = torch.autograd.grad(loss, params)
+        with torch.no_grad():
+            grad_norm = adam_step(params, grads, adam, learning_rate, args.max_grad_norm)
+            clipfrac = (clipped_ratio != ratio).float().mean()
+        return {
+            "losses/policy_loss": policy_loss.detach(),
+            "losses/value_loss": value_loss.detach(),
+            "losses/entropy": entropy.detach(),
+            "losses/old_approx_kl": -logratio.mean().detach(),
+            "losses/approx_kl": approx_kl.detach(),
+            "losses/clipfrac": clipfrac,
+            "losses/grad_norm": grad_norm,
+        }
+
+    update = utils.compile_update(update, args.compile, args.cuda_graph)
+
+    # === training
+    shape = (args.num_steps, args.num_envs)
+    rollout_obs, next_obs = np.zeros((2, *shape, *obs_space.shape), dtype=np.float32)
+    actions, rewards = np.zeros(shape, dtype=np.int64), np.zeros(shape, dtype=np.float32)
+    terminations, dones = np.zeros((2, *shape), dtype=bool)
+    progress, stop = utils.Progress(args.total_timesteps, global_step), utils.StopSignal()
+    obs, _ = envs.reset(seed=args.seed + global_step)  # a resumed run does not play the same episodes again
+    while global_step < args.total_timesteps and not stop:
+        start_step, start_time = global_step, time.perf_counter()
+        if args.anneal_lr:
+            learning_rate.fill_(args.learning_rate * (1 - global_step / args.total_timesteps))
+        num_steps = min(args.num_steps, (args.total_timesteps - global_step) // args.num_envs)  # the last may be short
+        size = num_steps * args.num_envs
+
+        # act, step, store
+        actor = utils.numpy_forward(agent.actor, device)
+        gumbel = np.random.gumbel(size=(num_steps, args.num_envs, action_space.n))
+        for t in range(num_steps):
+            rollout_obs[t] = obs
+            actions[t] = (actor(rollout_obs[t]) + gumbel[t]).argmax(-1)  # the Gumbel-max trick samples softmax(logits)
+            obs, rewards[t], terminations[t], truncations, infos = envs.step(actions[t])
+            next_obs[t], dones[t] = obs, terminations[t] | truncations
+            global_step += args.num_envs
+            for n, episodic_return, episodic_length in utils.finished_episodes(infos):
+                next_obs[t, n] = infos["final_obs"][n]  # obs[n] is the first observation of the next episode already
+                writer.add_scalar("charts/episodic_return", episodic_return, global_step)
+                writer.add_scalar("charts/episodic_length", episodic_length, global_step)
+                progress.returns.append(episodic_return)
+
+        # values, log-probabilities and advantages of the whole rollout
+        with torch.no_grad():
+            b_obs[:size] = torch.from_numpy(rollout_obs[:num_steps]).flatten(0, 1)
+            b_actions[:size] = torch.from_numpy(actions[:num_steps]).flatten()
+            dist, b_values[:size] = agent(b_obs[:size])
+            b_logprobs[:size] = dist.log_prob(b_actions[:size])
+            next_values = agent.critic(torch.from_numpy(next_obs[:num_steps]).to(device)).squeeze(-1).cpu().numpy()
+        values = b_values[:size].reshape(num_steps, args.num_envs).cpu().numpy()
+        rollout = rewards[:num_steps], values, next_values, terminations[:num_steps], dones[:num_steps]
+        advantages = compute_gae(*rollout, args.gamma, args.gae_lambda)
+        returns = advantages + values
+        b_advantages[:size] = torch.from_numpy(advantages).flatten()
+        b_returns[:size] = torch.from_numpy(returns).flatten()
+
+        # learn
+        metrics = []
+        for _ in range(args.update_epochs):
+            # A short rollout's last minibatch is filled up from the front of the permutation.
+            inds = np.resize(np.random.permutation(size), (math.ceil(size / minibatch_size), minibatch_size))
+            epoch = [update(minibatch) for minibatch in torch.from_numpy(inds).to(device)]
+            metrics += epoch
+            if args.target_kl and torch.stack([m["losses/approx_kl"] for m in epoch]).mean() > args.target_kl:
+                break
+
+        # log
+        losses = {name: torch.stack([m[name] for m in metrics]).mean().item() for name in metrics[0]}
+        losses["losses/explained_variance"] = 1 - (returns - values).var() / (returns.var() + 1e-8)
+        utils.check_finite(losses, global_step)
+        losses["charts/learning_rate"] = learning_rate.item()
+        losses["charts/SPS"] = (global_step - start_step) / (time.perf_counter() - start_time)
+        for name, value in losses.items():
+            writer.add_scalar(name, value, global_step)
+        progress.update(global_step)
+
+        # save, evaluate
+        if global_step >= args.total_timesteps or stop or utils.due(args.save_every, start_step, global_step):
+            state = dict(script=script, args=vars(args), global_step=global_step, agent=agent.state_dict(), adam=adam)
+            utils.save_checkpoint(run_dir / "checkpoint.pt", state | dict(rng=utils.rng_state()))
+        if utils.due(args.eval_every, start_step, global_step):
+            evaluate()
+
+    envs.close()
+    stop.restore()
+
+    # === evaluation
+    if not stop:
+        returns, lengths = evaluate()
+        utils.write_evaluation(run_dir / "eval.json", args, global_step, returns, lengths)
+    print(f"the run is in {run_dir}")
+    writer.close()
+    if args.track:
+        wandb.finish()
+    if stop:
+        raise SystemExit(128 + stop.number)
+    return returns
+
+
+if __name__ == "__main__":
+    main(tyro.cli(Args, default=utils.saved_args(Args)))

@@ -18,7 +18,7 @@ import numpy as np
 import torch
 import tyro
 from gymnasium.spaces import Box, Discrete
-from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
+from gymnasium.vector import AsyncVectorEnv, AutoresetMode
 from torch import nn
 from torch.distributions import Categorical
 from torch.utils.tensorboard import SummaryWriter
@@ -80,33 +80,27 @@ def make_env(args, render_mode=None):
 
 
 # === networks
-def layer_init(layer, std=math.sqrt(2)):
-    nn.init.orthogonal_(layer.weight, std)
-    nn.init.zeros_(layer.bias)
-    return layer
+def mlp(inputs, outputs, std):
+    """Two hidden layers of 64 tanh units; orthogonal weights of gain sqrt(2), of gain `std` in the last layer."""
+    layers = [nn.Linear(inputs, 64), nn.Tanh(), nn.Linear(64, 64), nn.Tanh(), nn.Linear(64, outputs)]
+    for layer, gain in zip(layers[::2], (math.sqrt(2), math.sqrt(2), std)):
+        nn.init.orthogonal_(layer.weight, gain)
+        nn.init.zeros_(layer.bias)
+    return nn.Sequential(*layers)
 
 
 class Agent(nn.Module):
     def __init__(self, obs_dim, num_actions):
         super().__init__()
-        self.critic = nn.Sequential(
-            layer_init(nn.Linear(obs_dim, 64)),
-            nn.Tanh(),
-            layer_init(nn.Linear(64, 64)),
-            nn.Tanh(),
-            layer_init(nn.Linear(64, 1), std=1.0),
-        )
-        self.actor = nn.Sequential(
-            layer_init(nn.Linear(obs_dim, 64)),
-            nn.Tanh(),
-            layer_init(nn.Linear(64, 64)),
-            nn.Tanh(),
-            layer_init(nn.Linear(64, num_actions), std=0.01),  # near zero: starts as the uniform policy
-        )
+        self.critic = mlp(obs_dim, 1, std=1.0)
+        self.actor = mlp(obs_dim, num_actions, std=0.01)  # near zero: starts as the uniform policy
+
+    def policy(self, logits):
+        return Categorical(logits=logits, validate_args=False)
 
     def forward(self, obs):
         """The policy's distribution and the value of `obs` (batch, obs_dim)."""
-        return Categorical(logits=self.actor(obs), validate_args=False), self.critic(obs).squeeze(-1)
+        return self.policy(self.actor(obs)), self.critic(obs).squeeze(-1)
 
     def act(self, obs):
         """The greedy policy, for evaluation."""
@@ -114,11 +108,11 @@ class Agent(nn.Module):
 
 
 # === pure functions
-def linear_recurrence(inputs, decays, initial=0.0):
-    """y[t] = inputs[t] + decays[t] * y[t - 1] along the first axis of (num_steps, num_envs) arrays, y[-1] = initial."""
+def linear_recurrence(inputs, decays, initial):
+    """y[t] = inputs[t] + decays[t] * y[t - 1] for arrays (num_steps, num_envs), with y[-1] = initial (num_envs,)."""
     outputs = np.empty_like(inputs)
-    for n in range(inputs.shape[1]):  # Python's own floats: 40 times faster than a numpy row at a time
-        y, column = float(np.broadcast_to(initial, inputs.shape[1])[n]), []
+    for n, y in enumerate(initial.tolist()):  # Python's own floats: 40 times faster than a numpy row at a time
+        column = []
         for x, decay in zip(inputs[:, n].tolist(), decays[:, n].tolist()):
             y = x + decay * y
             column.append(y)
@@ -134,7 +128,7 @@ def compute_gae(rewards, values, next_values, terminations, dones, gamma, gae_la
     terminated one has none. Nothing flows back from one episode into the one before.
     """
     deltas = rewards + gamma * next_values * ~terminations - values
-    return linear_recurrence(deltas[::-1], gamma * gae_lambda * ~dones[::-1])[::-1].copy()
+    return linear_recurrence(deltas[::-1], gamma * gae_lambda * ~dones[::-1], np.zeros(deltas.shape[1]))[::-1].copy()
 
 
 def adam_step(params, grads, adam, learning_rate, max_grad_norm, beta1=0.9, beta2=0.999, eps=1e-5):
@@ -157,32 +151,25 @@ def adam_step(params, grads, adam, learning_rate, max_grad_norm, beta1=0.9, beta
 
 def main(args: Args):
     # === setup
-    utils.check_positive(args, "num_envs", "num_steps", "num_minibatches", "update_epochs", "eval_episodes")
-    batch_size = args.num_envs * args.num_steps
-    minibatch_size = batch_size // args.num_minibatches
-    sizes = f"--num-envs {args.num_envs} x --num-steps {args.num_steps} = {batch_size}"
-    utils.check(
-        batch_size % args.num_minibatches == 0, f"{sizes} does not divide into --num-minibatches {args.num_minibatches}"
-    )
-    utils.check(minibatch_size > 1 or not args.norm_adv, "minibatches of one sample need --no-norm-adv")
-    utils.check(
-        args.total_timesteps >= batch_size and args.total_timesteps % args.num_envs == 0,
-        f"--total-timesteps {args.total_timesteps} must be a multiple of --num-envs and at least one batch, {sizes}",
-    )
+    check, batch_size = utils.check, args.num_envs * args.num_steps
+    check(min(batch_size, args.num_minibatches, args.update_epochs, args.eval_episodes) > 0, "sizes must be positive")
+    minibatch_size, remainder = divmod(batch_size, args.num_minibatches)
+    check(remainder == 0, f"--num-envs x --num-steps = {batch_size} must be a multiple of --num-minibatches")
+    check(minibatch_size > 1 or not args.norm_adv, "minibatches of one sample need --no-norm-adv")
+    check(args.total_timesteps >= batch_size, f"--total-timesteps is less than --num-envs x --num-steps = {batch_size}")
+    check(args.total_timesteps % args.num_envs == 0, "--total-timesteps must be a multiple of --num-envs")
     device = utils.setup_torch(args)
-    utils.check(device.type == "cuda" or not args.cuda_graph, "--cuda-graph needs a GPU")
+    check(device.type == "cuda" or not args.cuda_graph, "--cuda-graph needs a GPU")
 
-    vector_env = AsyncVectorEnv if args.async_envs else SyncVectorEnv
-    envs = vector_env([lambda: make_env(args)] * args.num_envs, autoreset_mode=AutoresetMode.SAME_STEP)
+    env_fns = [lambda: make_env(args)] * args.num_envs
+    same_step = AutoresetMode.SAME_STEP
+    envs = AsyncVectorEnv(env_fns, autoreset_mode=same_step) if args.async_envs else utils.VectorEnv(env_fns, same_step)
+    envs.action_space.seed(args.seed)
     obs_space, action_space = envs.single_observation_space, envs.single_action_space
-    utils.check(
-        len(obs_space.shape) == 1,
-        f"{args.env_id} has observations of shape {obs_space.shape}, not vectors; for Atari games use ppo_atari.py",
+    check(
+        len(obs_space.shape) == 1, f"{args.env_id} has observations {obs_space}, not vectors; ppo_atari.py takes images"
     )
-    utils.check(
-        isinstance(action_space, Discrete),
-        f"{args.env_id} has actions {action_space}, not Discrete; for Box actions use ppo_continuous.py",
-    )
+    check(isinstance(action_space, Discrete), f"{args.env_id} has actions {action_space}; ppo_continuous.py takes Box")
 
     agent = Agent(obs_space.shape[0], int(action_space.n)).to(device)
     params = list(agent.parameters())
@@ -191,38 +178,29 @@ def main(args: Args):
     learning_rate = torch.tensor(args.learning_rate, device=device)
     global_step = 0
 
-    script, checkpoint = Path(__file__).stem, None
+    script = Path(__file__).stem
     if args.resume or args.evaluate:
-        checkpoint = utils.load_checkpoint(args.resume or args.evaluate, script, args.env_id)
-        utils.load_weights(agent, checkpoint["agent"])
-        global_step = checkpoint["global_step"]
+        checkpoint = utils.load_checkpoint(args.resume or args.evaluate, script, args.env_id, agent)
+        global_step, run_dir = checkpoint["global_step"], checkpoint["run_dir"]
     if args.evaluate:
-        video_dir = checkpoint["run_dir"] / "videos" if args.capture_video else None
+        video_dir = run_dir / "videos" if args.capture_video and utils.can_record(make_env, args) else None
         returns, lengths = utils.evaluate(agent.act, make_env, args, device, video_dir, global_step)
-        path = checkpoint["run_dir"] / f"eval_{int(time.time())}.json"
-        utils.write_evaluation(path, args, global_step, returns, lengths)
+        utils.write_evaluation(run_dir / f"eval_{int(time.time())}.json", args, global_step, returns, lengths)
         return returns
     if args.resume:
         for name, tensor in adam.items():
             tensor.copy_(checkpoint["adam"][name])
         utils.set_rng_state(checkpoint["rng"])
-    run_dir = checkpoint["run_dir"] if args.resume else utils.make_run_dir(args, __file__)
+    else:
+        run_dir = utils.make_run_dir(args, __file__)
     video_dir = run_dir / "videos" if args.capture_video and utils.can_record(make_env, args) else None
 
     if args.track:
         import wandb
 
-        wandb.init(
-            project=args.wandb_project_name,
-            entity=args.wandb_entity,
-            name=run_dir.name,
-            id=run_dir.name,
-            resume="allow",
-            config=vars(args),
-            sync_tensorboard=True,
-            dir=run_dir,
-        )
-        wandb.save(str(run_dir / "*.py"), base_path=run_dir, policy="now")
+        names = dict(project=args.wandb_project_name, entity=args.wandb_entity, name=run_dir.name, id=run_dir.name)
+        wandb.init(**names, config=vars(args), resume="allow", sync_tensorboard=True, dir=run_dir)
+        wandb.save(run_dir / f"{script}.py", base_path=run_dir, policy="now")
     writer = SummaryWriter(run_dir, purge_step=global_step + 1 if args.resume else None)
     writer.add_text("arguments", "\n".join(f"    {name}: {value}" for name, value in vars(args).items()))
 
@@ -282,9 +260,10 @@ def main(args: Args):
     # === training
     shape = (args.num_steps, args.num_envs)
     rollout_obs, next_obs = np.zeros((2, *shape, *obs_space.shape), dtype=np.float32)
+    logits = np.zeros((*shape, action_space.n), dtype=np.float32)
     actions, rewards = np.zeros(shape, dtype=np.int64), np.zeros(shape, dtype=np.float32)
     terminations, dones = np.zeros((2, *shape), dtype=bool)
-    progress, stop = utils.Progress(args.total_timesteps, global_step), utils.StopSignal()
+    progress, stop = utils.Progress(args.total_timesteps, global_step), utils.stop_signals()
     obs, _ = envs.reset(seed=args.seed + global_step)  # a resumed run does not play the same episodes again
     while global_step < args.total_timesteps and not stop:
         start_step, start_time = global_step, time.perf_counter()
@@ -295,10 +274,11 @@ def main(args: Args):
 
         # act, step, store
         actor = utils.numpy_forward(agent.actor, device)
-        gumbel = np.random.gumbel(size=(num_steps, args.num_envs, action_space.n))
+        gumbel = np.random.gumbel(size=logits[:num_steps].shape).astype(np.float32)
         for t in range(num_steps):
             rollout_obs[t] = obs
-            actions[t] = (actor(rollout_obs[t]) + gumbel[t]).argmax(-1)  # the Gumbel-max trick samples softmax(logits)
+            logits[t] = actor(rollout_obs[t])
+            actions[t] = (logits[t] + gumbel[t]).argmax(-1)  # the Gumbel-max trick: a sample from softmax(logits)
             obs, rewards[t], terminations[t], truncations, infos = envs.step(actions[t])
             next_obs[t], dones[t] = obs, terminations[t] | truncations
             global_step += args.num_envs
@@ -312,8 +292,9 @@ def main(args: Args):
         with torch.no_grad():
             b_obs[:size] = torch.from_numpy(rollout_obs[:num_steps]).flatten(0, 1)
             b_actions[:size] = torch.from_numpy(actions[:num_steps]).flatten()
-            dist, b_values[:size] = agent(b_obs[:size])
-            b_logprobs[:size] = dist.log_prob(b_actions[:size])
+            behaviour = agent.policy(torch.from_numpy(logits[:num_steps]).to(device).flatten(0, 1))
+            b_logprobs[:size] = behaviour.log_prob(b_actions[:size])
+            b_values[:size] = agent.critic(b_obs[:size]).squeeze(-1)
             next_values = agent.critic(torch.from_numpy(next_obs[:num_steps]).to(device)).squeeze(-1).cpu().numpy()
         values = b_values[:size].reshape(num_steps, args.num_envs).cpu().numpy()
         rollout = rewards[:num_steps], values, next_values, terminations[:num_steps], dones[:num_steps]
@@ -335,7 +316,10 @@ def main(args: Args):
         # log
         losses = {name: torch.stack([m[name] for m in metrics]).mean().item() for name in metrics[0]}
         losses["losses/explained_variance"] = 1 - (returns - values).var() / (returns.var() + 1e-8)
-        utils.check_finite(losses, global_step)
+        for name, value in losses.items():
+            check(
+                math.isfinite(value), f"{name} is {value} at step {global_step}; the last checkpoint is older than that"
+            )
         losses["charts/learning_rate"] = learning_rate.item()
         losses["charts/SPS"] = (global_step - start_step) / (time.perf_counter() - start_time)
         for name, value in losses.items():
@@ -350,7 +334,6 @@ def main(args: Args):
             evaluate()
 
     envs.close()
-    stop.restore()
 
     # === evaluation
     if not stop:
@@ -361,7 +344,7 @@ def main(args: Args):
     if args.track:
         wandb.finish()
     if stop:
-        raise SystemExit(128 + stop.number)
+        raise SystemExit(128 + stop[0])
     return returns
 
 

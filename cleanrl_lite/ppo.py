@@ -166,9 +166,7 @@ def main(args: Args):
     envs = AsyncVectorEnv(env_fns, autoreset_mode=same_step) if args.async_envs else utils.VectorEnv(env_fns, same_step)
     envs.action_space.seed(args.seed)
     obs_space, action_space = envs.single_observation_space, envs.single_action_space
-    check(
-        len(obs_space.shape) == 1, f"{args.env_id} has observations {obs_space}, not vectors; ppo_atari.py takes images"
-    )
+    check(len(obs_space.shape) == 1, f"{args.env_id} has observations {obs_space}; ppo_atari.py takes Atari's images")
     check(isinstance(action_space, Discrete), f"{args.env_id} has actions {action_space}; ppo_continuous.py takes Box")
 
     agent = Agent(obs_space.shape[0], int(action_space.n)).to(device)
@@ -244,16 +242,10 @@ def main(args: Args):
         grads = torch.autograd.grad(loss, params)
         with torch.no_grad():
             grad_norm = adam_step(params, grads, adam, learning_rate, args.max_grad_norm)
-            clipfrac = (clipped_ratio != ratio).float().mean()
-        return {
-            "losses/policy_loss": policy_loss.detach(),
-            "losses/value_loss": value_loss.detach(),
-            "losses/entropy": entropy.detach(),
-            "losses/old_approx_kl": -logratio.mean().detach(),
-            "losses/approx_kl": approx_kl.detach(),
-            "losses/clipfrac": clipfrac,
-            "losses/grad_norm": grad_norm,
-        }
+        metrics = dict(policy_loss=policy_loss, value_loss=value_loss, entropy=entropy, grad_norm=grad_norm)
+        metrics |= dict(approx_kl=approx_kl, old_approx_kl=-logratio.mean())
+        metrics |= dict(clipfrac=(clipped_ratio != ratio).float().mean())
+        return {f"losses/{name}": metric.detach() for name, metric in metrics.items()}
 
     update = utils.compile_update(update, args.compile, args.cuda_graph)
 
@@ -317,9 +309,7 @@ def main(args: Args):
         losses = {name: torch.stack([m[name] for m in metrics]).mean().item() for name in metrics[0]}
         losses["losses/explained_variance"] = 1 - (returns - values).var() / (returns.var() + 1e-8)
         for name, value in losses.items():
-            check(
-                math.isfinite(value), f"{name} is {value} at step {global_step}; the last checkpoint is older than that"
-            )
+            check(math.isfinite(value), f"{name} is {value} at step {global_step}; the last checkpoint is an older one")
         losses["charts/learning_rate"] = learning_rate.item()
         losses["charts/SPS"] = (global_step - start_step) / (time.perf_counter() - start_time)
         for name, value in losses.items():
@@ -330,7 +320,7 @@ def main(args: Args):
         if global_step >= args.total_timesteps or stop or utils.due(args.save_every, start_step, global_step):
             state = dict(script=script, args=vars(args), global_step=global_step, agent=agent.state_dict(), adam=adam)
             utils.save_checkpoint(run_dir / "checkpoint.pt", state | dict(rng=utils.rng_state()))
-        if utils.due(args.eval_every, start_step, global_step):
+        if utils.due(args.eval_every, start_step, global_step) and global_step < args.total_timesteps:
             evaluate()
 
     envs.close()

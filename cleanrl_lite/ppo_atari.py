@@ -1,0 +1,409 @@
+"""Proximal Policy Optimization for Atari games, learning from pixels; a variant of ppo.py.
+
+Paper:    Schulman et al. 2017 (arXiv:1707.06347); network and preprocessing: Mnih et al. 2015 (Nature 518).
+Run:      python cleanrl_lite/ppo_atari.py --env-id BreakoutNoFrameskip-v4
+Differs:  The environments are ale-py's own C++ vector environment. A lost life ends an episode for the learner, while
+          the game, and the return that is logged, goes on. After a lost life the next action is FIRE, whatever it was.
+Expected: RESULTS
+Details:  docs/ppo_atari.md
+"""
+
+import math
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+import ale_py
+import gymnasium as gym
+import numpy as np
+import torch
+import tyro
+from gymnasium.vector import AutoresetMode
+from torch import nn
+from torch.distributions import Categorical
+from torch.utils.tensorboard import SummaryWriter
+
+from cleanrl_lite import utils
+
+
+# === arguments
+@dataclass
+class Args:
+    # run flags, the same in every script
+    exp_name: str = Path(__file__).stem  # name of the experiment, part of the run directory's name
+    seed: int = 1  # seed of the environments, the networks and the sampling
+    torch_deterministic: bool = True  # let cuDNN use deterministic algorithms only
+    cuda: bool = True  # train on a GPU when there is one
+    threads: int = 0  # CPU threads of torch (0: torch's own choice)
+    compile: bool = True  # compile the update: 10 to 30 s at the start, several times faster afterwards
+    cuda_graph: bool = False  # replay the update as one CUDA graph (needs a GPU)
+    track: bool = False  # log to Weights & Biases too (WANDB_MODE=offline works)
+    wandb_project_name: str = "cleanrl_lite"  # project of Weights & Biases
+    wandb_entity: str | None = None  # entity (team) of Weights & Biases
+    runs_dir: str = "runs"  # where the run directory is created
+    save_every: int = 100_000  # environment steps between checkpoints (0: only at the end)
+    resume: str | None = None  # go on from this run directory or checkpoint, with its arguments
+    evaluate: str | None = None  # evaluate this run directory or checkpoint instead of training
+    eval_episodes: int = 10  # episodes of an evaluation (deterministic policy)
+    eval_every: int = 0  # environment steps between evaluations (0: only at the end)
+    capture_video: bool = False  # record the first episode of every evaluation
+
+    # algorithm flags
+    env_id: str = "BreakoutNoFrameskip-v4"  # game; ALE/Breakout-v5 has sticky actions, NoFrameskip-v4 has not
+    total_timesteps: int = 10_000_000  # environment steps, summed over the environments
+    learning_rate: float = 2.5e-4  # learning rate of Adam
+    num_envs: int = 8  # environments stepped together
+    num_steps: int = 128  # steps per environment and rollout
+    anneal_lr: bool = True  # let the learning rate fall linearly to 0
+    gamma: float = 0.99  # discount factor
+    gae_lambda: float = 0.95  # lambda of generalised advantage estimation
+    num_minibatches: int = 4  # minibatches per epoch
+    update_epochs: int = 4  # epochs per rollout
+    norm_adv: bool = True  # normalise the advantages of each minibatch
+    clip_coef: float = 0.1  # epsilon of the clipped surrogate objective
+    clip_vloss: bool = True  # clip the value loss in the same way
+    ent_coef: float = 0.01  # coefficient of the entropy bonus
+    vf_coef: float = 0.5  # coefficient of the value loss
+    max_grad_norm: float = 0.5  # largest norm of the gradient
+    bf16: bool = False  # compute the convolutions in bfloat16: faster, less exact
+    target_kl: float | None = None  # end a rollout's epochs once an epoch's mean KL divergence exceeds this
+
+
+# === environment
+def game_settings(env_id):
+    """What the environment's id says: the game, the probability of sticky actions, the set of actions."""
+    gym.register_envs(ale_py)
+    try:
+        spec = gym.spec(env_id)
+    except gym.error.Error as error:
+        utils.check(False, f"--env-id {env_id}: {error}")
+    utils.check(
+        spec.entry_point == "ale_py.env:AtariEnv", f"{env_id} is no Atari game; ppo.py takes vector observations"
+    )
+    return {name: spec.kwargs[name] for name in ("game", "repeat_action_probability", "full_action_space")}
+
+
+class Games(gym.vector.VectorWrapper):
+    """ale-py's vector environment: no-op start, 4 frames a step, 84 x 84 gray, stacks of 4, a lost life terminates.
+
+    In infos, final_info is about whole games, with unclipped rewards. (ale-py's own `episodic_life` starts a new game
+    after each lost life; `life_loss_info` ends the episode and lets the game go on, as is usual in the field.)
+    """
+
+    def __init__(self, num_envs, **settings):
+        same_step = dict(autoreset_mode=AutoresetMode.SAME_STEP, life_loss_info=True, reward_clipping=False)
+        super().__init__(ale_py.vector_env.AtariVectorEnv(num_envs=num_envs, noop_max=30, **same_step, **settings))
+        actions = list(self.env.ale.get_action_set())
+        self.fire = actions.index(ale_py.Action.FIRE) if ale_py.Action.FIRE in actions else None
+
+    def reset(self, **kwargs):
+        obs, infos = self.env.reset(**kwargs)
+        self.frames, self.lost_life = infos["episode_frame_number"], np.zeros(self.num_envs, dtype=bool)
+        self.returns, self.lengths = np.zeros(self.num_envs), np.zeros(self.num_envs, dtype=np.int64)
+        return obs, infos
+
+    def step(self, actions):
+        if self.fire is not None:  # some games stand still until somebody presses it
+            actions = np.where(self.lost_life, self.fire, actions)
+        obs, rewards, terminations, truncations, infos = self.env.step(actions)
+        self.returns, self.lengths = self.returns + rewards, self.lengths + 1
+        over = infos["episode_frame_number"] < self.frames  # this game ended and the next one has begun
+        self.frames, self.lost_life = infos["episode_frame_number"], terminations & ~over
+        if over.any():
+            infos |= dict(final_info=dict(episode=dict(r=self.returns, l=self.lengths)), _final_info=over)
+            self.returns, self.lengths = self.returns * ~over, self.lengths * ~over
+        return obs, rewards, terminations, truncations, infos
+
+
+class PressFire(gym.Wrapper):
+    """Presses FIRE at the start of a game and after each lost life, like Games, in an ordinary environment."""
+
+    def reset(self, **kwargs):
+        super().reset(**kwargs)
+        obs, _, _, _, info = self.env.step(1)
+        self.lives, self.lost_life = info["lives"], False
+        return obs, info
+
+    def step(self, action):
+        obs, reward, terminated, truncated, info = self.env.step(1 if self.lost_life else action)
+        self.lives, self.lost_life = info["lives"], info["lives"] < self.lives
+        return obs, reward, terminated, truncated, info
+
+
+def make_env(args, render_mode=None):
+    """The environment of evaluations and videos: gymnasium's preprocessing, whole games, unclipped rewards."""
+    env = utils.make(args.env_id, render_mode=render_mode, frameskip=1)  # AtariPreprocessing skips frames
+    env = gym.wrappers.AtariPreprocessing(env, noop_max=30)
+    if "FIRE" in env.unwrapped.get_action_meanings():
+        env = PressFire(env)
+    return gym.wrappers.RecordEpisodeStatistics(gym.wrappers.FrameStackObservation(env, 4, padding_type="zero"))
+
+
+# === networks
+def layer_init(layer, std=2**0.5):
+    nn.init.orthogonal_(layer.weight, std)
+    nn.init.zeros_(layer.bias)
+    return layer
+
+
+class Agent(nn.Module):
+    def __init__(self, num_actions, bf16=False):
+        super().__init__()
+        self.network = nn.Sequential(
+            layer_init(nn.Conv2d(4, 32, 8, stride=4)),
+            nn.ReLU(),
+            layer_init(nn.Conv2d(32, 64, 4, stride=2)),
+            nn.ReLU(),
+            layer_init(nn.Conv2d(64, 64, 3, stride=1)),
+            nn.ReLU(),
+            nn.Flatten(),
+            layer_init(nn.Linear(64 * 7 * 7, 512)),
+            nn.ReLU(),
+        )
+        self.critic = layer_init(nn.Linear(512, 1), std=1.0)
+        self.actor = layer_init(nn.Linear(512, num_actions), std=0.01)  # near zero: starts as the uniform policy
+        self.bf16 = bf16
+
+    def forward(self, obs):
+        """The policy's distribution and the value of `obs`, uint8 (batch, 4, 84, 84)."""
+        with torch.autocast(obs.device.type, torch.bfloat16, enabled=self.bf16):
+            hidden = self.network((obs / 255.0).contiguous(memory_format=torch.channels_last)).float()
+        return Categorical(logits=self.actor(hidden), validate_args=False), self.critic(hidden).squeeze(-1)
+
+    def act(self, obs):
+        """The greedy policy, for evaluation."""
+        return self(obs)[0].logits.argmax(-1)
+
+
+# === pure functions
+def linear_recurrence(inputs, decays, initial):
+    """y[t] = inputs[t] + decays[t] * y[t - 1] for arrays (num_steps, num_envs), with y[-1] = initial (num_envs,)."""
+    outputs = np.empty_like(inputs)
+    for n, y in enumerate(initial.tolist()):  # Python's own floats: 40 times faster than a numpy row at a time
+        column = []
+        for x, decay in zip(inputs[:, n].tolist(), decays[:, n].tolist()):
+            y = x + decay * y
+            column.append(y)
+        outputs[:, n] = column
+    return outputs
+
+
+def compute_gae(rewards, values, next_values, terminations, dones, gamma, gae_lambda):
+    """Generalised advantage estimation (Schulman et al. 2016, eq. 16); all arrays are (num_steps, num_envs).
+
+    next_values[t] is the value of the observation that step t truly led to: at the end of an episode the last one of
+    that episode, not the first one of the next. A truncated episode would have gone on, so its value counts; a
+    terminated one has none. Nothing flows back from one episode into the one before.
+    """
+    deltas = rewards + gamma * next_values * ~terminations - values
+    return linear_recurrence(deltas[::-1], gamma * gae_lambda * ~dones[::-1], np.zeros(deltas.shape[1]))[::-1].copy()
+
+
+def adam_step(params, grads, adam, learning_rate, max_grad_norm, beta1=0.9, beta2=0.999, eps=1e-5):
+    """Clips the gradient's norm and takes one step of Adam (Kingma & Ba 2015, algorithm 1), in place.
+
+    Written out, on one flat vector, because this compiles into the update's graph; torch.optim.Adam would not.
+    """
+    grad = torch.cat([g.flatten() for g in grads])
+    grad_norm = grad.norm()
+    grad = grad * (max_grad_norm / (grad_norm + 1e-6)).clamp(max=1.0)
+    adam["step"].add_(1)
+    adam["exp_avg"].lerp_(grad, 1 - beta1)
+    adam["exp_avg_sq"].lerp_(grad.square(), 1 - beta2)
+    denominator = (adam["exp_avg_sq"] / (1 - beta2 ** adam["step"])).sqrt() + eps
+    step = learning_rate * adam["exp_avg"] / (1 - beta1 ** adam["step"]) / denominator
+    for param, delta in zip(params, step.split([p.numel() for p in params])):
+        param.sub_(delta.view_as(param))
+    return grad_norm
+
+
+def main(args: Args):
+    # === setup
+    check, batch_size = utils.check, args.num_envs * args.num_steps
+    check(min(batch_size, args.num_minibatches, args.update_epochs, args.eval_episodes) > 0, "sizes must be positive")
+    minibatch_size, remainder = divmod(batch_size, args.num_minibatches)
+    check(remainder == 0, f"--num-envs x --num-steps = {batch_size} must be a multiple of --num-minibatches")
+    check(minibatch_size > 1 or not args.norm_adv, "minibatches of one sample need --no-norm-adv")
+    check(args.total_timesteps >= batch_size, f"--total-timesteps is less than --num-envs x --num-steps = {batch_size}")
+    check(args.total_timesteps % args.num_envs == 0, "--total-timesteps must be a multiple of --num-envs")
+    device = utils.setup_torch(args)
+    check(device.type == "cuda" or not args.cuda_graph, "--cuda-graph needs a GPU")
+
+    envs = Games(args.num_envs, num_threads=args.threads, **game_settings(args.env_id))
+    envs.action_space.seed(args.seed)
+    obs_space, action_space = envs.single_observation_space, envs.single_action_space
+
+    agent = Agent(int(action_space.n), args.bf16).to(device, memory_format=torch.channels_last)
+    params = list(agent.parameters())
+    zeros = torch.zeros(sum(p.numel() for p in params), device=device)
+    adam = dict(step=torch.zeros((), device=device), exp_avg=zeros.clone(), exp_avg_sq=zeros.clone())
+    learning_rate = torch.tensor(args.learning_rate, device=device)
+    global_step = 0
+
+    script = Path(__file__).stem
+    if args.resume or args.evaluate:
+        checkpoint = utils.load_checkpoint(args.resume or args.evaluate, script, args.env_id, agent)
+        global_step, run_dir = checkpoint["global_step"], checkpoint["run_dir"]
+    if args.evaluate:
+        video_dir = run_dir / "videos" if args.capture_video and utils.can_record(make_env, args) else None
+        returns, lengths = utils.evaluate(agent.act, make_env, args, device, video_dir, global_step)
+        utils.write_evaluation(run_dir / f"eval_{int(time.time())}.json", args, global_step, returns, lengths)
+        return returns
+    if args.resume:
+        for name, tensor in adam.items():
+            tensor.copy_(checkpoint["adam"][name])
+        utils.set_rng_state(checkpoint["rng"])
+    else:
+        run_dir = utils.make_run_dir(args, __file__)
+    video_dir = run_dir / "videos" if args.capture_video and utils.can_record(make_env, args) else None
+
+    if args.track:
+        import wandb
+
+        names = dict(project=args.wandb_project_name, entity=args.wandb_entity, name=run_dir.name, id=run_dir.name)
+        wandb.init(**names, config=vars(args), resume="allow", sync_tensorboard=True, dir=run_dir)
+        wandb.save(run_dir / f"{script}.py", base_path=run_dir, policy="now")
+    writer = SummaryWriter(run_dir, purge_step=global_step + 1 if args.resume else None)
+    writer.add_text("arguments", "\n".join(f"    {name}: {value}" for name, value in vars(args).items()))
+
+    def evaluate():
+        """An evaluation of the agent as it is now, logged and, with --capture-video, filmed."""
+        returns, lengths = utils.evaluate(agent.act, make_env, args, device, video_dir, global_step)
+        writer.add_scalar("eval/episodic_return", np.mean(returns), global_step)
+        writer.add_scalar("eval/episodic_length", np.mean(lengths), global_step)
+        if args.track and video_dir:
+            video = max(video_dir.glob("*.mp4"), key=lambda path: path.stat().st_mtime)
+            wandb.log({"eval/video": wandb.Video(str(video), format="mp4")})
+        return returns, lengths
+
+    # === update
+    # The batch lives where the networks do; its tensors keep their place in memory, as a compiled graph wants.
+    b_obs = torch.zeros((batch_size, *obs_space.shape), dtype=torch.uint8, device=device)
+    b_actions = torch.zeros(batch_size, dtype=torch.int64, device=device)
+    b_logprobs, b_values, b_advantages, b_returns = torch.zeros((4, batch_size), device=device).unbind()
+
+    def update(inds):
+        """One minibatch, the samples inds (minibatch_size,) of the batch: PPO's loss (eq. 9) and a step of Adam."""
+        dist, value = agent(b_obs[inds])
+        logratio = dist.log_prob(b_actions[inds]) - b_logprobs[inds]
+        ratio = logratio.exp()
+        approx_kl = ((ratio - 1) - logratio).mean()  # http://joschu.net/blog/kl-approx.html
+
+        advantages = b_advantages[inds]
+        if args.norm_adv:
+            advantages = (advantages - advantages.mean()) / (advantages.std() + 1e-8)
+        clipped_ratio = ratio.clamp(1 - args.clip_coef, 1 + args.clip_coef)
+        policy_loss = -torch.min(ratio * advantages, clipped_ratio * advantages).mean()  # eq. 7
+
+        value_loss = (value - b_returns[inds]).square()
+        if args.clip_vloss:
+            clipped = b_values[inds] + (value - b_values[inds]).clamp(-args.clip_coef, args.clip_coef)
+            value_loss = torch.max(value_loss, (clipped - b_returns[inds]).square())
+        value_loss = 0.5 * value_loss.mean()
+
+        entropy = dist.entropy().mean()
+        loss = policy_loss - args.ent_coef * entropy + args.vf_coef * value_loss
+        grads = torch.autograd.grad(loss, params)
+        with torch.no_grad():
+            grad_norm = adam_step(params, grads, adam, learning_rate, args.max_grad_norm)
+        metrics = dict(policy_loss=policy_loss, value_loss=value_loss, entropy=entropy, grad_norm=grad_norm)
+        metrics |= dict(approx_kl=approx_kl, old_approx_kl=-logratio.mean())
+        metrics |= dict(clipfrac=(clipped_ratio != ratio).float().mean())
+        return {f"losses/{name}": metric.detach() for name, metric in metrics.items()}
+
+    update = utils.compile_update(update, args.compile, args.cuda_graph)
+
+    # === training
+    shape = (args.num_steps, args.num_envs)
+    rollout_obs = np.zeros((*shape, *obs_space.shape), dtype=np.uint8)
+    actions, rewards = np.zeros(shape, dtype=np.int64), np.zeros(shape, dtype=np.float32)
+    values, logprobs = torch.zeros((2, *shape), device=device)
+    terminations, dones = np.zeros((2, *shape), dtype=bool)
+    progress, stop = utils.Progress(args.total_timesteps, global_step), utils.stop_signals()
+    obs, _ = envs.reset(seed=args.seed + global_step)  # a resumed run does not play the same episodes again
+    while global_step < args.total_timesteps and not stop:
+        start_step, start_time = global_step, time.perf_counter()
+        if args.anneal_lr:
+            learning_rate.fill_(args.learning_rate * (1 - global_step / args.total_timesteps))
+        num_steps = min(args.num_steps, (args.total_timesteps - global_step) // args.num_envs)  # the last may be short
+        size = num_steps * args.num_envs
+
+        # act, step, store
+        truncated = []
+        for t in range(num_steps):
+            rollout_obs[t] = obs
+            with torch.no_grad():
+                dist, values[t] = agent(torch.from_numpy(rollout_obs[t]).to(device))
+                action = dist.sample()
+                logprobs[t] = dist.log_prob(action)
+            actions[t] = action.cpu().numpy()
+            obs, reward, terminations[t], truncations, infos = envs.step(actions[t])
+            rewards[t], dones[t] = np.sign(reward), terminations[t] | truncations  # clipped rewards, for learning only
+            global_step += args.num_envs
+            for n, episodic_return, episodic_length in utils.finished_episodes(infos):
+                writer.add_scalar("charts/episodic_return", episodic_return, global_step)
+                writer.add_scalar("charts/episodic_length", episodic_length, global_step)
+                progress.returns.append(episodic_return)
+            for n in np.flatnonzero(truncations):
+                truncated.append((t, n, infos["final_obs"][n].copy()))
+
+        # values and advantages of the whole rollout
+        with torch.no_grad():
+            b_obs[:size] = torch.from_numpy(rollout_obs[:num_steps]).flatten(0, 1)
+            b_actions[:size] = torch.from_numpy(actions[:num_steps]).flatten()
+            b_values[:size], b_logprobs[:size] = values[:num_steps].flatten(), logprobs[:num_steps].flatten()
+            next_values = torch.cat([values[1:num_steps], agent(torch.from_numpy(obs).to(device))[1][None]])
+            for t, n, final_obs in truncated:  # the value of a truncated game's last observation, not of the next game
+                next_values[t, n] = agent(torch.from_numpy(final_obs[None]).to(device))[1]
+        values_np, next_values = values[:num_steps].cpu().numpy(), next_values.cpu().numpy()
+        rollout = rewards[:num_steps], values_np, next_values, terminations[:num_steps], dones[:num_steps]
+        advantages = compute_gae(*rollout, args.gamma, args.gae_lambda)
+        returns = advantages + values_np
+        b_advantages[:size] = torch.from_numpy(advantages).flatten()
+        b_returns[:size] = torch.from_numpy(returns).flatten()
+
+        # learn
+        metrics = []
+        for _ in range(args.update_epochs):
+            # A short rollout's last minibatch is filled up from the front of the permutation.
+            inds = np.resize(np.random.permutation(size), (math.ceil(size / minibatch_size), minibatch_size))
+            epoch = [update(minibatch) for minibatch in torch.from_numpy(inds).to(device)]
+            metrics += epoch
+            if args.target_kl and torch.stack([m["losses/approx_kl"] for m in epoch]).mean() > args.target_kl:
+                break
+
+        # log
+        losses = {name: torch.stack([m[name] for m in metrics]).mean().item() for name in metrics[0]}
+        losses["losses/explained_variance"] = 1 - (returns - values_np).var() / (returns.var() + 1e-8)
+        for name, value in losses.items():
+            check(math.isfinite(value), f"{name} is {value} at step {global_step}; the last checkpoint is an older one")
+        losses["charts/learning_rate"] = learning_rate.item()
+        losses["charts/SPS"] = (global_step - start_step) / (time.perf_counter() - start_time)
+        for name, value in losses.items():
+            writer.add_scalar(name, value, global_step)
+        progress.update(global_step)
+
+        # save, evaluate
+        if global_step >= args.total_timesteps or stop or utils.due(args.save_every, start_step, global_step):
+            state = dict(script=script, args=vars(args), global_step=global_step, agent=agent.state_dict(), adam=adam)
+            utils.save_checkpoint(run_dir / "checkpoint.pt", state | dict(rng=utils.rng_state()))
+        if utils.due(args.eval_every, start_step, global_step) and global_step < args.total_timesteps:
+            evaluate()
+
+    envs.close()
+
+    # === evaluation
+    if not stop:
+        returns, lengths = evaluate()
+        utils.write_evaluation(run_dir / "eval.json", args, global_step, returns, lengths)
+    print(f"the run is in {run_dir}")
+    writer.close()
+    if args.track:
+        wandb.finish()
+    if stop:
+        raise SystemExit(128 + stop[0])
+    return returns
+
+
+if __name__ == "__main__":
+    main(tyro.cli(Args, default=utils.saved_args(Args)))

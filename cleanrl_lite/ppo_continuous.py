@@ -181,7 +181,8 @@ def adam_step(params, grads, adam, learning_rate, max_grad_norm, beta1=0.9, beta
 def main(args: Args):
     # === setup
     check, batch_size = utils.check, args.num_envs * args.num_steps
-    check(min(batch_size, args.num_minibatches, args.update_epochs, args.eval_episodes) > 0, "sizes must be positive")
+    sizes = "num_envs num_steps num_minibatches update_epochs eval_episodes learning_rate".split()
+    check(all(getattr(args, name) > 0 for name in sizes), f"these must be positive: {', '.join(sizes)}")
     minibatch_size, remainder = divmod(batch_size, args.num_minibatches)
     check(remainder == 0, f"--num-envs x --num-steps = {batch_size} must be a multiple of --num-minibatches")
     check(minibatch_size > 1 or not args.norm_adv, "minibatches of one sample need --no-norm-adv")
@@ -190,9 +191,9 @@ def main(args: Args):
     device = utils.setup_torch(args)
     check(device.type == "cuda" or not args.cuda_graph, "--cuda-graph needs a GPU")
 
+    vector_env = AsyncVectorEnv if args.async_envs else utils.VectorEnv
     env_fns = [lambda: make_env(args)] * args.num_envs
-    same_step = AutoresetMode.SAME_STEP
-    envs = AsyncVectorEnv(env_fns, autoreset_mode=same_step) if args.async_envs else utils.VectorEnv(env_fns, same_step)
+    envs = vector_env(env_fns, copy=False, autoreset_mode=AutoresetMode.SAME_STEP)
     envs.action_space.seed(args.seed)
     obs_space, action_space = envs.single_observation_space, envs.single_action_space
     check(len(obs_space.shape) == 1, f"{args.env_id} has observations {obs_space}; ppo_atari.py takes Atari's images")
@@ -210,37 +211,36 @@ def main(args: Args):
     if args.resume or args.evaluate:
         checkpoint = utils.load_checkpoint(args.resume or args.evaluate, script, args.env_id, agent)
         global_step, run_dir = checkpoint["global_step"], checkpoint["run_dir"]
+    else:
+        run_dir = utils.make_run_dir(args, __file__)
+    video_dir = run_dir / "videos" if args.capture_video and utils.can_record(make_env, args) else None
     if args.evaluate:
-        video_dir = run_dir / "videos" if args.capture_video and utils.can_record(make_env, args) else None
-        returns, lengths = utils.evaluate(agent.act, make_env, args, device, video_dir, global_step)
-        utils.write_evaluation(run_dir / f"eval_{int(time.time())}.json", args, global_step, returns, lengths)
-        return returns
+        path = run_dir / f"eval_{int(time.time())}.json"
+        return utils.evaluate(agent.act, make_env, args, device, global_step, path, video_dir)[0]
     if args.resume:
         for name, tensor in adam.items():
             tensor.copy_(checkpoint["adam"][name])
         utils.set_rng_state(checkpoint["rng"])
-    else:
-        run_dir = utils.make_run_dir(args, __file__)
-    video_dir = run_dir / "videos" if args.capture_video and utils.can_record(make_env, args) else None
 
     if args.track:
         import wandb
 
         names = dict(project=args.wandb_project_name, entity=args.wandb_entity, name=run_dir.name, id=run_dir.name)
-        wandb.init(**names, config=vars(args), resume="allow", sync_tensorboard=True, dir=run_dir)
+        wandb.init(**names, config=vars(args), resume="allow", sync_tensorboard=True, dir=run_dir.parent)
         wandb.save(run_dir / f"{script}.py", base_path=run_dir, policy="now")
     writer = SummaryWriter(run_dir, purge_step=global_step + 1 if args.resume else None)
     writer.add_text("arguments", "\n".join(f"    {name}: {value}" for name, value in vars(args).items()))
 
     def evaluate():
         """An evaluation of the agent as it is now, logged and, with --capture-video, filmed."""
-        returns, lengths = utils.evaluate(agent.act, make_env, args, device, video_dir, global_step)
+        path = run_dir / "eval.json"
+        returns, lengths = utils.evaluate(agent.act, make_env, args, device, global_step, path, video_dir)
         writer.add_scalar("eval/episodic_return", np.mean(returns), global_step)
         writer.add_scalar("eval/episodic_length", np.mean(lengths), global_step)
         if args.track and video_dir:
-            video = max(video_dir.glob("*.mp4"), key=lambda path: path.stat().st_mtime)
-            wandb.log({"eval/video": wandb.Video(str(video), format="mp4")})
-        return returns, lengths
+            film = next((video_dir / f"step-{global_step}").glob("*.mp4"))
+            wandb.log({"eval/video": wandb.Video(str(film), format="mp4")})
+        return returns
 
     # === update
     # The batch lives where the networks do; its tensors keep their place in memory, as a compiled graph wants.
@@ -285,6 +285,7 @@ def main(args: Args):
     means, actions = np.zeros((2, *shape, *action_space.shape), dtype=np.float32)
     rewards = np.zeros(shape, dtype=np.float32)
     terminations, dones = np.zeros((2, *shape), dtype=bool)
+    save_every, eval_every = args.save_every or math.inf, args.eval_every or math.inf
     progress, stop = utils.Progress(args.total_timesteps, global_step), utils.stop_signals()
     return_so_far = np.zeros(args.num_envs)  # discounted, of the episodes under way
     obs, _ = envs.reset(seed=args.seed + global_step)  # a resumed run does not play the same episodes again
@@ -366,18 +367,17 @@ def main(args: Args):
         progress.update(global_step)
 
         # save, evaluate
-        if global_step >= args.total_timesteps or stop or utils.due(args.save_every, start_step, global_step):
+        finished = global_step >= args.total_timesteps
+        if finished or stop or global_step // save_every > start_step // save_every:
             state = dict(script=script, args=vars(args), global_step=global_step, agent=agent.state_dict(), adam=adam)
             utils.save_checkpoint(run_dir / "checkpoint.pt", state | dict(rng=utils.rng_state()))
-        if utils.due(args.eval_every, start_step, global_step) and global_step < args.total_timesteps:
+        if global_step // eval_every > start_step // eval_every and not finished:
             evaluate()
 
     envs.close()
 
     # === evaluation
-    if not stop:
-        returns, lengths = evaluate()
-        utils.write_evaluation(run_dir / "eval.json", args, global_step, returns, lengths)
+    returns = evaluate() if not stop else None
     print(f"the run is in {run_dir}")
     writer.close()
     if args.track:

@@ -3,7 +3,6 @@
 import json
 import os
 import random
-import re
 import shutil
 import signal
 import subprocess
@@ -35,7 +34,8 @@ def make(env_id, **kwargs):
     try:
         return gym.make(env_id, **kwargs)
     except (gym.error.Error, ImportError) as error:
-        check(False, f"--env-id {env_id}: {str(error).strip().splitlines()[0]}")
+        hint = " (Atari games have scripts named *_atari.py)" if "ALE" in env_id or "NoFrameskip" in env_id else ""
+        check(False, f"--env-id {env_id}: {str(error).strip().splitlines()[0]}{hint}")
 
 
 def setup_torch(args):
@@ -50,7 +50,8 @@ def setup_torch(args):
 def make_run_dir(args, script):
     """Creates runs/{env_id}__{exp_name}__{seed}__{unix time}/ with the script's source and its arguments inside."""
     for now in range(int(time.time()), sys.maxsize):  # a second run started in this second gets the next one's name
-        run_dir = Path(args.runs_dir) / re.sub(r"[^\w.-]+", "-", f"{args.env_id}__{args.exp_name}__{args.seed}__{now}")
+        name = f"{args.env_id}__{args.exp_name}__{args.seed}__{now}".replace("/", "-").replace(":", "-")
+        run_dir = Path(args.runs_dir) / name
         try:
             run_dir.mkdir(parents=True)
         except FileExistsError:
@@ -63,14 +64,8 @@ def make_run_dir(args, script):
 
 
 class VectorEnv(gym.vector.SyncVectorEnv):
-    """gymnasium's SyncVectorEnv with SAME_STEP autoreset, without copies and without the infos of ordinary steps.
-
-    Gathering those takes 18 us of a Hopper step's 131 and 10 of 42 for four CartPoles, and no script reads them. What
-    `step` returns is overwritten by the next step. `infos` holds final_obs and final_info of the episodes that ended.
-    """
-
-    def __init__(self, env_fns, autoreset_mode):
-        super().__init__(env_fns, copy=False, autoreset_mode=autoreset_mode)
+    """gymnasium's SyncVectorEnv with SAME_STEP autoreset, without copies and the infos of ordinary steps: gathering
+    those takes 18 us of a Hopper step's 131, and no script reads them. The next step overwrites what `step` returns."""
 
     def step(self, actions):
         infos = {}
@@ -85,32 +80,22 @@ class VectorEnv(gym.vector.SyncVectorEnv):
 
 def finished_episodes(infos):
     """(index, return, length) of every environment whose episode ended in this step (SAME_STEP autoreset)."""
-    if "final_info" not in infos:
-        return []
-    episode = infos["final_info"]["episode"]
-    return [(i, float(episode["r"][i]), int(episode["l"][i])) for i in np.flatnonzero(infos["_final_info"])]
-
-
-def due(every, before, now):
-    """Whether the count passed a multiple of `every` on its way from `before` to `now`, however long the way."""
-    return every > 0 and now // every > before // every
+    episode, ended = infos.get("final_info", {}).get("episode"), infos.get("_final_info", ())
+    return [(i, float(episode["r"][i]), int(episode["l"][i])) for i, over in enumerate(ended) if over]
 
 
 def rng_state():
     """The state of every global random generator, in types that torch.load(weights_only=True) accepts."""
     name, keys, *rest = np.random.get_state()
-    numpy_state = (name, torch.from_numpy(keys.astype(np.int64)), *rest)
-    cuda = torch.cuda.get_rng_state_all() if torch.cuda.is_available() else []
-    return dict(python=random.getstate(), numpy=numpy_state, torch=torch.get_rng_state(), cuda=cuda)
+    generators = dict(torch=torch.get_rng_state(), cuda=torch.cuda.get_rng_state_all())
+    return generators | dict(python=random.getstate(), numpy=(name, keys.tolist(), *rest))
 
 
 def set_rng_state(state):
-    name, keys, *rest = state["numpy"]
     random.setstate(state["python"])
-    np.random.set_state((name, keys.numpy().astype(np.uint32), *rest))
+    np.random.set_state(state["numpy"])
     torch.set_rng_state(state["torch"])
-    if state["cuda"] and torch.cuda.is_available():
-        torch.cuda.set_rng_state_all(state["cuda"])
+    torch.cuda.set_rng_state_all(state["cuda"][: torch.cuda.device_count()])
 
 
 def save_checkpoint(path, state):
@@ -124,7 +109,7 @@ def save_checkpoint(path, state):
 
 def load_checkpoint(path, script=None, env_id=None, agent=None):
     """Loads a checkpoint, or the one in a run directory, onto the CPU, executing no code from it, and fills `agent`."""
-    path = Path(path) / "checkpoint.pt" if Path(path).is_dir() else Path(path)
+    path = Path(path, "checkpoint.pt") if Path(path).is_dir() else Path(path)
     check(path.is_file(), f"there is no checkpoint at {path}")
     try:
         state = torch.load(path, map_location="cpu", weights_only=True) | dict(run_dir=path.resolve().parent)
@@ -142,11 +127,9 @@ def load_checkpoint(path, script=None, env_id=None, agent=None):
 def saved_args(Args):
     """The defaults of the command line: with --resume or --evaluate those of the saved run, else those of the class."""
     words = [word for arg in sys.argv[1:] for word in arg.split("=", 1)]
-    for flag in ("--resume", "--evaluate"):
-        if flag in words[:-1]:
-            saved = load_checkpoint(words[words.index(flag) + 1])["args"] | dict(resume=None, evaluate=None)
-            return Args(**{name: value for name, value in saved.items() if name in Args.__dataclass_fields__})
-    return Args()
+    paths = [path for flag, path in zip(words, words[1:]) if flag in ("--resume", "--evaluate")]
+    saved = load_checkpoint(paths[0])["args"] | dict(resume=None, evaluate=None) if paths else {}
+    return Args(**{name: value for name, value in saved.items() if name in Args.__dataclass_fields__})
 
 
 def stop_signals():
@@ -157,53 +140,45 @@ def stop_signals():
     return received
 
 
-def evaluate(act, make_env, args, device, video_dir, global_step):
-    """Plays --eval-episodes episodes with the policy act(obs), the first one on film if `video_dir` is given.
-
-    Returns the episodes' returns and lengths. Training's random streams are put back: only the clock has moved on.
-    """
-    streams, episodes = rng_state(), []
+def evaluate(act, make_env, args, device, global_step, path, video_dir=None):
+    """Plays --eval-episodes episodes with the policy act(obs), films the first one if `video_dir` is given, prints the
+    result and writes it to `path` (JSON). Puts training's random streams back: only the clock has moved on."""
+    streams, returns, lengths = rng_state(), [], []
     env = make_env(args, "rgb_array" if video_dir else None)
     if video_dir:
-        first = dict(episode_trigger=lambda episode: episode == 0, name_prefix=f"step-{global_step}")
-        env = gym.wrappers.RecordVideo(env, str(video_dir), disable_logger=True, **first)
+        env = gym.wrappers.RecordVideo(env, video_dir / f"step-{global_step}", lambda episode: episode == 0)
     obs, _ = env.reset(seed=args.seed + 10_000)
-    while len(episodes) < args.eval_episodes:
+    while len(returns) < args.eval_episodes:
         with torch.no_grad():
-            dtype = torch.uint8 if env.observation_space.dtype == np.uint8 else torch.float32
-            action = act(torch.as_tensor(np.asarray(obs)[None], dtype=dtype, device=device))[0].cpu().numpy()
+            action = act(torch.as_tensor(np.asarray(obs)[None], device=device))[0].cpu().numpy()
         obs, _, terminated, truncated, info = env.step(action if action.shape else action.item())
         if terminated or truncated:
-            episodes.append((float(info["episode"]["r"]), int(info["episode"]["l"])))
+            returns.append(float(info["episode"]["r"]))
+            lengths.append(int(info["episode"]["l"]))
             obs, _ = env.reset()
     env.close()
     set_rng_state(streams)
-    return zip(*episodes)
-
-
-def write_evaluation(path, args, global_step, returns, lengths):
-    """Prints an evaluation and writes it to `path` (JSON) with what is needed to repeat it."""
     mean, std = float(np.mean(returns)), float(np.std(returns))
     print(f"evaluation at step {global_step:,}: mean return {mean:.2f} +- {std:.2f} over {len(returns)} episodes")
-    git = f"git -C {Path(__file__).parent} describe --always --dirty --abbrev=12 --exclude=*".split()
-    commit = subprocess.run(git, capture_output=True, text=True).stdout.strip() if shutil.which("git") else None
-    record = dict(env_id=args.env_id, mean=mean, std=std, episodes=len(returns), returns=returns, lengths=lengths)
-    record |= dict(global_step=global_step, date=time.strftime("%FT%T%z"), commit=commit, args=vars(args))
+    commit = subprocess.getoutput(f"git -C '{Path(__file__).parent}' describe --always --dirty --exclude='*' 2>&-")
+    record = dict(env_id=args.env_id, global_step=global_step, mean=mean, std=std, episodes=len(returns))
+    record |= dict(
+        returns=returns, lengths=lengths, date=time.strftime("%FT%T%z"), commit=commit or None, args=vars(args)
+    )
     Path(path).write_text(json.dumps(record, indent=2) + "\n")
+    return returns, lengths
 
 
 def can_record(make_env, args):
     """Whether videos can be made here; if not, says which Debian packages are missing, and training goes on without."""
     try:
         env = make_env(args, "rgb_array")
-        env.reset()
-        env.render()
+        env.reset(), env.render()
         return env.close() is None
     except Exception as error:
-        packages = {"EGL": "libegl1", "GL": "libgl1", "glib-2.0": "libglib2.0-0"}
-        missing = " ".join(package for library, package in packages.items() if not find_library(library))
-        reason = f"install the system packages {missing}" if missing else f"rendering fails with {error!r}"
-        print(f"no video will be recorded: {reason}", file=sys.stderr)
+        packages = (("EGL", "libegl1"), ("GL", "libgl1"), ("glib-2.0", "libglib2.0-0"))
+        missing = " ".join(package for library, package in packages if not find_library(library))
+        print("no video:", f"install the system packages {missing}" if missing else repr(error), file=sys.stderr)
 
 
 class Progress:
@@ -223,29 +198,20 @@ class Progress:
 
 
 def numpy_forward(module, device):
-    """`module` as a function from numpy to numpy, with the weights of this moment: the policy of one rollout.
-
-    For a few rows of a small MLP numpy takes 7 us and torch 25, on a GPU more: an MLP acts on the CPU, in numpy.
-    """
-
-    def linear(layer):
-        weight, bias = (np.ascontiguousarray(p.detach().cpu().numpy().T) for p in layer.parameters())
-        return lambda x: np.dot(x, weight) + bias
-
-    functions = {nn.Linear: linear, nn.Tanh: lambda _: np.tanh, nn.ReLU: lambda _: lambda x: np.maximum(x, 0)}
+    """`module` as a function from numpy to numpy with the weights of this moment, the policy of one rollout. For a few
+    rows of a small MLP numpy takes 7 us and torch 25, on a GPU more: an MLP acts on the CPU, in numpy."""
+    functions = {nn.Linear: lambda x, w, b=0.0: np.dot(x, w) + b, nn.Tanh: np.tanh, nn.ReLU: lambda x: np.maximum(x, 0)}
     layers = [*module] if isinstance(module, nn.Sequential) else [module]
-    if all(type(layer) in functions for layer in layers):
-        steps = [functions[type(layer)](layer) for layer in layers]
-        return lambda x: reduce(lambda y, step: step(y), steps, x)
-    forward = torch.no_grad()(module)
-    return lambda x: forward(torch.as_tensor(x, device=device)).cpu().numpy()
+    if any(type(layer) not in functions for layer in layers):
+        forward = torch.no_grad()(module)
+        return lambda x: forward(torch.as_tensor(x, device=device)).cpu().numpy()
+    steps = [(functions[type(m)], *(p.detach().cpu().numpy().T.copy() for p in m.parameters())) for m in layers]
+    return lambda x: reduce(lambda y, step: step[0](y, *step[1:]), steps, x)
 
 
 def compile_update(update, compile, cuda_graph):
     """`update(*tensors) -> dict of tensors`, compiled into one graph and replayed as one CUDA graph where asked for.
-
-    Where it cannot be compiled (no C++ compiler, an old torch, an operation without a graph), it runs eagerly.
-    """
+    Where it cannot be compiled (no C++ compiler, an old torch, an operation without a graph), it runs eagerly."""
     torch._dynamo.config.trace_autograd_ops = True  # traces torch.autograd.grad; right with fullgraph=True only
     chosen = [torch.compile(update, fullgraph=True, dynamic=False) if compile else update]
 
@@ -268,17 +234,16 @@ class CudaGraph:
 
     def __call__(self, *tensors):
         self.calls += 1
-        if self.calls <= 3:
-            self.stream.wait_stream(torch.cuda.current_stream())
-            with torch.cuda.stream(self.stream):
-                outputs = self.fn(*tensors)
-            torch.cuda.current_stream().wait_stream(self.stream)
-            return outputs
         if self.calls == 4:
             self.inputs, self.graph = [x.clone() for x in tensors], torch.cuda.CUDAGraph()
             with torch.cuda.graph(self.graph):
                 self.outputs = self.fn(*self.inputs)
-        for static, x in zip(self.inputs, tensors):
-            static.copy_(x)
-        self.graph.replay()
+        if self.calls <= 3:
+            self.stream.wait_stream(torch.cuda.current_stream())
+            with torch.cuda.stream(self.stream):
+                self.outputs = self.fn(*tensors)
+            torch.cuda.current_stream().wait_stream(self.stream)
+        else:
+            torch._foreach_copy_(self.inputs, tensors)
+            self.graph.replay()
         return {name: x.clone() for name, x in self.outputs.items()}  # the next replay overwrites them

@@ -1,0 +1,55 @@
+# make train                                                  PPO on Hopper-v4, 200,000 steps, with a video
+# make train SCRIPT=ppo ENV=CartPole-v1 ARGS="--seed 3"       anything else
+# make test | make docs | make results
+PYTHON ?= python3
+BIN = .venv/bin
+ifndef SCRIPT
+SCRIPT = ppo_continuous
+ENV = Hopper-v4
+ARGS = --total-timesteps 200000
+endif
+FLAGS = $(if $(ENV),--env-id $(ENV)) --capture-video $(ARGS)
+
+.PHONY: train test docs results format clean
+
+train: .venv/run
+	$(BIN)/python cleanrl_lite/$(SCRIPT).py $(FLAGS)
+	@run=$$(ls -td runs/*/ | head -n 1); \
+	echo "run:    $$run"; \
+	echo "curves: $(BIN)/tensorboard --logdir runs"; \
+	echo "video:  $$(ls $$run/videos/*/*.mp4 2>/dev/null || echo 'none (see above)')"
+
+test: .venv/test
+	$(BIN)/python -m pytest -n auto
+
+docs: .venv/docs
+	$(BIN)/mkdocs build --strict
+
+results: .venv/docs  # tables and pictures, from the files in benchmark/results alone
+	$(BIN)/python -m benchmark.collect --from-results
+	$(BIN)/python -m benchmark.plot
+
+format: .venv/test
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+clean:
+	rm -rf .venv site
+
+# One virtual environment; .venv/EXTRA says that EXTRA is installed in it.
+.venv/pip:
+	$(PYTHON) -m venv .venv || { echo "no venv: apt-get install python3-venv"; exit 1; }
+	touch $@
+
+.venv/run: .venv/pip pyproject.toml constraints.txt
+	$(BIN)/pip install -q -c constraints.txt torch
+	$(BIN)/pip install -q -c constraints.txt -e ".[mujoco,atari,box2d]"
+	touch $@
+
+.venv/test: .venv/run
+	$(BIN)/pip install -q -c constraints.txt -e ".[test]"
+	touch $@
+
+.venv/docs: .venv/run
+	$(BIN)/pip install -q -c constraints.txt -e ".[docs]"
+	touch $@

@@ -93,8 +93,7 @@ class Games(gym.vector.VectorWrapper):
     def __init__(self, num_envs, **settings):
         same_step = dict(autoreset_mode=AutoresetMode.SAME_STEP, life_loss_info=True, reward_clipping=False)
         super().__init__(ale_py.vector_env.AtariVectorEnv(num_envs=num_envs, noop_max=30, **same_step, **settings))
-        actions = list(self.env.ale.get_action_set())
-        self.fire = actions.index(ale_py.Action.FIRE) if ale_py.Action.FIRE in actions else None
+        self.fire = dict(zip(self.env.ale.get_action_set(), range(18))).get(ale_py.Action.FIRE)  # None: no such button
 
     def reset(self, **kwargs):
         obs, infos = self.env.reset(**kwargs)

@@ -8,6 +8,7 @@ Expected: RESULTS
 Details:  docs/ppo.md
 """
 
+import atexit
 import math
 import time
 from dataclasses import dataclass
@@ -199,6 +200,7 @@ def main(args: Args):
         wandb.init(**names, config=vars(args), resume="allow", sync_tensorboard=True, dir=run_dir.parent)
         wandb.save(run_dir / f"{script}.py", base_path=run_dir, policy="now")
     writer = SummaryWriter(run_dir, purge_step=global_step + 1 if args.resume else None)
+    atexit.register(writer.close)  # whatever ends the run, what it measured is on disk
     writer.add_text("arguments", "\n".join(f"    {name}: {value}" for name, value in vars(args).items()))
 
     def evaluate():
@@ -321,6 +323,7 @@ def main(args: Args):
         finished = global_step >= args.total_timesteps
         if finished or stop or global_step // save_every > start_step // save_every:
             state = dict(script=script, args=vars(args), global_step=global_step, agent=agent.state_dict(), adam=adam)
+            writer.flush()
             utils.save_checkpoint(run_dir / "checkpoint.pt", state | dict(rng=utils.rng_state()))
         if global_step // eval_every > start_step // eval_every and not finished:
             evaluate()

@@ -8,6 +8,7 @@ Expected: RESULTS
 Details:  docs/ppo_atari.md
 """
 
+import atexit
 import math
 import time
 from dataclasses import dataclass
@@ -255,6 +256,7 @@ def main(args: Args):
         wandb.init(**names, config=vars(args), resume="allow", sync_tensorboard=True, dir=run_dir.parent)
         wandb.save(run_dir / f"{script}.py", base_path=run_dir, policy="now")
     writer = SummaryWriter(run_dir, purge_step=global_step + 1 if args.resume else None)
+    atexit.register(writer.close)  # whatever ends the run, what it measured is on disk
     writer.add_text("arguments", "\n".join(f"    {name}: {value}" for name, value in vars(args).items()))
 
     def evaluate():
@@ -307,9 +309,10 @@ def main(args: Args):
 
     # === training
     shape = (args.num_steps, args.num_envs)
-    rollout_obs = np.zeros((*shape, *obs_space.shape), dtype=np.uint8)
-    actions, rewards = np.zeros(shape, dtype=np.int64), np.zeros(shape, dtype=np.float32)
-    values, logprobs = torch.zeros((2, *shape), device=device)
+    # The rollout writes into the batch itself, seen as (num_steps, num_envs, ...): the shared network makes it all.
+    rollout_obs, actions = b_obs.view(*shape, *obs_space.shape), b_actions.view(shape)
+    values, logprobs = b_values.view(shape), b_logprobs.view(shape)
+    rewards = np.zeros(shape, dtype=np.float32)
     terminations, dones = np.zeros((2, *shape), dtype=bool)
     save_every, eval_every = args.save_every or math.inf, args.eval_every or math.inf
     progress, stop = utils.Progress(args.total_timesteps, global_step), utils.stop_signals()
@@ -324,13 +327,12 @@ def main(args: Args):
         # act, step, store
         truncated = []
         for t in range(num_steps):
-            rollout_obs[t] = obs
+            rollout_obs[t] = torch.from_numpy(obs)
             with torch.no_grad():
-                dist, values[t] = agent(torch.from_numpy(rollout_obs[t]).to(device))
-                action = dist.sample()
-                logprobs[t] = dist.log_prob(action)
-            actions[t] = action.cpu().numpy()
-            obs, reward, terminations[t], truncations, infos = envs.step(actions[t])
+                dist, values[t] = agent(rollout_obs[t])
+                actions[t] = dist.sample()
+                logprobs[t] = dist.log_prob(actions[t])
+            obs, reward, terminations[t], truncations, infos = envs.step(actions[t].cpu().numpy())
             rewards[t], dones[t] = np.sign(reward), terminations[t] | truncations  # clipped rewards, for learning only
             global_step += args.num_envs
             for n, episodic_return, episodic_length in utils.finished_episodes(infos):
@@ -341,16 +343,13 @@ def main(args: Args):
 
         # values and advantages of the whole rollout
         with torch.no_grad():
-            b_obs[:size] = torch.from_numpy(rollout_obs[:num_steps]).flatten(0, 1)
-            b_actions[:size] = torch.from_numpy(actions[:num_steps]).flatten()
-            b_values[:size], b_logprobs[:size] = values[:num_steps].flatten(), logprobs[:num_steps].flatten()
             next_values = torch.cat([values[1:num_steps], agent(torch.from_numpy(obs).to(device))[1][None]])
             for t, n, final_obs in truncated:  # the value of a truncated game's last observation, not of the next game
                 next_values[t, n] = agent(torch.from_numpy(final_obs[None]).to(device))[1]
-        values_np, next_values = values[:num_steps].cpu().numpy(), next_values.cpu().numpy()
-        rollout = rewards[:num_steps], values_np, next_values, terminations[:num_steps], dones[:num_steps]
+        old_values, next_values = values[:num_steps].cpu().numpy(), next_values.cpu().numpy()
+        rollout = rewards[:num_steps], old_values, next_values, terminations[:num_steps], dones[:num_steps]
         advantages = compute_gae(*rollout, args.gamma, args.gae_lambda)
-        returns = advantages + values_np
+        returns = advantages + old_values
         b_advantages[:size] = torch.from_numpy(advantages).flatten()
         b_returns[:size] = torch.from_numpy(returns).flatten()
 
@@ -366,7 +365,7 @@ def main(args: Args):
 
         # log
         losses = {name: torch.stack([m[name] for m in metrics]).mean().item() for name in metrics[0]}
-        losses["losses/explained_variance"] = 1 - (returns - values_np).var() / (returns.var() + 1e-8)
+        losses["losses/explained_variance"] = 1 - (returns - old_values).var() / (returns.var() + 1e-8)
         for name, value in losses.items():
             check(math.isfinite(value), f"{name} is {value} at step {global_step}; the last checkpoint is an older one")
         losses["charts/learning_rate"] = learning_rate.item()
@@ -379,6 +378,7 @@ def main(args: Args):
         finished = global_step >= args.total_timesteps
         if finished or stop or global_step // save_every > start_step // save_every:
             state = dict(script=script, args=vars(args), global_step=global_step, agent=agent.state_dict(), adam=adam)
+            writer.flush()
             utils.save_checkpoint(run_dir / "checkpoint.pt", state | dict(rng=utils.rng_state()))
         if global_step // eval_every > start_step // eval_every and not finished:
             evaluate()

@@ -212,7 +212,8 @@ def numpy_forward(module, device):
 def compile_update(update, compile, cuda_graph):
     """`update(*tensors) -> dict of tensors`, compiled into one graph and replayed as one CUDA graph where asked for.
     Where it cannot be compiled (no C++ compiler, an old torch, an operation without a graph), it runs eagerly."""
-    torch._dynamo.config.trace_autograd_ops = True  # traces torch.autograd.grad; right with fullgraph=True only
+    if compile:  # trace torch.autograd.grad too; right with fullgraph=True only
+        torch._dynamo.config.trace_autograd_ops = True
     chosen = [torch.compile(update, fullgraph=True, dynamic=False) if compile else update]
 
     def call(*tensors):

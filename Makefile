@@ -23,7 +23,7 @@ test: .venv/test
 	$(BIN)/python -m pytest -n auto
 
 docs: .venv/docs
-	$(BIN)/mkdocs build --strict
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
 results: .venv/docs  # tables and pictures, from the files in benchmark/results alone
 	$(BIN)/python -m benchmark.collect --from-results

@@ -170,6 +170,7 @@ def main(args: Args):
     obs_space, action_space = envs.single_observation_space, envs.single_action_space
     check(len(obs_space.shape) == 1, f"{args.env_id} has observations {obs_space}; ppo_atari.py takes Atari's images")
     check(isinstance(action_space, Discrete), f"{args.env_id} has actions {action_space}; ppo_continuous.py takes Box")
+    check(action_space.start == 0, f"{args.env_id} counts its actions from {action_space.start}, not from 0")
 
     agent = Agent(obs_space.shape[0], int(action_space.n)).to(device)
     params = list(agent.parameters())

@@ -199,7 +199,8 @@ def main(args: Args):
     obs_space, action_space = envs.single_observation_space, envs.single_action_space
     check(len(obs_space.shape) == 1, f"{args.env_id} has observations {obs_space}; ppo_atari.py takes Atari's images")
     check(isinstance(action_space, Box), f"{args.env_id} has actions {action_space}; ppo.py takes Discrete ones")
-    check(len(action_space.shape) == 1, f"{args.env_id} has actions of shape {action_space.shape}, not vectors")
+    real_vectors = len(action_space.shape) == 1 and np.issubdtype(action_space.dtype, np.floating)
+    check(real_vectors, f"{args.env_id} has actions {action_space}, not vectors of real numbers")
 
     agent = Agent(obs_space.shape[0], action_space.shape[0]).to(device)
     params = list(agent.parameters())

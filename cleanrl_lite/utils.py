@@ -128,8 +128,9 @@ def saved_args(Args):
     """The defaults of the command line: with --resume or --evaluate those of the saved run, else those of the class."""
     words = [word for arg in sys.argv[1:] for word in arg.split("=", 1)]
     paths = [path for flag, path in zip(words, words[1:]) if flag in ("--resume", "--evaluate")]
-    saved = load_checkpoint(paths[0])["args"] | dict(resume=None, evaluate=None) if paths else {}
-    return Args(**{name: value for name, value in saved.items() if name in Args.__dataclass_fields__})
+    saved = load_checkpoint(paths[0], Path(sys.argv[0]).stem)["args"] if paths else {}
+    names = set(Args.__dataclass_fields__) - {"resume", "evaluate"}
+    return Args(**{name: value for name, value in saved.items() if name in names})
 
 
 def stop_signals():

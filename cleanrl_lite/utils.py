@@ -107,7 +107,7 @@ def save_checkpoint(path, state):
     os.replace(f"{path}.tmp", path)
 
 
-def load_checkpoint(path, script=None, env_id=None, agent=None):
+def load_checkpoint(path, script, env_id=None, agent=None):
     """Loads a checkpoint, or the one in a run directory, onto the CPU, executing no code from it, and fills `agent`."""
     path = Path(path, "checkpoint.pt") if Path(path).is_dir() else Path(path)
     check(path.is_file(), f"there is no checkpoint at {path}")
@@ -116,7 +116,7 @@ def load_checkpoint(path, script=None, env_id=None, agent=None):
         found = (state["script"], state["args"]["env_id"])
     except Exception as error:
         check(False, f"{path} is damaged or not a checkpoint of this project ({type(error).__name__})")
-    wanted = (script or found[0], env_id or found[1])
+    wanted = (script, env_id or found[1])
     check(found == wanted, f"{path} is a checkpoint of {found[0]} on {found[1]}, not of {wanted[0]} on {wanted[1]}")
     try:
         return state if agent is None else agent.load_state_dict(state["agent"]) and state
@@ -129,8 +129,8 @@ def saved_args(Args):
     words = [word for arg in sys.argv[1:] for word in arg.split("=", 1)]
     paths = [path for flag, path in zip(words, words[1:]) if flag in ("--resume", "--evaluate")]
     saved = load_checkpoint(paths[0], Path(sys.argv[0]).stem)["args"] if paths else {}
-    names = set(Args.__dataclass_fields__) - {"resume", "evaluate"}
-    return Args(**{name: value for name, value in saved.items() if name in names})
+    saved |= dict(resume=None, evaluate=None)
+    return Args(**{name: value for name, value in saved.items() if name in Args.__dataclass_fields__})
 
 
 def stop_signals():
@@ -163,9 +163,7 @@ def evaluate(act, make_env, args, device, global_step, path, video_dir=None):
     print(f"evaluation at step {global_step:,}: mean return {mean:.2f} +- {std:.2f} over {len(returns)} episodes")
     commit = subprocess.getoutput(f"git -C '{Path(__file__).parent}' describe --always --dirty --exclude='*' 2>&-")
     record = dict(env_id=args.env_id, global_step=global_step, mean=mean, std=std, episodes=len(returns))
-    record |= dict(
-        returns=returns, lengths=lengths, date=time.strftime("%FT%T%z"), commit=commit or None, args=vars(args)
-    )
+    record |= dict(returns=returns, lengths=lengths, date=time.strftime("%FT%T%z"), commit=commit, args=vars(args))
     Path(path).write_text(json.dumps(record, indent=2) + "\n")
     return returns, lengths
 

@@ -1,0 +1,180 @@
+"""Results of benchmark runs: what is kept of each run, and the tables made of it.
+
+    python -m benchmark.collect                  reads the run directories in runs/benchmark, writes benchmark/results
+    python -m benchmark.collect FOLDER --partial    those in FOLDER, with the runs that are still under way
+    python -m benchmark.collect --from-results   makes the tables again, from benchmark/results/runs.json alone
+
+Kept are results/episodes/*.csv.gz (all training episodes) and one line per run in results/runs.json; both are merged
+into what is there, a newer run of the same script, environment, experiment and seed in the place of an older one.
+Collect on the machine that trained: its hardware and versions are written beside the results.
+"""
+
+import argparse
+import csv
+import gzip
+import io
+import json
+import time
+from collections import defaultdict
+from pathlib import Path
+
+import numpy as np
+
+from benchmark.speed import RESULTS, default_args, hardware, versions
+
+RUN_FLAGS = {"seed", "exp_name", "env_id", "total_timesteps", "runs_dir", "save_every", "eval_every", "track", "resume"}
+
+
+def key(run):
+    return run["script"], run["env_id"], run["exp_name"], run["seed"]
+
+
+def episodes_path(run):
+    name = "__".join(map(str, key(run))).replace("/", "-").replace(":", "-")
+    return RESULTS / "episodes" / f"{name}.csv.gz"
+
+
+def read_run(run_dir):
+    """A run directory as an entry of runs.json and a list of episodes; None where not even one episode has ended."""
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    args = json.loads((run_dir / "args.json").read_text())
+    events = EventAccumulator(str(run_dir), size_guidance=dict(scalars=0)).Reload()
+    if not {"charts/episodic_return", "charts/SPS"} <= set(events.Tags()["scalars"]):
+        return None
+    returns, lengths, sps = (events.Scalars(f"charts/{tag}") for tag in ("episodic_return", "episodic_length", "SPS"))
+    start, values = events.FirstEventTimestamp(), np.array([event.value for event in returns])
+    finished = (run_dir / "eval.json").exists()
+    evaluation = json.loads((run_dir / "eval.json").read_text()) if finished else {}
+    resumed = len(list(run_dir.glob("events.out.tfevents.*"))) > 1  # its clock stood still in between
+    end = max(events.Scalars(tag)[-1].wall_time for tag in ("charts/SPS", "eval/episodic_return")[: 1 + finished])
+    source = next(run_dir.glob("*.py"))
+    defaults = default_args(source.read_text())
+    run = dict(script=source.stem, env_id=args["env_id"], exp_name=args["exp_name"], seed=args["seed"])
+    run |= dict(total_timesteps=args["total_timesteps"], global_step=sps[-1].step, finished=finished)
+    run |= dict(episodes=len(values), last_100_mean=values[-100:].mean())
+    run |= dict(best_20_mean=np.convolve(values, np.ones(20) / 20, "valid").max() if len(values) >= 20 else None)
+    run |= {f"eval_{name}": evaluation.get(name) for name in ("mean", "std", "episodes")}
+    run |= dict(wall_seconds=None if resumed else end - start, median_sps=np.median([event.value for event in sps]))
+    run = {name: round(float(v), 2) if isinstance(v, float) else v for name, v in run.items()}
+    run |= dict(started=time.strftime("%FT%TZ", time.gmtime(start)), commit=evaluation.get("commit"))
+    changed = {name: v for name, v in args.items() if name not in RUN_FLAGS and v != defaults.get(name)}
+    run |= dict(arguments=changed, hardware=hardware(), versions=versions())
+    lengths = [int(event.value) for event in lengths]
+    rows = [(e.step, f"{e.value:.7g}", n, f"{e.wall_time - start:.1f}") for e, n in zip(returns, lengths)]
+    return run, rows
+
+
+def collect(folder, partial):
+    """Merges the runs in `folder` into runs.json and episodes/."""
+    path = RESULTS / "runs.json"
+    runs = {key(run): run for run in (json.loads(path.read_text()) if path.exists() else [])}
+    for run_dir in sorted(path.parent for path in Path(folder).glob("*/args.json")):
+        if not partial and not (run_dir / "eval.json").exists():
+            print(f"left out, still under way: {run_dir.name}")
+            continue
+        run, rows = read_run(run_dir) or (None, None)
+        old = runs.get(key(run)) if run else None
+        if not run or (old and (old["finished"], old["started"]) > (run["finished"], run["started"])):
+            continue
+        runs[key(run)] = run
+        text = io.StringIO()
+        csv.writer(text, lineterminator="\n").writerows([("global_step", "return", "length", "wall_time"), *rows])
+        episodes_path(run).parent.mkdir(parents=True, exist_ok=True)
+        episodes_path(run).write_bytes(gzip.compress(text.getvalue().encode(), mtime=0))
+    lines = ",\n".join(json.dumps(runs[name]) for name in sorted(runs))
+    path.write_text(f"[\n{lines}\n]\n")
+
+
+def groups(script=None):
+    """The runs in runs.json, of one script or all: (script, env_id, exp_name) -> one run per seed."""
+    found = defaultdict(list)
+    for run in json.loads((RESULTS / "runs.json").read_text()):
+        if script in (None, run["script"]):
+            found[key(run)[:3]].append(run)
+    return found
+
+
+def published(run):
+    """Rows of published.csv to compare a run with: those with its number of steps, else all of its environment."""
+    with open(RESULTS.parent / "published.csv", newline="") as file:
+        rows = [row for row in csv.DictReader(file) if (row["script"], row["env_id"]) == key(run)[:2]]
+    return [row for row in rows if int(row["total_timesteps"]) == run["total_timesteps"]] or rows
+
+
+def figure(mean, std=None):
+    digits = 0 if abs(mean) >= 1000 else 1
+    return f"{mean:,.{digits}f}" + (f" ± {std:,.{digits}f}" if std is not None else "")
+
+
+def spread(values):
+    return figure(np.mean(values), np.std(values) if len(values) > 1 else None) if values else ""
+
+
+def steps(number):
+    return f"{number / 1e6:g}M" if number >= 1e6 else f"{number // 1000}k"
+
+
+def flag(name, value):
+    name = name.replace("_", "-")
+    return (f"--{name}" if value else f"--no-{name}") if isinstance(value, bool) else f"--{name} {value}"
+
+
+def row(runs):
+    """The cells of one experiment in one environment."""
+    script, env_id, exp_name, _ = key(runs[0])
+    total, cleanrl, peer = runs[0]["total_timesteps"], "", ""
+    for other in published(runs[0]):
+        reported, at = figure(float(other["mean"]), float(other["std"])), int(other["total_timesteps"])
+        if other["metric"] == "training":
+            cleanrl = reported + (f" at {steps(at)}" if at != total else "")
+        else:
+            peer = f" ({other['project']}: {reported})"
+    finished = [run for run in runs if run["finished"]]
+    reached = [run["global_step"] for run in runs if not run["finished"]]
+    seeds = str(len(runs)) + (f" ({len(reached)} under way, from {steps(min(reached))})" if reached else "")
+    best = [run["best_20_mean"] for run in runs if run["best_20_mean"] is not None]
+    minutes = [run["wall_seconds"] / 60 for run in finished if run["wall_seconds"]]
+    cells = [env_id + (f", `{exp_name}`" if exp_name != script else ""), steps(total), seeds]
+    cells += [f"**{spread([run['last_100_mean'] for run in runs])}**", cleanrl, figure(min(best)) if best else ""]
+    cells += [spread([run["eval_mean"] for run in finished]) + peer, f"{np.mean(minutes):.1f}" if minutes else ""]
+    return f"| {' | '.join(cells)} |"
+
+
+def table(script):
+    """Markdown: a row per experiment, and below what the figures are and what they were made with."""
+    experiments = groups(script)
+    runs = sum(experiments.values(), [])
+    lines = [
+        "| environment | steps | seeds | last 100 training episodes | CleanRL, same metric | best 20 in a row, "
+        "worst seed | evaluation, greedy policy | minutes a run |",
+        "|---|---:|---:|---:|---:|---:|---:|---:|",
+        *map(row, experiments.values()),
+    ]
+    notes = ["Mean ± standard deviation over seeds. CleanRL's figures and their sources: `benchmark/published.csv`."]
+    for name in {name for _, _, name in experiments} - {script}:
+        arguments = next(run["arguments"] for run in runs if run["exp_name"] == name)
+        notes.append(f"`{name}`: `{' '.join(flag(*item) for item in arguments.items())}`.")
+    made = {f"{run['hardware']}, {', '.join(map(' '.join, run['versions'].items()))}" for run in runs}
+    commits = sorted({run["commit"] or "unknown" for run in runs})
+    notes.append(f"Commands: `benchmark/{script}.sh`, then `python -m benchmark.collect`.")
+    notes.append(f"Made on {'; '.join(sorted(made))}; commit {', '.join(commits)}.")
+    return "\n".join(lines) + "\n\n" + " ".join(notes) + "\n"
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("folder", nargs="?", default="runs/benchmark", help="where the run directories are")
+    parser.add_argument("--partial", action="store_true", help="with the runs that are still under way")
+    parser.add_argument("--from-results", action="store_true", help="read no run directories, make the tables only")
+    args = parser.parse_args()
+    RESULTS.mkdir(exist_ok=True)
+    if not args.from_results:
+        collect(args.folder, args.partial)
+    for script in sorted({name[0] for name in groups()}):
+        (RESULTS / f"{script}.md").write_text(table(script))
+        print(f"{script}\n\n{table(script)}")
+
+
+if __name__ == "__main__":
+    main()

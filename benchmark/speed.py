@@ -1,0 +1,181 @@
+"""Speed of the PPO scripts against Stable-Baselines3 on one CPU core.
+
+    python benchmark/speed.py                                                  the published figures, some 17 minutes
+    python benchmark/speed.py --script ppo_continuous --env-id Hopper-v4       one script, compiled
+    python benchmark/speed.py --script ppo_atari --bf16 --pairs 7              with the flag --bf16, seven pairs
+
+Both sides have the script's hyperparameters, one torch thread and their TensorBoard logging, and run in turns, each in
+a fresh process pinned to the same core; every mode of ours is compared with the Stable-Baselines3 run of its round.
+A run's speed is the median over the second half of its iterations, timed from the end of one update to the end of the
+next, so that acting, learning, logging and printing all count; evaluations do not. Peak memory is VmHWM, of the process
+itself without compilers, with a cold or a warm cache, whichever is more. The machine should be idle. All raw figures
+go to benchmark/results/speed/*.json, the table of all that is there to results/speed.md.
+"""
+
+import argparse
+import ast
+import json
+import os
+import platform
+import re
+import subprocess
+import sys
+import tempfile
+import time
+from importlib import metadata
+from pathlib import Path
+from statistics import median
+
+ROOT = Path(__file__).resolve().parents[1]
+RESULTS = ROOT / "benchmark" / "results"
+# Script: iterations (a rollout and its update) of a compiled run, of an eager one, and of Stable-Baselines3.
+ITERATIONS = {"ppo": (400, 120, 60), "ppo_continuous": (24, 10, 7), "ppo_atari": (6, 5, 5)}
+MODES = {"compiled": [], "eager": ["--no-compile"], "bf16": ["--bf16"], "bf16-eager": ["--bf16", "--no-compile"]}
+PUBLISHED = [
+    ("ppo", "CartPole-v1", ["compiled", "eager"]),
+    ("ppo_continuous", "Hopper-v4", ["compiled", "eager"]),
+    ("ppo_atari", "BreakoutNoFrameskip-v4", ["compiled", "bf16", "eager"]),
+]
+
+
+def default_args(source):
+    """The defaults of the class Args in a script's source, read without running it."""
+    cls = next(node for node in ast.parse(source).body if isinstance(node, ast.ClassDef) and node.name == "Args")
+    fields = [node for node in cls.body if isinstance(node, ast.AnnAssign) and node.target.id != "exp_name"]
+    return {field.target.id: ast.literal_eval(field.value) for field in fields}
+
+
+def versions():
+    names = ("torch", "numpy", "gymnasium", "stable-baselines3", "mujoco", "ale-py")
+    installed = {dist.name.lower().replace("_", "-"): dist.version for dist in metadata.distributions()}
+    return dict(python=platform.python_version()) | {name: installed[name] for name in names if name in installed}
+
+
+def hardware():
+    model = re.search(r"model name\s*: (.*)", Path("/proc/cpuinfo").read_text())
+    return f"{model[1].strip() if model else platform.machine()}, {os.cpu_count()} cores"
+
+
+def commit():
+    command = "git describe --always --dirty --abbrev=12 --exclude=*".split()
+    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True).stdout.strip()
+
+
+def run(command, folder, core, cache, last_words=None):
+    """Runs a command pinned to `core`; returns when it began and its peak resident memory in MB.
+
+    A script that has said its `last_words` has trained, and gets a SIGTERM so as not to evaluate: a game may be long.
+    """
+    log, peak, told = Path(folder, "log.txt"), 0, False
+    pin = ["taskset", "--cpu-list", str(core), sys.executable]
+    began, env = time.time(), os.environ | dict(TORCHINDUCTOR_CACHE_DIR=cache)
+    with open(log, "w") as file:
+        process = subprocess.Popen(pin + command, cwd=ROOT, env=env, stdout=file, stderr=subprocess.STDOUT)
+    while process.poll() is None:
+        found = re.search(r"VmHWM:\s*(\d+)", Path(f"/proc/{process.pid}/status").read_text())
+        peak = max(peak, int(found[1]) if found else 0)
+        if last_words and not told and last_words in log.read_text():
+            process.terminate()
+            told = True
+        time.sleep(0.05)
+    if process.returncode not in ((0, 143) if told else (0,)) or "not compiled" in log.read_text():
+        raise SystemExit(f"error: {' '.join(command)} ended with {process.returncode}:\n{log.read_text()[-2000:]}")
+    return began, round(peak * 1024 / 1e6)
+
+
+def measure(side, script, env_id, args, iterations, core, cache):
+    """One run, of `side` "sb3" or a mode of ours: its speed, the seconds to its first update's end, its memory."""
+    steps, result = args["num_envs"] * args["num_steps"], {}
+    with tempfile.TemporaryDirectory() as folder:
+        if side == "sb3":
+            command = ["benchmark/speed_sb3.py", script, env_id, json.dumps(args), str(iterations), folder]
+            began, peak = run(command, folder, core, cache)
+            ends = json.loads(Path(folder, "times.json").read_text())
+        else:
+            from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+            total = iterations * steps
+            flags = f"--env-id {env_id} --total-timesteps {total} --threads 1 --no-cuda --eval-episodes 1".split()
+            command = [f"cleanrl_lite/{script}.py", *flags, "--runs-dir", folder, *MODES[side]]
+            began, peak = run(command, folder, core, cache, f"step {total:,} of" if script == "ppo_atari" else None)
+            run_dir = next(Path(folder).glob("*/args.json")).parent
+            events = EventAccumulator(str(run_dir), size_guidance=dict(scalars=0)).Reload().Scalars("charts/SPS")
+            ends = [event.wall_time for event in events]
+            result = dict(charts_sps=round(median(event.value for event in events[len(events) // 2 :]), 1))
+    sps = [round(steps / (end - start), 1) for start, end in zip(ends, ends[1:])]
+    result |= dict(first_update_s=round(ends[0] - began, 2), peak_mb=peak)
+    return result | dict(sps=median(sps[len(sps) // 2 :]), iteration_sps=sps) if sps else result
+
+
+def compare(script, env_id, modes, pairs, core, iterations):
+    """Alternating runs of Stable-Baselines3 and of all `modes`; writes one JSON file per mode."""
+    args, load = default_args((ROOT / f"cleanrl_lite/{script}.py").read_text()), os.getloadavg()[0]
+    env_id = env_id or args["env_id"]
+    compiled, eager, other = iterations or ITERATIONS.get(script, ITERATIONS["ppo"])
+    lengths = dict(sb3=other) | {mode: eager if "eager" in mode else compiled for mode in modes}
+    runs, cold = {side: [] for side in lengths}, {}
+    with tempfile.TemporaryDirectory() as caches:
+        for mode in modes:
+            if "eager" not in mode:  # a first run with an empty compile cache; the later ones find it filled
+                cold[mode] = measure(mode, script, env_id, args, 1, core, f"{caches}/{mode}")
+        for pair in range(pairs):
+            for side, length in lengths.items():
+                runs[side].append(measure(side, script, env_id, args, length, core, f"{caches}/{side}"))
+                sps = runs[side][-1]["sps"]
+                print(f"{script} {env_id}, pair {pair + 1} of {pairs}, {side}: {sps:,.0f} steps/s", flush=True)
+    keys = ("sps", "first_update_s", "peak_mb")
+    middle = {side: {key: median(run[key] for run in runs[side]) for key in keys} for side in runs}
+    for mode in modes:
+        ratios = [round(a["sps"] / b["sps"], 3) for a, b in zip(runs[mode], runs["sb3"])]
+        record = dict(script=script, env_id=env_id, mode=mode, flags=MODES[mode], commit=commit(), versions=versions())
+        record |= dict(hardware=hardware(), core=core, load_at_start=load, date=time.strftime("%FT%T%z"))
+        record |= dict(command=" ".join(["python", *sys.argv]), args=args, cold=cold.get(mode))
+        record |= dict(ratio=median(ratios), ratios=ratios, ours=middle[mode], sb3=middle["sb3"])
+        record |= dict(ours_runs=runs[mode], sb3_runs=runs["sb3"])
+        path = RESULTS / "speed" / f"{script}__{env_id.replace('/', '-')}__{mode}.json"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        lines = [f"  {json.dumps(name)}: {json.dumps(value)}" for name, value in record.items()]
+        path.write_text("{\n" + ",\n".join(lines) + "\n}\n")
+
+
+def table(records):
+    """Markdown: one row per record, and below what they were measured with."""
+    names = ["script", "environment", "mode", "steps/s", "SB3's", "ratio (min to max)"]
+    names += ["first update, cold cache", "warm", "SB3's", "peak memory", "SB3's"]
+    rows = ["| " + " | ".join(names) + " |", "|---|---|---|" + "---:|" * (len(names) - 3)]
+    for r in records:
+        ours, sb3, cold = r["ours"], r["sb3"], r["cold"] or dict(first_update_s=None, peak_mb=0)
+        ratio = f"**{r['ratio']:.2f}** ({min(r['ratios']):.2f} to {max(r['ratios']):.2f})"
+        seconds = [f"{side['first_update_s']:.1f} s" if side["first_update_s"] else "" for side in (cold, ours, sb3)]
+        memory = [f"{peak:.0f} MB" for peak in (max(ours["peak_mb"], cold["peak_mb"]), sb3["peak_mb"])]
+        cells = [r["script"], r["env_id"], r["mode"], f"{ours['sps']:,.0f}", f"{sb3['sps']:,.0f}", ratio]
+        rows.append(f"| {' | '.join([*cells, *seconds, *memory])} |")
+    made = {f"{r['hardware']}, {', '.join(map(' '.join, r['versions'].items()))}, {r['commit']}" for r in records}
+    pairs = " or ".join(sorted({str(len(r["ratios"])) for r in records}))
+    note = f"One core, one thread, medians of {pairs} pairs; the first update's seconds count from the process's start."
+    return "\n".join(rows) + f"\n\n{note} `python benchmark/speed.py` on: {'; '.join(sorted(made))}.\n"
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--script", choices=ITERATIONS, help="default: everything that is published")
+    parser.add_argument("--env-id", help="default: the script's own")
+    parser.add_argument("--pairs", type=int, default=5)
+    parser.add_argument("--core", type=int, default=0, help="the core that everything is pinned to")
+    parser.add_argument("--bf16", action="store_true", help="ppo_atari with --bf16")
+    parser.add_argument("--no-compile", action="store_true", help="the script with --no-compile")
+    parser.add_argument("--iterations", type=int, nargs=3, help="of a compiled run, an eager one, Stable-Baselines3")
+    args = parser.parse_args()
+    os.sched_setaffinity(0, (os.sched_getaffinity(0) - {args.core}) or {args.core})  # out of the way
+    if os.getloadavg()[0] > 0.5:
+        print(f"the machine is not idle: its load is {os.getloadavg()[0]:.1f}", file=sys.stderr)
+    mode = next(m for m, flags in MODES.items() if flags == ["--bf16"] * args.bf16 + ["--no-compile"] * args.no_compile)
+    for script, env_id, modes in [(args.script, args.env_id, [mode])] if args.script else PUBLISHED:
+        compare(script, env_id, modes, args.pairs, args.core, args.iterations)
+    records = [json.loads(path.read_text()) for path in sorted((RESULTS / "speed").glob("*.json"))]
+    (RESULTS / "speed.md").write_text(table(records))
+    print(table(records))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,216 @@
+"""Environments so small that the right values and actions are known. Use as --env-id tests.probe_envs:ProbeConstant-v0.
+
+Those that exist for both kinds of action take `continuous`; the ids end in Discrete-v0 and Box-v0.
+"""
+
+import gymnasium as gym
+import numpy as np
+from gymnasium.spaces import Box, Dict, Discrete, Sequence, Tuple
+
+ACTIONS = []  # what Probe environments of this process were given, where a test asks for it
+
+
+class Probe(gym.Env):
+    """Base: one number as observation, one number (or one of two actions) as action."""
+
+    observation_space = Box(-10.0, 10.0, (1,), np.float32)
+    metadata = dict(render_modes=["rgb_array"])
+
+    def __init__(self, continuous=False, render_mode=None):
+        self.render_mode = render_mode
+        self.action_space = Box(-1.0, 1.0, (1,), np.float32) if continuous else Discrete(2)
+
+    def reset(self, seed=None, options=None):
+        super().reset(seed=seed)
+        self.t = 0
+        return self.first(), {}
+
+    def first(self):
+        return self.vector(0)
+
+    def vector(self, *numbers):
+        return np.array(numbers, dtype=np.float32)
+
+    def render(self):
+        return np.zeros((64, 64, 3), dtype=np.uint8)
+
+
+class Constant(Probe):
+    """One step, reward 1: the value is 1."""
+
+    def step(self, action):
+        ACTIONS.append(action)
+        return self.vector(0), 1.0, True, False, {}
+
+
+class FromObservation(Probe):
+    """One step, the reward is the observation, -1 or 1."""
+
+    def first(self):
+        self.sign = self.np_random.choice([-1, 1])
+        return self.vector(self.sign)
+
+    def step(self, action):
+        return self.vector(self.sign), float(self.sign), True, False, {}
+
+
+class Delayed(Probe):
+    """Two steps, the second one is rewarded: values gamma and 1."""
+
+    def step(self, action):
+        self.t += 1
+        return self.vector(self.t), float(self.t == 2), self.t == 2, False, {}
+
+
+class RightAction(FromObservation):
+    """One step. Two actions: the observation's sign says which one is right. Box: half of the observation is right."""
+
+    def step(self, action):
+        if isinstance(self.action_space, Box):
+            reward = -float((action[0] - 0.5 * self.sign) ** 2)
+        else:
+            reward = float(action == (self.sign + 1) // 2)
+        return self.vector(self.sign), reward, True, False, {}
+
+
+class Truncated(Probe):
+    """From the start (reward -10) into a state that pays 1 a step for ever; half of its steps hit the time limit.
+
+    With gamma = 0.9 that state is worth 1 / (1 - 0.9) = 10 and the start -10 + 0.9 * 10 = -1. Taking the truncation as
+    an end makes the former 1 / (1 - 0.9 / 2) = 1.8; bootstrapping from the next episode's start makes it less still.
+    """
+
+    over = (False, True)
+
+    def step(self, action):
+        self.t += 1
+        if self.t == 1:
+            return self.vector(1), -10.0, False, False, {}
+        ends = bool(self.np_random.random() < 0.5)
+        return self.vector(1), 1.0, ends and self.over[0], ends and self.over[1], {}
+
+
+class Terminated(Truncated):
+    """The same, but it ends there: that state is worth 1 / (1 - 0.9 / 2) = 1.82 and the start -10 + 0.9 * 1.82."""
+
+    over = (True, False)
+
+
+class Countdown(Probe):
+    """Three steps, reward 1 each, then it terminates: values 1 + g + g^2, 1 + g and 1."""
+
+    def step(self, action):
+        self.t += 1
+        return self.vector(self.t), 1.0, self.t == 3, False, {}
+
+
+class Corner(Probe):
+    """One step; the right action is the corner (high, low, high) of a box with uneven bounds."""
+
+    low, high = np.array([[-1, -2, 0], [3, 1, 10]], dtype=np.float32)
+    target = np.array([3, -2, 10], dtype=np.float32)
+
+    def __init__(self, render_mode=None):
+        self.action_space, self.render_mode = Box(self.low, self.high), render_mode
+
+    def step(self, action):
+        assert self.action_space.contains(action), f"{action} is out of bounds"
+        distance = np.abs((action - self.target) / (self.high - self.low)).mean()
+        return self.vector(0), 1.0 - float(distance), True, False, {}
+
+
+class Structured(Probe):
+    """One step; the observation is structured, and the reward is the number that its Discrete part holds."""
+
+    def __init__(self, kind, continuous=False, render_mode=None):
+        super().__init__(continuous, render_mode)
+        self.kind, number, box = kind, Discrete(3), Box(-1.0, 1.0, (2,), np.float32)
+        spaces = dict(dict=Dict(mode=number, position=box), tuple=Tuple((box, number)), discrete=number)
+        spaces |= dict(
+            bytes=Box(0, 255, (1,), np.uint8), sequence=Sequence(number), image=Box(0, 255, (8, 8), np.uint8)
+        )
+        self.observation_space = spaces[kind]
+
+    def first(self):
+        self.number = int(self.np_random.integers(3))
+        position = self.np_random.uniform(-1, 1, 2).astype(np.float32)
+        values = dict(dict=dict(mode=self.number, position=position), tuple=(position, self.number))
+        values |= dict(discrete=self.number, bytes=np.array([self.number], dtype=np.uint8), sequence=(self.number,))
+        return values.get(self.kind, np.zeros((8, 8), dtype=np.uint8))
+
+    def step(self, action):
+        reward = float(self.number)
+        return self.first(), reward, True, False, {}
+
+
+class Scripted(Probe):
+    """Observation (episode, step); episodes last 1, 2, 3, ... 7, 1, ... steps and end by termination and truncation in
+    turn. The reward is random. The first episode of a seed has a length that depends on the seed."""
+
+    observation_space = Box(-1e9, 1e9, (2,), np.float32)
+    episode = -1
+
+    def reset(self, seed=None, options=None):
+        if seed is not None:
+            self.episode = seed % 5
+        return super().reset(seed=seed)
+
+    def first(self):
+        self.episode += 1
+        return self.vector(self.episode / 10, 0)
+
+    def step(self, action):
+        self.t += 1
+        over = self.t == self.episode % 7 + 1
+        obs = self.vector(self.episode / 10, self.t)
+        return obs, float(self.np_random.normal()), over and self.episode % 2 == 0, over and self.episode % 2 == 1, {}
+
+
+class Blowup(Constant):
+    """The reward is not a number from the 300th step on."""
+
+    steps = 0
+
+    def step(self, action):
+        self.steps += 1
+        obs, reward, *rest = super().step(action)
+        return obs, float("nan") if self.steps > 300 else reward, *rest
+
+
+class Plain(Constant):
+    """A researcher's first environment: no render_mode, no metadata."""
+
+    metadata = {}
+
+    def __init__(self):
+        self.action_space = Discrete(2)
+
+
+BOTH = dict(
+    ProbeConstant=Constant,
+    ProbeFromObservation=FromObservation,
+    ProbeDelayed=Delayed,
+    ProbeRightAction=RightAction,
+    ProbeTruncated=Truncated,
+    ProbeTerminated=Terminated,
+    ProbeCountdown=Countdown,
+    ProbeScripted=Scripted,
+    ProbeBlowup=Blowup,
+)
+for name, cls in BOTH.items():
+    for ending, continuous in (("Discrete", False), ("Box", True)):
+        if f"{name}{ending}-v0" not in gym.registry:
+            gym.register(f"{name}{ending}-v0", cls, kwargs=dict(continuous=continuous))
+for kind in ("dict", "tuple", "discrete", "bytes", "sequence", "image"):
+    for ending, continuous in (("Discrete", False), ("Box", True)):
+        if f"Probe{kind.title()}Obs{ending}-v0" not in gym.registry:
+            kwargs = dict(kind=kind, continuous=continuous)
+            gym.register(f"Probe{kind.title()}Obs{ending}-v0", Structured, kwargs=kwargs)
+for name, cls in dict(ProbeCorner=Corner, ProbePlain=Plain).items():
+    if f"{name}-v0" not in gym.registry:
+        gym.register(f"{name}-v0", cls)
+
+
+def probe(name, script):
+    """The id of a probe that exists for both kinds of action, as the script wants it."""
+    return f"tests.probe_envs:Probe{name}{'Box' if script == 'ppo_continuous' else 'Discrete'}-v0"

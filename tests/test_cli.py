@@ -1,0 +1,450 @@
+"""The scripts as commands: the ways to start one, what a run leaves behind, signals, and every bad input."""
+
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import torch
+
+from tests import helpers
+from tests.probe_envs import probe
+
+OTHER = dict(ppo="ppo_continuous", ppo_continuous="ppo", ppo_atari="ppo")
+
+
+def check_run_dir(run_dir, script):
+    names = {path.name for path in run_dir.iterdir()}
+    assert {"args.json", f"{script}.py", "checkpoint.pt", "eval.json"} < names
+    assert len([name for name in names if name.startswith("events.out.tfevents")]) == 1
+    assert not [name for name in names if name.endswith(".tmp")]
+    record = helpers.read_json(run_dir / "eval.json")
+    assert {"env_id", "mean", "std", "episodes", "returns", "date", "commit", "args"} <= set(record)
+    logged = helpers.scalars(run_dir)
+    tags = "policy_loss value_loss entropy approx_kl old_approx_kl clipfrac explained_variance grad_norm".split()
+    assert {f"losses/{tag}" for tag in tags} <= set(logged)
+    assert {"charts/SPS", "charts/learning_rate", "eval/episodic_return"} <= set(logged)
+    return helpers.load(run_dir)["global_step"]
+
+
+def test_help(script, capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "200")
+    assert helpers.command_line(script, ["--help"]) == 0
+    text = capsys.readouterr().out
+    for name, value in vars(helpers.module(script).Args()).items():
+        flag = "--" + name.replace("_", "-")
+        assert re.search(rf"{flag}\b", text), flag
+        assert not isinstance(value, bool) or re.search(rf"--no-{name.replace('_', '-')}\b", text)
+
+
+@pytest.mark.parametrize("way", ["module", "folder", "copy"])
+def test_ways_to_start(script, way, tmp_path):
+    """python -m, python script.py from its own folder, and a copy of the script anywhere."""
+    folder, command = tmp_path, [sys.executable, f"{script}.py"]
+    if way == "module":
+        command = [sys.executable, "-m", f"cleanrl_lite.{script}"]
+    elif way == "folder":
+        folder = helpers.SOURCE
+    else:
+        (tmp_path / "copies").mkdir()
+        shutil.copy(helpers.SOURCE / f"{script}.py", tmp_path / "copies")
+        folder = tmp_path / "copies"
+    done = helpers.run([*command, *helpers.small_flags(script, tmp_path / "runs")], cwd=folder)
+    assert done.returncode == 0, done.stderr
+    lines = done.stdout.strip().splitlines()
+    assert lines[-1].startswith("the run is in ") and any(line.startswith("evaluation at step") for line in lines)
+    run_dir = helpers.only_run(tmp_path / "runs")
+    assert check_run_dir(run_dir, script) == helpers.SMALL[script]["total_timesteps"]
+    pattern = rf"{helpers.SMALL[script]['env_id']}__{script}__1__\d{{10}}"
+    assert re.fullmatch(pattern, run_dir.name)
+
+
+@pytest.mark.parametrize(
+    "script, env_id",
+    [
+        ("ppo", "CartPole-v1"),  # terminates
+        ("ppo", "MountainCar-v0"),  # truncates
+        ("ppo", "FrozenLake-v1"),  # Discrete observations
+        ("ppo", "Blackjack-v1"),  # Tuple observations
+        ("ppo_continuous", "Hopper-v4"),  # float64 observations; terminates
+        ("ppo_continuous", "Pendulum-v1"),  # truncates
+        ("ppo_continuous", "MountainCarContinuous-v0"),
+        ("ppo_atari", "PongNoFrameskip-v4"),
+        ("ppo_atari", "ALE/Breakout-v5"),
+    ],
+)
+def test_environments(script, env_id, tmp_path):
+    flags = dict(env_id=env_id) if script == "ppo_atari" else dict(env_id=env_id, num_envs=2, total_timesteps=2048)
+    assert helpers.command_line(script, helpers.small_flags(script, tmp_path, **flags)) == 0
+    run_dir = helpers.only_run(tmp_path)
+    assert run_dir.name.startswith(env_id.replace("/", "-"))
+    assert check_run_dir(run_dir, script) > 0
+    assert script == "ppo_atari" or len(helpers.scalars(run_dir)["charts/episodic_return"]) > 0
+
+
+@pytest.mark.parametrize("kind", ["Dict", "Tuple", "Discrete", "Bytes"])
+def test_structured_observations(mlp_script, kind, tmp_path):
+    flags = helpers.small_flags(mlp_script, tmp_path, env_id=probe(f"{kind}Obs", mlp_script))
+    assert helpers.command_line(mlp_script, flags) == 0
+
+
+def test_environment_without_render_mode(tmp_path):
+    """A researcher's first environment has an __init__ without arguments."""
+    flags = helpers.small_flags("ppo", tmp_path, env_id="tests.probe_envs:ProbePlain-v0")
+    assert helpers.command_line("ppo", flags) == 0
+
+
+def test_async_envs(mlp_script, tmp_path):
+    flags = helpers.small_flags(
+        mlp_script, tmp_path, num_envs=3, async_envs=True, total_timesteps=600, num_minibatches=2
+    )
+    done = helpers.run([sys.executable, "-m", f"cleanrl_lite.{mlp_script}", *flags], cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert check_run_dir(helpers.only_run(tmp_path), mlp_script) == 600
+
+
+def test_evaluate(script, capsys, tmp_path):
+    """--evaluate plays, writes its own file, and takes the run's environment and arguments from the checkpoint."""
+    env_id = dict(ppo="Acrobot-v1", ppo_continuous="Pendulum-v1", ppo_atari="ALE/Breakout-v5")[script]
+    run_dir, _ = helpers.train(script, tmp_path, env_id=env_id)
+    before = {path.name for path in run_dir.iterdir()}
+    capsys.readouterr()
+    assert helpers.command_line(script, ["--evaluate", run_dir, "--eval-episodes", "2"]) == 0
+    assert re.match(r"evaluation at step [\d,]+: mean return \S+ \+- \S+ over 2 episodes\n", capsys.readouterr().out)
+    (new,) = {path.name for path in run_dir.iterdir()} - before
+    record = helpers.read_json(run_dir / new)
+    assert re.fullmatch(r"eval_\d+\.json", new) and record["episodes"] == 2 and record["env_id"] == env_id
+
+
+def can_render(script):
+    from cleanrl_lite import utils
+
+    return utils.can_record(helpers.module(script).make_env, helpers.small_args(script, "unused"))
+
+
+def test_capture_video(script, capfd, tmp_path):
+    """A film of the last evaluation; where the machine cannot render, one line that says so, and the run goes on."""
+    possible = can_render(script)
+    capfd.readouterr()
+    assert helpers.command_line(script, helpers.small_flags(script, tmp_path, capture_video=True)) == 0
+    films = list(helpers.only_run(tmp_path).rglob("*.mp4"))
+    if possible:
+        assert len(films) == 1 and films[0].stat().st_size > 1000
+    else:
+        assert capfd.readouterr().err.count("no video") == 1 and not films
+    assert script != "ppo" or possible, "classic control needs no system package"
+
+
+def start(script, tmp_path, **overrides):
+    """A long run in a process of its own that has saved at least once."""
+    flags = helpers.small_flags(script, tmp_path / "runs", **{**dict(total_timesteps=50_000_000), **overrides})
+    command = [sys.executable, "-m", f"cleanrl_lite.{script}", *flags, "--save-every", "1"]
+    pipes = dict(stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    process = subprocess.Popen(command, cwd=tmp_path, env=helpers.environment(), start_new_session=True, **pipes)
+    deadline = time.time() + 120
+    while not list((tmp_path / "runs").glob("*/checkpoint.pt")):
+        assert time.time() < deadline and process.poll() is None, process.communicate()
+        time.sleep(0.1)
+    return process, helpers.only_run(tmp_path / "runs")
+
+
+@pytest.mark.parametrize(
+    "script, number, status",
+    [
+        ("ppo", signal.SIGTERM, 143),
+        ("ppo", signal.SIGINT, 130),
+        ("ppo_continuous", signal.SIGTERM, 143),
+        ("ppo_atari", signal.SIGINT, 130),
+    ],
+)
+def test_signals_save_and_end(script, number, status, tmp_path):
+    process, run_dir = start(script, tmp_path)
+    process.send_signal(number)
+    _, errors = process.communicate(timeout=60)
+    assert process.returncode == status, errors
+    assert "Traceback" not in errors
+    state = helpers.load(run_dir)
+    assert state["global_step"] == helpers.scalars(run_dir)["losses/value_loss"][-1][0]  # nothing was lost
+    assert not (run_dir / "eval.json").exists()
+    args = helpers.small_args(script, tmp_path)
+    total = state["global_step"] + args.num_envs * args.num_steps
+    assert helpers.command_line(script, ["--resume", run_dir, "--total-timesteps", total]) == 0
+    assert check_events(run_dir, total)
+
+
+def check_events(run_dir, total):
+    steps = [step for step, _ in helpers.scalars(run_dir)["losses/value_loss"]]
+    return steps == sorted(set(steps)) and steps[-1] == total == helpers.load(run_dir)["global_step"]
+
+
+def test_ctrl_c_with_worker_processes(tmp_path):
+    """A terminal sends Ctrl-C to the workers too: they must not take the run down before it has saved."""
+    process, run_dir = start("ppo", tmp_path, async_envs=True)
+    os.killpg(process.pid, signal.SIGINT)
+    _, errors = process.communicate(timeout=60)
+    assert process.returncode == 130, errors
+    assert "Traceback" not in errors
+    assert helpers.load(run_dir)["global_step"] == helpers.scalars(run_dir)["losses/value_loss"][-1][0]
+
+
+def test_killed_run_resumes(tmp_path):
+    """SIGKILL at any moment: the checkpoint is whole, and the x axis has no step twice after resuming."""
+    process, run_dir = start("ppo", tmp_path)
+    time.sleep(0.5)
+    process.kill()
+    process.communicate()
+    total = helpers.load(run_dir)["global_step"] + 128
+    assert helpers.command_line("ppo", ["--resume", run_dir, "--total-timesteps", total]) == 0
+    assert check_events(run_dir, total)
+
+
+def test_signal_during_an_evaluation(monkeypatch, tmp_path):
+    """A stop that arrives while an intermediate evaluation plays saves the steps made since the last checkpoint too."""
+    from cleanrl_lite import utils
+
+    original = utils.evaluate
+
+    def evaluate(*args, **kwargs):
+        os.kill(os.getpid(), signal.SIGTERM)
+        return original(*args, **kwargs)
+
+    monkeypatch.setattr(utils, "evaluate", evaluate)
+    with pytest.raises(SystemExit) as end:
+        helpers.train("ppo", tmp_path, eval_every=1)
+    assert end.value.code == 143
+    run_dir = helpers.only_run(tmp_path)
+    assert helpers.load(run_dir)["global_step"] == helpers.scalars(run_dir)["losses/value_loss"][-1][0]
+
+
+# --- bad input: (script, flags, what the line says)
+BAD = {
+    "unknown id": ("ppo", dict(env_id="CartPole-v7"), r"CartPole-v7.*v1"),
+    "misspelt id": ("ppo", dict(env_id="CartPol-v1"), r"CartPol.*Did you mean: `CartPole`"),
+    "misspelt id, continuous": ("ppo_continuous", dict(env_id="Hoper-v4"), r"Hoper.*Did you mean: `Hopper`"),
+    "unknown game": ("ppo_atari", dict(env_id="BreakoutNoFramskip-v4"), r"BreakoutNoFramskip"),
+    "malformed id": ("ppo", dict(env_id="what is this"), r"what is this"),
+    "empty id": ("ppo", dict(env_id=""), r"--env-id"),
+    "no such module": ("ppo", dict(env_id="no_such_module:Env-v0"), r"no_such_module"),
+    "no such module, atari": ("ppo_atari", dict(env_id="no_such_module:Env-v0"), r"no_such_module"),
+    "no such environment in a module": ("ppo", dict(env_id="tests.probe_envs:Nothing-v0"), r"Nothing"),
+    "continuous actions": ("ppo", dict(env_id="Pendulum-v1"), r"Pendulum-v1.*ppo_continuous\.py"),
+    "discrete actions": ("ppo_continuous", dict(env_id="CartPole-v1"), r"CartPole-v1.*ppo\.py"),
+    "images": ("ppo", dict(env_id="tests.probe_envs:ProbeImageObsDiscrete-v0"), r"observations"),
+    "images, continuous": ("ppo_continuous", dict(env_id="tests.probe_envs:ProbeImageObsBox-v0"), r"observations"),
+    "sequences": ("ppo", dict(env_id="tests.probe_envs:ProbeSequenceObsDiscrete-v0"), r"observations"),
+    "no Atari game": ("ppo_atari", dict(env_id="CartPole-v1"), r"CartPole-v1.*ppo\.py"),
+    "Atari in ppo": ("ppo", dict(env_id="BreakoutNoFrameskip-v4"), r"atari"),
+    "indivisible": ("ppo", dict(num_envs=3, num_minibatches=5, total_timesteps=960), r"multiple of --num-minibatches"),
+    "indivisible, atari": ("ppo_atari", dict(num_minibatches=3), r"multiple of --num-minibatches"),
+    "too few steps": ("ppo", dict(total_timesteps=100), r"--total-timesteps is less than .* 128"),
+    "odd total": ("ppo", dict(total_timesteps=1001), r"--total-timesteps must be a multiple of --num-envs"),
+    "minibatch of one": ("ppo", dict(num_minibatches=128), r"--no-norm-adv"),
+    "no environments": ("ppo", dict(num_envs=0), r"positive"),
+    "negative sizes": ("ppo", dict(num_envs=-4, num_steps=-32, total_timesteps=512), r"positive"),
+    "no epochs": ("ppo_continuous", dict(update_epochs=0), r"positive"),
+    "no evaluation": ("ppo", dict(eval_episodes=0), r"positive"),
+    "negative seed": ("ppo", dict(seed=-1), r"seed"),
+    "negative threads": ("ppo", dict(threads=-1), r"threads"),
+    "no checkpoint": ("ppo", dict(resume="/nowhere/at/all"), r"no checkpoint at /nowhere/at/all"),
+    "nothing to evaluate": ("ppo_atari", dict(evaluate="/nowhere/at/all"), r"no checkpoint at /nowhere/at/all"),
+}
+if not torch.cuda.is_available():
+    BAD["no GPU"] = ("ppo", dict(cuda_graph=True), r"--cuda-graph needs a GPU")
+
+
+def assert_one_line(err, pattern):
+    lines = [line for line in err.splitlines() if "Warn" not in line and "WARN" not in line and line.strip()]
+    lines = [line for line in lines if not line.lstrip().startswith(("gym.logger", "logger.", "A.L.E", "["))]
+    assert len(lines) == 1 and lines[0].startswith("error: "), err
+    assert re.search(pattern, lines[0]), err
+
+
+@pytest.mark.parametrize("case", BAD)
+def test_bad_input(case, capfd, monkeypatch, tmp_path):
+    """One line, exit status 1, no traceback, and nothing is created."""
+    script, flags, pattern = BAD[case]
+    monkeypatch.chdir(tmp_path)
+    assert helpers.command_line(script, helpers.small_flags(script, "runs", **flags)) == 1
+    assert_one_line(capfd.readouterr().err, pattern)
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("words", [["--no-such-flag"], ["--num-envs", "many"], ["--seed"]])
+def test_bad_flags(script, words, capfd, monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    assert helpers.command_line(script, words) == 2
+    streams = capfd.readouterr()
+    assert words[0] in streams.out + streams.err and "Traceback" not in streams.err
+    assert not list(tmp_path.iterdir())
+
+
+def test_bad_input_in_a_real_process(tmp_path):
+    done = helpers.run([sys.executable, "-m", "cleanrl_lite.ppo", "--env-id", "CartPol-v1"], cwd=tmp_path)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert_one_line(done.stderr, "CartPole")
+    assert not list(tmp_path.iterdir())
+
+
+def test_runs_dir_is_a_file(script, capfd, tmp_path):
+    (tmp_path / "runs").write_text("not a directory")
+    assert helpers.command_line(script, helpers.small_flags(script, tmp_path / "runs")) == 1
+    assert_one_line(capfd.readouterr().err, "cannot create the run directory")
+    assert [path.name for path in tmp_path.iterdir()] == ["runs"]
+
+
+def test_runs_dir_is_a_dangling_link(tmp_path):
+    """runs/ as a link to a disk that is not there: an error, not an endless search for a free name."""
+    (tmp_path / "runs").symlink_to(tmp_path / "not mounted")
+    flags = helpers.small_flags("ppo", tmp_path / "runs")
+    try:
+        done = helpers.run([sys.executable, "-m", "cleanrl_lite.ppo", *flags], cwd=tmp_path, timeout=30)
+    except subprocess.TimeoutExpired:
+        pytest.fail("hangs")
+    assert done.returncode == 1
+    assert_one_line(done.stderr, "cannot create the run directory")
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    """{script: directory of a small run}, each made when it is first asked for; not to be written to."""
+    runs = {}
+
+    def get(script):
+        if script not in runs:
+            runs[script], _ = helpers.train(script, tmp_path_factory.mktemp(script))
+        return runs[script]
+
+    return get
+
+
+def damaged(run_dir, folder, damage):
+    """A copy of the run with another checkpoint.pt."""
+    copy = Path(shutil.copytree(run_dir, folder / "copy"))
+    path, state = copy / "checkpoint.pt", helpers.load(run_dir)
+    if damage == "truncated":
+        path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
+    elif damage == "empty":
+        path.write_bytes(b"")
+    elif damage == "text":
+        path.write_text("this is no checkpoint")
+    elif damage == "foreign":
+        torch.save(dict(weights=torch.zeros(3)), path)
+    elif damage == "no dict":
+        torch.save(torch.zeros(3), path)
+    elif damage == "no agent":
+        torch.save({name: value for name, value in state.items() if name != "agent"}, path)
+    elif damage == "network":
+        state["agent"]["actor.4.weight"] = torch.zeros(7, 64)
+        torch.save(state, path)
+    return copy
+
+
+@pytest.mark.parametrize("flag", ["--resume", "--evaluate"])
+@pytest.mark.parametrize("damage", ["truncated", "empty", "text", "foreign", "no dict", "no agent", "network"])
+def test_bad_checkpoint(damage, flag, trained, capfd, tmp_path):
+    copy = damaged(trained("ppo"), tmp_path, damage)
+    before = {path: path.read_bytes() for path in copy.iterdir()}
+    capfd.readouterr()
+    assert helpers.command_line("ppo", [flag, copy, "--no-compile", "--total-timesteps", "2048"]) == 1
+    assert_one_line(capfd.readouterr().err, r"checkpoint\.pt")
+    assert {path: path.read_bytes() for path in copy.iterdir()} == before
+
+
+@pytest.mark.parametrize("flag", ["--resume", "--evaluate"])
+def test_checkpoint_of_another_script(script, flag, trained, capfd, monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    run_dir = trained(OTHER[script])
+    before = {path: path.read_bytes() for path in run_dir.iterdir()}
+    capfd.readouterr()
+    assert helpers.command_line(script, [flag, run_dir]) == 1
+    assert_one_line(capfd.readouterr().err, rf"{OTHER[script]}\b")
+    assert {path: path.read_bytes() for path in run_dir.iterdir()} == before and not list(tmp_path.iterdir())
+
+
+def test_checkpoint_of_another_environment(trained, capfd):
+    run_dir = trained("ppo")
+    capfd.readouterr()
+    assert helpers.command_line("ppo", ["--resume", run_dir, "--env-id", "Acrobot-v1"]) == 1
+    assert_one_line(capfd.readouterr().err, "CartPole-v1, not of ppo on Acrobot-v1")
+
+
+def test_resume_with_another_number_of_environments(trained, tmp_path):
+    """128 + k x 3 does not meet the total: refused in one line, or played to the last step that is possible."""
+    copy = Path(shutil.copytree(trained("ppo"), tmp_path / "copy"))
+    words = ["--resume", copy, "--num-envs", "3", "--total-timesteps", "999", "--num-minibatches", "2"]
+    status = helpers.command_line("ppo", words)  # 512 + 3 x 162 = 998
+    assert status == 1 or helpers.load(copy)["global_step"] >= 998
+
+
+class Malicious:
+    """Unpickling this creates a file."""
+
+    def __init__(self, path):
+        self.path = path
+
+    def __reduce__(self):
+        return (open, (str(self.path), "w"))
+
+
+def test_malicious_checkpoint_is_not_executed(trained, capfd, tmp_path):
+    trap = tmp_path / "executed"
+    copy = Path(shutil.copytree(trained("ppo"), tmp_path / "copy"))
+    torch.save({**helpers.load(trained("ppo")), "extra": Malicious(trap)}, copy / "checkpoint.pt")
+    capfd.readouterr()
+    for flag in ("--resume", "--evaluate"):
+        assert helpers.command_line("ppo", [flag, copy]) == 1
+        assert_one_line(capfd.readouterr().err, "damaged or not a checkpoint")
+    assert not trap.exists()
+    torch.load(copy / "checkpoint.pt", weights_only=False)["extra"].close()
+    assert trap.exists()  # the trap works
+
+
+def test_no_compiler(tmp_path):
+    """Without a C++ compiler: one line, and the run goes on in eager mode."""
+    (tmp_path / "bin").mkdir()
+    flags = helpers.small_flags("ppo", tmp_path / "runs", compile=True)
+    extra = dict(PATH=str(tmp_path / "bin"), TORCHINDUCTOR_CACHE_DIR=str(tmp_path / "cache"), CXX="")
+    done = helpers.run([sys.executable, "-m", "cleanrl_lite.ppo", *flags], cwd=tmp_path, **extra)
+    assert done.returncode == 0, done.stderr
+    lines = [line for line in done.stderr.splitlines() if line.strip()]
+    assert len(lines) == 1 and lines[0].startswith("not compiled, goes on in eager mode: "), done.stderr
+    check_run_dir(helpers.only_run(tmp_path / "runs"), "ppo")
+
+
+@pytest.mark.slow
+def test_track_offline(tmp_path):
+    flags = helpers.small_flags("ppo", tmp_path / "runs", track=True, capture_video=True)
+    extra = dict(WANDB_MODE="offline", WANDB_SILENT="true", HOME=str(tmp_path))
+    done = helpers.run([sys.executable, "-m", "cleanrl_lite.ppo", *flags], cwd=tmp_path, **extra)
+    assert done.returncode == 0, done.stderr
+    (offline,) = tmp_path.glob("runs/**/wandb/offline-run-*")
+    assert list(offline.glob("*.wandb"))[0].stat().st_size > 1000
+    (run_dir,) = (path.parent for path in (tmp_path / "runs").glob("*/checkpoint.pt"))
+    check_run_dir(run_dir, "ppo")
+    assert run_dir.name in offline.name
+
+
+def test_progress_on_a_terminal_is_one_line(tmp_path):
+    """On a terminal the progress rewrites one line; elsewhere there are plain lines without control characters."""
+    import pty
+
+    command = [sys.executable, "-m", "cleanrl_lite.ppo", *helpers.small_flags("ppo", tmp_path)]
+    main, terminal = pty.openpty()
+    process = subprocess.Popen(command, cwd=tmp_path, env=helpers.environment(), stdout=terminal, stderr=terminal)
+    os.close(terminal)
+    output = b""
+    while True:
+        try:
+            chunk = os.read(main, 1024)
+        except OSError:
+            break
+        if not chunk:
+            break
+        output += chunk
+    assert process.wait() == 0
+    assert b"\rstep 512 of 512 | " in output and b"\033[K\r\n" in output

@@ -28,6 +28,7 @@ docs: .venv/docs
 results: .venv/docs  # tables and pictures, from the files in benchmark/results alone
 	$(BIN)/python -m benchmark.collect --from-results
 	$(BIN)/python -m benchmark.plot
+	$(BIN)/python -m benchmark.readme
 
 format: .venv/test
 	$(BIN)/ruff format .

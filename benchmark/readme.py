@@ -1,0 +1,36 @@
+"""Copies the tables of benchmark/results/ into README.md, between its markers: python -m benchmark.readme"""
+
+import re
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+RESULTS = ROOT / "benchmark" / "results"
+
+
+def rows(path):
+    return [line for line in path.read_text().splitlines() if line.startswith("|")]
+
+
+def results():
+    """One table of all scripts: environment, steps, seeds, our returns and CleanRL's, our evaluation, minutes."""
+    lines = []
+    for script in ("ppo", "ppo_continuous", "ppo_atari"):
+        if (path := RESULTS / f"{script}.md").exists():
+            cells = [row.strip("| ").split(" | ") for row in rows(path)[2:]]
+            lines += [f"| {script} | {' | '.join(row[:5] + row[6:7])} |" for row in cells]
+    head = "| script | environment | steps | seeds | last 100 training episodes | CleanRL, same metric | evaluation |"
+    note = "Mean ± standard deviation over seeds. Hardware, versions, commits and curves: the scripts' pages in docs/."
+    return "\n".join([head, "|---|---|---:|---:|---:|---:|---:|", *lines, "", note])
+
+
+def render(readme):
+    """README.md's text with the tables as the files give them now."""
+    for name, text in (("results", results()), ("speed", (RESULTS / "speed.md").read_text().strip())):
+        pattern = rf"(<!-- {name}: .*? -->\n).*?(<!-- end of {name} -->)"
+        readme = re.sub(pattern, lambda match, text=text: f"{match[1]}{text}\n{match[2]}", readme, flags=re.S)
+    return readme
+
+
+if __name__ == "__main__":
+    path = ROOT / "README.md"
+    path.write_text(render(path.read_text()))

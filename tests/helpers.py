@@ -1,12 +1,12 @@
 """What several test files share: where the scripts are, running them, and reading back what they wrote."""
 
-import contextlib
 import importlib
 import json
 import os
 import runpy
 import subprocess
 import sys
+import time
 from pathlib import Path
 from unittest import mock
 
@@ -79,18 +79,16 @@ def command_line(script, words):
 
     Returns the exit status as the interpreter would give it; prints a SystemExit's message as the interpreter does.
     """
-    argv, sys.argv = sys.argv, [f"{script}.py", *map(str, words)]
+    words = [f"{script}.py", *map(str, words)]
     try:
-        with contextlib.suppress(KeyError):
-            del sys.modules[f"cleanrl_lite.{script}"]  # runpy warns of a module that is imported already
-        runpy.run_module(f"cleanrl_lite.{script}", run_name="__main__")
+        with mock.patch.object(sys, "argv", words), mock.patch.dict(sys.modules):
+            sys.modules.pop(f"cleanrl_lite.{script}", None)  # runpy warns of a module that is imported already
+            runpy.run_module(f"cleanrl_lite.{script}", run_name="__main__")
     except SystemExit as end:
         if end.code is None or isinstance(end.code, int):
             return end.code or 0
         print(end.code, file=sys.stderr)
         return 1
-    finally:
-        sys.argv = argv
     return 0
 
 
@@ -103,6 +101,12 @@ def environment(**extra):
 def run(command, cwd, timeout=180, **extra):
     words = [str(word) for word in command]
     return subprocess.run(words, cwd=cwd, env=environment(**extra), capture_output=True, text=True, timeout=timeout)
+
+
+def next_second():
+    """TensorBoard orders a run's event files by the second of their creation: a resumed run has to come in a later one,
+    as every real one does (it takes longer to start)."""
+    time.sleep(1.1)
 
 
 def only_run(runs_dir):

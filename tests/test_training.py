@@ -167,6 +167,7 @@ def test_resume(script, where, tmp_path):
     half = args.total_timesteps // 2
     run_dir, _ = helpers.train(script, tmp_path, total_timesteps=half)
     before = helpers.load(run_dir)
+    helpers.next_second()
     if where == "main":
         helpers.main(script, helpers.small_args(script, tmp_path, resume=str(run_dir)))
     else:
@@ -286,7 +287,7 @@ def test_compiled_is_eager(script, capfd, tmp_path):
         assert error.norm() <= 1e-4 * expected.double().norm().clamp(min=1e-2), name
         assert error.abs().max() <= 1e-3 * expected.abs().max().clamp(min=1e-2), name
     mine, theirs = helpers.scalars(eager), helpers.scalars(compiled)
-    assert mine["charts/episodic_return"] == theirs["charts/episodic_return"]
+    assert mine.get("charts/episodic_return") == theirs.get("charts/episodic_return")
     for tag in ("losses/policy_loss", "losses/value_loss", "losses/entropy", "losses/grad_norm"):
         a, b = (np.array([value for _, value in run[tag]]) for run in (mine, theirs))
         np.testing.assert_allclose(a, b, rtol=1e-3, atol=1e-5, err_msg=tag)

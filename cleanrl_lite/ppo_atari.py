@@ -94,7 +94,7 @@ class Games(gym.vector.VectorWrapper):
     def __init__(self, num_envs, **settings):
         same_step = dict(autoreset_mode=AutoresetMode.SAME_STEP, life_loss_info=True, reward_clipping=False)
         super().__init__(ale_py.vector_env.AtariVectorEnv(num_envs=num_envs, noop_max=30, **same_step, **settings))
-        self.fire = dict(zip(self.env.ale.get_action_set(), range(18))).get(ale_py.Action.FIRE)  # None: no such button
+        self.fire = dict(zip(self.env.ale.get_action_set(), range(18))).get(ale_py.Action.FIRE, 0)  # 0: no such button
 
     def reset(self, **kwargs):
         obs, infos = self.env.reset(**kwargs)
@@ -103,12 +103,11 @@ class Games(gym.vector.VectorWrapper):
         return obs, infos
 
     def step(self, actions):
-        if self.fire is not None:  # some games stand still until somebody presses it
-            actions = np.where(self.lost_life, self.fire, actions)
+        actions = np.where(self.lost_life, self.fire, actions)  # some games stand still until somebody presses it
         obs, rewards, terminations, truncations, infos = self.env.step(actions)
         self.returns, self.lengths = self.returns + rewards, self.lengths + 1
         over = infos["episode_frame_number"] < self.frames  # this game ended and the next one has begun
-        self.frames, self.lost_life = infos["episode_frame_number"], terminations & ~over
+        self.frames, self.lost_life = infos["episode_frame_number"], terminations & ~over & (self.fire > 0)
         if over.any():
             infos |= dict(final_info=dict(episode=dict(r=self.returns, l=self.lengths)), _final_info=over)
             self.returns, self.lengths = self.returns * ~over, self.lengths * ~over
@@ -238,6 +237,7 @@ def main(args: Args):
     if args.resume or args.evaluate:
         checkpoint = utils.load_checkpoint(args.resume or args.evaluate, script, args.env_id, agent)
         global_step, run_dir = checkpoint["global_step"], checkpoint["run_dir"]
+        check(global_step % args.num_envs == 0, f"step {global_step} is no multiple of --num-envs {args.num_envs}")
     else:
         run_dir = utils.make_run_dir(args, __file__)
     video_dir = run_dir / "videos" if args.capture_video and utils.can_record(make_env, args) else None
@@ -374,14 +374,14 @@ def main(args: Args):
             writer.add_scalar(name, value, global_step)
         progress.update(global_step)
 
-        # save, evaluate
+        # evaluate, save
         finished = global_step >= args.total_timesteps
+        if global_step // eval_every > start_step // eval_every and not finished:
+            evaluate()
         if finished or stop or global_step // save_every > start_step // save_every:
             state = dict(script=script, args=vars(args), global_step=global_step, agent=agent.state_dict(), adam=adam)
             writer.flush()
             utils.save_checkpoint(run_dir / "checkpoint.pt", state | dict(rng=utils.rng_state()))
-        if global_step // eval_every > start_step // eval_every and not finished:
-            evaluate()
 
     envs.close()
 

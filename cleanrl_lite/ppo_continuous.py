@@ -10,6 +10,8 @@ Details:  docs/ppo_continuous.md
 
 import atexit
 import math
+import multiprocessing
+import signal
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -72,6 +74,8 @@ class Args:
 
 # === environment
 def make_env(args, render_mode=None):
+    if multiprocessing.parent_process():  # in a worker process; Ctrl-C is for the main one, which saves first
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
     env = utils.make(args.env_id, render_mode=render_mode)
     if not isinstance(env.observation_space, Box):  # Dict, Tuple, Discrete (one-hot) ...
         flattens = env.observation_space.is_np_flattenable
@@ -213,6 +217,7 @@ def main(args: Args):
     if args.resume or args.evaluate:
         checkpoint = utils.load_checkpoint(args.resume or args.evaluate, script, args.env_id, agent)
         global_step, run_dir = checkpoint["global_step"], checkpoint["run_dir"]
+        check(global_step % args.num_envs == 0, f"step {global_step} is no multiple of --num-envs {args.num_envs}")
     else:
         run_dir = utils.make_run_dir(args, __file__)
     video_dir = run_dir / "videos" if args.capture_video and utils.can_record(make_env, args) else None
@@ -336,13 +341,8 @@ def main(args: Args):
             agent.return_stats.update(torch.from_numpy(discounted).to(device).flatten())
             scale = (agent.return_stats.var + 1e-8).sqrt().item()
         values = b_values[:size].reshape(num_steps, args.num_envs).cpu().numpy()
-        rollout = (
-            (rewards[:num_steps] / scale).clip(-10, 10),
-            values,
-            next_values,
-            terminations[:num_steps],
-            dones[:num_steps],
-        )
+        scaled = (rewards[:num_steps] / scale).clip(-10, 10)
+        rollout = scaled, values, next_values, terminations[:num_steps], dones[:num_steps]
         advantages = compute_gae(*rollout, args.gamma, args.gae_lambda)
         returns = advantages + values
         b_advantages[:size] = torch.from_numpy(advantages).flatten()
@@ -369,14 +369,14 @@ def main(args: Args):
             writer.add_scalar(name, value, global_step)
         progress.update(global_step)
 
-        # save, evaluate
+        # evaluate, save
         finished = global_step >= args.total_timesteps
+        if global_step // eval_every > start_step // eval_every and not finished:
+            evaluate()
         if finished or stop or global_step // save_every > start_step // save_every:
             state = dict(script=script, args=vars(args), global_step=global_step, agent=agent.state_dict(), adam=adam)
             writer.flush()
             utils.save_checkpoint(run_dir / "checkpoint.pt", state | dict(rng=utils.rng_state()))
-        if global_step // eval_every > start_step // eval_every and not finished:
-            evaluate()
 
     envs.close()
 

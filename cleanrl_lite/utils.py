@@ -29,10 +29,10 @@ def check(ok, message):
         raise SystemExit(f"error: {message}")
 
 
-def make(env_id, **kwargs):
+def make(env_id, render_mode=None, **kwargs):
     """gymnasium.make (ids of the form `module:Env-v0` too), with its errors as one line."""
     try:
-        return gym.make(env_id, **kwargs)
+        return gym.make(env_id, **kwargs, **(dict(render_mode=render_mode) if render_mode else {}))
     except (gym.error.Error, ImportError) as error:
         hint = " (Atari games have scripts named *_atari.py)" if "ALE" in env_id or "NoFrameskip" in env_id else ""
         check(False, f"--env-id {env_id}: {str(error).strip().splitlines()[0]}{hint}")
@@ -40,6 +40,7 @@ def make(env_id, **kwargs):
 
 def setup_torch(args):
     """Seeds python, numpy and torch, sets the number of threads, and returns the device."""
+    check(min(args.seed, args.threads) >= 0, "--seed and --threads must not be negative")
     for seed in (random.seed, np.random.seed, torch.manual_seed):
         seed(args.seed)
     torch.backends.cudnn.deterministic = args.torch_deterministic
@@ -53,9 +54,9 @@ def make_run_dir(args, script):
         name = f"{args.env_id}__{args.exp_name}__{args.seed}__{now}".replace("/", "-").replace(":", "-")
         run_dir = Path(args.runs_dir) / name
         try:
-            run_dir.mkdir(parents=True)
-        except FileExistsError:
-            continue
+            run_dir.parent.mkdir(parents=True, exist_ok=True)
+            if run_dir.exists() or run_dir.mkdir():
+                continue
         except OSError as error:
             check(False, f"cannot create the run directory {run_dir}: {error.strerror}")
         shutil.copy(script, run_dir)
@@ -113,13 +114,13 @@ def load_checkpoint(path, script, env_id=None, agent=None):
     check(path.is_file(), f"there is no checkpoint at {path}")
     try:
         state = torch.load(path, map_location="cpu", weights_only=True) | dict(run_dir=path.resolve().parent)
-        found = (state["script"], state["args"]["env_id"])
+        found, weights = (state["script"], state["args"]["env_id"]), state["agent"]
     except Exception as error:
         check(False, f"{path} is damaged or not a checkpoint of this project ({type(error).__name__})")
     wanted = (script, env_id or found[1])
     check(found == wanted, f"{path} is a checkpoint of {found[0]} on {found[1]}, not of {wanted[0]} on {wanted[1]}")
     try:
-        return state if agent is None else agent.load_state_dict(state["agent"]) and state
+        return state if agent is None else agent.load_state_dict(weights) and state
     except RuntimeError as error:
         check(False, f"the network in {path} does not fit this one: {str(error).splitlines()[1].strip()}")
 
@@ -211,7 +212,7 @@ def numpy_forward(module, device):
 def compile_update(update, compile, cuda_graph):
     """`update(*tensors) -> dict of tensors`, compiled into one graph and replayed as one CUDA graph where asked for.
     Where it cannot be compiled (no C++ compiler, an old torch, an operation without a graph), it runs eagerly."""
-    if compile:  # trace torch.autograd.grad too; right with fullgraph=True only
+    if compile and hasattr(torch._dynamo.config, "trace_autograd_ops"):  # right with fullgraph=True only
         torch._dynamo.config.trace_autograd_ops = True
     chosen = [torch.compile(update, fullgraph=True, dynamic=False) if compile else update]
 

@@ -16,7 +16,7 @@ def results():
     lines = []
     for script in ("ppo", "ppo_continuous", "ppo_atari"):
         if (path := RESULTS / f"{script}.md").exists():
-            cells = [row.strip("| ").split(" | ") for row in rows(path)[2:]]
+            cells = [[cell.strip() for cell in row.split("|")[1:-1]] for row in rows(path)[2:]]
             lines += [f"| {script} | {' | '.join(row[:5] + row[6:7])} |" for row in cells]
     head = "| script | environment | steps | seeds | last 100 training episodes | CleanRL, same metric | evaluation |"
     note = "Mean ± standard deviation over seeds. Hardware, versions, commits and curves: the scripts' pages in docs/."

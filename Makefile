@@ -14,7 +14,7 @@ FLAGS = $(if $(ENV),--env-id $(ENV)) --capture-video $(ARGS)
 
 train: .venv/run
 	$(BIN)/python cleanrl_lite/$(SCRIPT).py $(FLAGS)
-	@run=$$(ls -td runs/*/ | head -n 1); \
+	@run=$$(ls -td runs/*__* | head -n 1); \
 	echo "run:    $$run"; \
 	echo "curves: $(BIN)/tensorboard --logdir runs"; \
 	echo "video:  $$(ls $$run/videos/*/*.mp4 2>/dev/null || echo 'none (see above)')"

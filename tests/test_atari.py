@@ -177,11 +177,16 @@ def test_fire_after_a_lost_life(env_id, monkeypatch):
 
 
 def test_no_fire_button():
-    """Freeway has none."""
-    envs = games(1, "FreewayNoFrameskip-v4")
-    assert envs.fire is None
+    """Freeway has none: no action is ever replaced, not even when a life is reported as lost."""
+    envs, sent = games(1, "FreewayNoFrameskip-v4"), []
+    assert envs.fire == 0
     envs.reset(seed=1)
-    envs.step(np.zeros(1, dtype=np.int64))
+    step = envs.env.step
+    envs.env.step = lambda actions: (sent.append(int(actions[0])), step(actions))[1]
+    for _ in range(20):
+        envs.step(np.full(1, 1, dtype=np.int64))
+        assert not envs.lost_life.any()
+    assert sent == [1] * 20
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from tests.helpers import ROOT, SCRIPTS, SOURCE, module
 TEXT = {name: (SOURCE / f"{name}.py").read_text() for name in [*SCRIPTS, "utils"]}
 PARENT = {"ppo_continuous": "ppo", "ppo_atari": "ppo"}
 # Lines that differ from the parent (removed + added). Raise it only for something that the variant truly needs.
-DIFF_BUDGET = {"ppo_continuous": 110, "ppo_atari": 245}
+DIFF_BUDGET = {"ppo_continuous": 120, "ppo_atari": 245}
 IDENTICAL_FUNCTIONS = {
     "linear_recurrence": ["ppo", "ppo_continuous", "ppo_atari"],
     "compute_gae": ["ppo", "ppo_continuous", "ppo_atari"],
@@ -26,7 +26,7 @@ IDENTICAL_FUNCTIONS = {
 IDENTICAL_SPANS = {  # from the first line that starts with one text to the next that starts with the other
     "checkpoint, run directory and logging": ("    script = Path(__file__).stem", "    # === update"),
     "epochs and minibatches": ("        # learn", "        # log"),
-    "saving": ("        # save, evaluate", "    # === evaluation"),
+    "saving": ("        # evaluate, save", "    # === evaluation"),
     "evaluation": ("    # === evaluation", "if __name__"),
     "entry point": ("if __name__", None),
 }

@@ -14,7 +14,7 @@ from functools import reduce
 from pathlib import Path
 
 if sys.platform == "linux" and not os.environ.get("DISPLAY"):  # render without a display; mujoco reads it at import
-    os.environ.setdefault("MUJOCO_GL", "egl")
+    os.environ.setdefault("MUJOCO_GL", "egl" if find_library("EGL") and find_library("GL") else "disabled")
     os.environ.setdefault("SDL_VIDEODRIVER", "dummy")
 
 import gymnasium as gym

@@ -448,3 +448,19 @@ def test_progress_on_a_terminal_is_one_line(tmp_path):
         output += chunk
     assert process.wait() == 0
     assert b"\rstep 512 of 512 | " in output and b"\033[K\r\n" in output
+
+
+def test_without_the_system_packages_for_rendering(tmp_path):
+    """MuJoCo trains all the same, without the video, and the line says which packages are missing."""
+    code = f"""
+import ctypes.util
+ctypes.util.find_library = lambda name: None  # a machine without libEGL, libGL and libglib
+from cleanrl_lite import ppo_continuous
+small = dict(num_steps=64, num_minibatches=4, update_epochs=1, total_timesteps=128, eval_episodes=1, compile=False)
+ppo_continuous.main(ppo_continuous.Args(capture_video=True, runs_dir={str(tmp_path)!r}, **small))
+"""
+    environ = {name: value for name, value in os.environ.items() if name not in ("MUJOCO_GL", "DISPLAY")}
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environ)
+    assert run.returncode == 0, run.stderr
+    assert "no video: install the system packages libegl1 libgl1 libglib2.0-0" in run.stderr
+    assert "evaluation at step 128" in run.stdout and not list(tmp_path.rglob("*.mp4"))

@@ -38,7 +38,7 @@ class Args:
     torch_deterministic: bool = True  # let cuDNN use deterministic algorithms only
     cuda: bool = True  # train on a GPU when there is one
     threads: int = 1  # CPU threads of torch (0: torch's own choice)
-    compile: bool = True  # compile the update: 10 to 30 s at the start, several times faster afterwards
+    compile: bool = True  # compile the update: some 30 s at the first start, 6 to 14 later, then faster
     cuda_graph: bool = False  # replay the update as one CUDA graph (needs a GPU)
     track: bool = False  # log to Weights & Biases too (WANDB_MODE=offline works)
     wandb_project_name: str = "cleanrl_lite"  # project of Weights & Biases

@@ -81,14 +81,19 @@ def command_line(script, words):
     """
     words = [f"{script}.py", *map(str, words)]
     try:
-        with mock.patch.object(sys, "argv", words), mock.patch.dict(sys.modules):
-            sys.modules.pop(f"cleanrl_lite.{script}", None)  # runpy warns of a module that is imported already
+        with mock.patch.object(sys, "argv", words):
+            imported = sys.modules.pop(
+                f"cleanrl_lite.{script}", None
+            )  # runpy warns of a module that is imported already
             runpy.run_module(f"cleanrl_lite.{script}", run_name="__main__")
     except SystemExit as end:
         if end.code is None or isinstance(end.code, int):
             return end.code or 0
         print(end.code, file=sys.stderr)
         return 1
+    finally:
+        if imported:  # not the whole of sys.modules: importing ale_py a second time aborts the process
+            sys.modules[f"cleanrl_lite.{script}"] = imported
     return 0
 
 

@@ -19,6 +19,7 @@ if sys.platform == "linux" and not os.environ.get("DISPLAY"):  # render without 
 
 import gymnasium as gym
 import numpy as np
+import psutil
 import torch
 from torch import nn
 
@@ -113,7 +114,7 @@ def load_checkpoint(path, script, env_id=None, agent=None):
     path = Path(path, "checkpoint.pt") if Path(path).is_dir() else Path(path)
     check(path.is_file(), f"there is no checkpoint at {path}")
     try:
-        state = torch.load(path, map_location="cpu", weights_only=True) | dict(run_dir=path.resolve().parent)
+        state = torch.load(path, map_location="cpu", weights_only=True, mmap=True) | dict(run_dir=path.resolve().parent)
         found, weights = (state["script"], state["args"]["env_id"]), state["agent"]
     except Exception as error:
         check(False, f"{path} is damaged or not a checkpoint of this project ({type(error).__name__})")
@@ -197,15 +198,15 @@ class Progress:
             print(f"\r{line}\033[K" if live else line, end="" if live and not done else "\n", flush=True)
 
 
-def numpy_forward(module, device):
-    """`module` as a function from numpy to numpy with the weights of this moment, the policy of one rollout. For a few
-    rows of a small MLP numpy takes 7 us and torch 25, on a GPU more: an MLP acts on the CPU, in numpy."""
+def numpy_forward(module, device, live=False):
+    """`module` as a function from numpy to numpy. For a few rows of a small MLP numpy takes 7 us, torch 25, a GPU more:
+    an MLP acts in numpy, with a GPU's weights of this moment; where it has to follow them (`live`), on the GPU."""
     functions = {nn.Linear: lambda x, w, b=0.0: np.dot(x, w) + b, nn.Tanh: np.tanh, nn.ReLU: lambda x: np.maximum(x, 0)}
     layers = [*module] if isinstance(module, nn.Sequential) else [module]
-    if any(type(layer) not in functions for layer in layers):
+    if any(type(layer) not in functions for layer in layers) or (live and device.type != "cpu"):
         forward = torch.no_grad()(module)
-        return lambda x: forward(torch.as_tensor(x, device=device)).cpu().numpy()
-    steps = [(functions[type(m)], *(p.detach().cpu().numpy().T.copy() for p in m.parameters())) for m in layers]
+        return lambda x: forward(torch.as_tensor(x, dtype=torch.float32, device=device)).cpu().numpy()
+    steps = [(functions[type(m)], *(p.detach().cpu().numpy().T for p in m.parameters())) for m in layers]  # no copies
     return lambda x: reduce(lambda y, step: step[0](y, *step[1:]), steps, x)
 
 
@@ -235,16 +236,146 @@ class CudaGraph:
 
     def __call__(self, *tensors):
         self.calls += 1
-        if self.calls == 4:
-            self.inputs, self.graph = [x.clone() for x in tensors], torch.cuda.CUDAGraph()
-            with torch.cuda.graph(self.graph):
-                self.outputs = self.fn(*self.inputs)
         if self.calls <= 3:
             self.stream.wait_stream(torch.cuda.current_stream())
             with torch.cuda.stream(self.stream):
-                self.outputs = self.fn(*tensors)
+                outputs = self.fn(*tensors)
             torch.cuda.current_stream().wait_stream(self.stream)
-        else:
-            torch._foreach_copy_(self.inputs, tensors)
-            self.graph.replay()
-        return {name: x.clone() for name, x in self.outputs.items()}  # the next replay overwrites them
+            return outputs
+        if self.calls == 4:
+            self.inputs, self.graph = [x.clone() for x in tensors], torch.cuda.CUDAGraph()
+            with torch.cuda.graph(self.graph):
+                outputs = self.fn(*self.inputs)
+                self.names, self.outputs = [*outputs], torch.stack([*outputs.values()])
+        for mine, given in zip(self.inputs, tensors):
+            mine.copy_(given)
+        self.graph.replay()
+        return dict(zip(self.names, self.outputs.clone()))  # the next replay overwrites them
+
+
+def replay_device(buffer_size, num_envs, bytes_each, device):
+    """Where a replay buffer fits: on the training device, else in main memory; where in neither, says what would."""
+    check(buffer_size >= 8 * num_envs, "--buffer-size must be at least 8 times --num-envs")
+    needed, free = buffer_size * bytes_each, 0.9 * psutil.virtual_memory().available
+    if device.type == "cuda" and needed < 0.9 * torch.cuda.mem_get_info()[0]:
+        return device
+    largest = f"{needed / 1e9:.1f} GB, more than is free: at most {int(free / bytes_each)} transitions fit"
+    check(needed < free, f"--buffer-size {buffer_size} takes {largest}")
+    return torch.device("cpu")
+
+
+def check_same_replay(state, length, num_envs):
+    saved = state["length"] * state["num_envs"], state["num_envs"]
+    same = saved == (length * num_envs, num_envs)
+    check(same, f"the run to resume has --buffer-size {saved[0]} and --num-envs {saved[1]}; it must keep them")
+
+
+class ReplayBuffer:
+    """The last `buffer_size` transitions. Each is one row of a preallocated matrix, so a minibatch is one gather.
+
+    `shapes` are those of the parts of a transition, in the order in which `add` takes and `unpack` returns them.
+    """
+
+    def __init__(self, buffer_size, num_envs, shapes, device):
+        widths = [int(np.prod(shape)) for shape in shapes]
+        self.shapes, self.ends, self.num_envs = shapes, np.cumsum(widths), num_envs
+        device = replay_device(buffer_size, num_envs, 4 * sum(widths), device)
+        self.rows = torch.zeros((buffer_size // num_envs * num_envs, sum(widths)), device=device)
+        self.array = self.rows.numpy() if device.type == "cpu" else np.zeros((num_envs, sum(widths)), dtype=np.float32)
+        self.position, self.size = 0, torch.zeros((), dtype=torch.float64, device=device)  # as a CUDA graph wants it
+
+    def add(self, *parts):
+        """Stores a transition of each environment: arrays (num_envs, *shape)."""
+        start, stop = self.position, self.position + self.num_envs
+        rows = self.array[start:stop] if self.rows.device.type == "cpu" else self.array
+        for part, begin, end in zip(parts, [0, *self.ends], self.ends):
+            rows[:, begin:end] = part.reshape(self.num_envs, -1)
+        if self.rows.device.type != "cpu":
+            self.rows[start:stop].copy_(torch.from_numpy(rows), non_blocking=True)
+        self.position = stop % len(self.rows)
+        self.size.clamp_(min=stop)
+
+    def sample(self, batch_size):
+        """A minibatch in the form that `unpack` takes, drawn with replacement."""
+        indices = (torch.rand(batch_size, dtype=torch.float64, device=self.rows.device) * self.size).long()
+        return (self.rows.index_select(0, indices),)
+
+    def unpack(self, rows):
+        """The parts of a minibatch: tensors (batch_size, *shape)."""
+        parts = rows.tensor_split(self.ends[:-1].tolist(), dim=1)
+        return [part.reshape(-1, *shape) for part, shape in zip(parts, self.shapes)]
+
+    def state_dict(self):
+        filled = torch.from_numpy(self.rows[: int(self.size)].cpu().numpy())  # a view; torch.save writes nothing else
+        return dict(length=len(self.rows) // self.num_envs, num_envs=self.num_envs, position=self.position, rows=filled)
+
+    def load_state_dict(self, state):
+        check_same_replay(state, len(self.rows) // self.num_envs, self.num_envs)
+        self.rows[: len(state["rows"])] = state["rows"]
+        self.position = state["position"]
+        self.size.fill_(len(state["rows"]))
+
+
+class FrameReplayBuffer:
+    """A replay buffer for stacks of 4 frames that stores every frame once: 7 KB a transition of Atari, not 56.
+
+    Each environment has a ring of its own. Slot t holds the newest frame of its t-th observation and what came of it;
+    the slots t - 3 to t + 1 make that stack and the next one. At the start of a game the older frames are blank, as the
+    agent saw them. The last frame of a truncated game has a slot too, with age 0, which no transition starts from.
+    """
+
+    def __init__(self, buffer_size, num_envs, frame_shape, device):
+        device = replay_device(buffer_size, num_envs, int(np.prod(frame_shape)) + 16, device)
+        self.num_envs, self.length, self.age = num_envs, buffer_size // num_envs, np.ones(num_envs)
+        self.frames = torch.zeros((num_envs * self.length, *frame_shape), dtype=torch.uint8, device=device)
+        self.rows = torch.zeros((num_envs * self.length, 4), device=device)  # action, reward, terminated, age
+        self.written = np.zeros(num_envs, dtype=np.int64)  # slots so far; the newest waits for the next frame
+        self.first, self.count = torch.zeros((2, num_envs), dtype=torch.int64, device=device)  # what can be drawn
+
+    def add(self, obs, actions, rewards, terminations, truncations, new_games, final_obs):
+        """Stores a transition of each environment: stacks (num_envs, 4, *frame_shape), the others (num_envs,)."""
+        for n in range(self.num_envs):
+            self.write(n, obs[n][-1], (actions[n], rewards[n], terminations[n], self.age[n]))
+            if truncations[n]:
+                self.write(n, final_obs[n][-1], (0, 0, 0, 0))
+        self.age = np.where(new_games, 1, np.minimum(self.age + 1, 4))  # how many frames of the stack are of this game
+        overwritten = np.maximum(self.written - self.length, 0)
+        first = np.where(overwritten > 0, overwritten + 4, 0)
+        self.first.copy_(torch.from_numpy(first), non_blocking=True)
+        self.count.copy_(torch.from_numpy(self.written - 1 - first), non_blocking=True)
+
+    def write(self, n, frame, row):
+        slot = n * self.length + self.written[n] % self.length
+        self.frames[slot].copy_(torch.from_numpy(frame), non_blocking=True)
+        self.rows[slot].copy_(torch.tensor(row, dtype=torch.float32), non_blocking=True)
+        self.written[n] += 1
+
+    def sample(self, batch_size):
+        """A minibatch in the form that `unpack` takes, drawn with replacement."""
+        env, slot = torch.rand((2, batch_size), dtype=torch.float64, device=self.rows.device)
+        env = (env * self.num_envs).long()
+        slot = self.first[env] + (slot * self.count[env]).long()
+        base = env * self.length
+        slot = slot - (self.rows[base + slot % self.length, 3] == 0).long()  # no transition's start: the one before it
+        five = base[:, None] + (slot[:, None] + torch.arange(-3, 2, device=slot.device)) % self.length
+        frames = self.frames.index_select(0, five.flatten()).unflatten(0, five.shape)
+        return frames, self.rows[base + slot % self.length]
+
+    def unpack(self, frames, rows):
+        """obs, actions, rewards, next_obs, terminations of a minibatch; frames (batch_size, 5, *frame_shape)."""
+        actions, rewards, terminations, age = rows.unbind(1)
+        frames = frames * (torch.arange(3, -2, -1, device=age.device) < age[:, None])[:, :, None, None]
+        return frames[:, :4], actions, rewards, frames[:, 1:], terminations
+
+    def state_dict(self):
+        used = slice((self.num_envs - 1) * self.length + min(int(self.written.max()), self.length))
+        frames, rows = (torch.from_numpy(x[used].cpu().numpy()) for x in (self.frames, self.rows))
+        written = self.written.tolist()
+        return dict(length=self.length, num_envs=self.num_envs, written=written, frames=frames, rows=rows)
+
+    def load_state_dict(self, state):
+        check_same_replay(state, self.length, self.num_envs)
+        self.frames[: len(state["frames"])], self.rows[: len(state["rows"])] = state["frames"], state["rows"]
+        newest = [n * self.length + (count - 1) % self.length for n, count in enumerate(state["written"])]
+        waiting = self.rows[newest, 3].cpu().numpy() > 0  # for a frame that never came: the game goes on elsewhere
+        self.written[:] = np.array(state["written"]) - waiting

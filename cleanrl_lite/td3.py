@@ -1,0 +1,352 @@
+"""Twin Delayed DDPG (TD3) for Box (continuous) actions and vector observations; a variant of ddpg.py.
+
+Paper:    Fujimoto et al. 2018 (arXiv:1802.09477).
+Run:      python cleanrl_lite/td3.py --env-id Hopper-v4
+Differs:  Noise is in units of half the action's range, in each dimension its own. A truncated episode bootstraps from
+          its true last observation. The actor acts in numpy; the updates are compiled graphs.
+Expected: TODO
+Details:  docs/td3.md
+"""
+
+import atexit
+import copy
+import math
+import multiprocessing
+import signal
+import time
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+import gymnasium as gym
+import numpy as np
+import torch
+import tyro
+from gymnasium.spaces import Box
+from gymnasium.vector import AsyncVectorEnv, AutoresetMode
+from torch import nn
+from torch.utils.tensorboard import SummaryWriter
+
+from cleanrl_lite import utils
+
+
+# === arguments
+@dataclass
+class Args:
+    # run flags, the same in every script
+    exp_name: str = Path(__file__).stem  # name of the experiment, part of the run directory's name
+    seed: int = 1  # seed of the environments, the networks and the sampling
+    torch_deterministic: bool = True  # let cuDNN use deterministic algorithms only
+    cuda: bool = True  # train on a GPU when there is one
+    threads: int = 1  # CPU threads of torch (0: torch's own choice)
+    compile: bool = True  # compile the update: some 30 s at the first start, 6 to 14 later, then faster
+    cuda_graph: bool = False  # replay the update as one CUDA graph (needs a GPU)
+    track: bool = False  # log to Weights & Biases too (WANDB_MODE=offline works)
+    wandb_project_name: str = "cleanrl_lite"  # project of Weights & Biases
+    wandb_entity: str | None = None  # entity (team) of Weights & Biases
+    runs_dir: str = "runs"  # where the run directory is created
+    save_every: int = 100_000  # environment steps between checkpoints (0: only at the end)
+    resume: str | None = None  # go on from this run directory or checkpoint, with its arguments
+    evaluate: str | None = None  # evaluate this run directory or checkpoint instead of training
+    eval_episodes: int = 10  # episodes of an evaluation (deterministic policy)
+    eval_every: int = 0  # environment steps between evaluations (0: only at the end)
+    capture_video: bool = False  # record the first episode of every evaluation
+
+    # algorithm flags
+    env_id: str = "Hopper-v4"  # environment, also as module:Env-v0
+    total_timesteps: int = 1_000_000  # environment steps, summed over the environments
+    learning_rate: float = 3e-4  # learning rate of Adam
+    num_envs: int = 1  # environments stepped together
+    async_envs: bool = False  # run each environment in a process of its own
+    buffer_size: int = 1_000_000  # transitions in the replay buffer
+    learning_starts: int = 25_000  # environment steps, with random actions, before the first gradient step
+    train_frequency: int = 1  # environment steps, summed over the environments, from one training to the next
+    gradient_steps: int = 1  # gradient steps of a training
+    batch_size: int = 256  # transitions in a minibatch
+    gamma: float = 0.99  # discount factor
+    tau: float = 0.005  # weight of the networks in an update of their targets
+    policy_frequency: int = 2  # gradient steps of the critic from one of the actor to the next
+    policy_noise: float = 0.2  # standard deviation of the target policy's noise, as a part of half the action's range
+    noise_clip: float = 0.5  # largest size of the target policy's noise, as a part of half the action's range
+    exploration_noise: float = 0.1  # standard deviation of the exploration noise, as a part of half the action's range
+    bf16: bool = False  # compute the product of the hidden layers in bfloat16: faster, less exact
+
+
+# === environment
+def make_env(args, render_mode=None):
+    if multiprocessing.parent_process():  # in a worker process; Ctrl-C is for the main one, which saves first
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+    env = utils.make(args.env_id, render_mode=render_mode)
+    if not isinstance(env.observation_space, Box):  # Dict, Tuple, Discrete (one-hot) ...
+        flattens = env.observation_space.is_np_flattenable
+        utils.check(flattens, f"{args.env_id} has observations that do not flatten: {env.observation_space}")
+        env = gym.wrappers.FlattenObservation(env)
+    return gym.wrappers.RecordEpisodeStatistics(env)
+
+
+# === networks
+def mlp(inputs, outputs):
+    """Two hidden layers of 256 ReLU units, initialised as PyTorch does."""
+    layers = nn.Linear(inputs, 256), nn.ReLU(), nn.Linear(256, 256), nn.ReLU(), nn.Linear(256, outputs)
+    return nn.Sequential(*layers)
+
+
+class Agent(nn.Module):
+    def __init__(self, obs_dim, action_space, bf16=False):
+        super().__init__()
+        low, high = torch.tensor(action_space.low), torch.tensor(action_space.high)  # (action_dim,), each its own
+        self.register_buffer("action_scale", (high - low) / 2)
+        self.register_buffer("action_bias", (high + low) / 2)
+        self.bf16 = bf16
+        self.actor = mlp(obs_dim, len(low))
+        self.target_actor = copy.deepcopy(self.actor).requires_grad_(False)
+        self.qf1 = mlp(obs_dim + len(low), 1)
+        self.qf2 = mlp(obs_dim + len(low), 1)
+        self.qf1_target = copy.deepcopy(self.qf1).requires_grad_(False)
+        self.qf2_target = copy.deepcopy(self.qf2).requires_grad_(False)
+
+    def forward(self, network, inputs):
+        """A network's outputs. bf16 is for the product between the hidden layers, where nearly all of the time goes;
+        observations and values keep float32's digits."""
+        first, relu, middle, _, last = network
+        hidden = relu(first(inputs))
+        with torch.autocast(inputs.device.type, torch.bfloat16, enabled=self.bf16):
+            hidden = middle(hidden)
+        return last(relu(hidden.float()))
+
+    def policy(self, actor, obs):
+        """The actor's actions (batch, action_dim), within the bounds."""
+        return self(actor, obs).tanh() * self.action_scale + self.action_bias
+
+    def value(self, critic, obs, actions):
+        """The critic's Q-values (batch,)."""
+        return self(critic, torch.cat([obs, actions], dim=1)).squeeze(1)
+
+    def act(self, obs):
+        """The greedy policy, for evaluation."""
+        return self.policy(self.actor, obs.float())
+
+
+# === pure functions
+def adam_state(params):
+    """What Adam remembers of `params`, at the start."""
+    zeros = torch.cat([torch.zeros_like(param).flatten() for param in params])
+    return dict(step=zeros.new_zeros(()), exp_avg=zeros.clone(), exp_avg_sq=zeros.clone())
+
+
+def adam_step(params, grads, adam, learning_rate, beta1=0.9, beta2=0.999, eps=1e-8):
+    """One step of Adam (Kingma & Ba 2015, algorithm 1), in place.
+
+    Written out, on one flat vector, because this compiles into the update's graph; torch.optim.Adam would not.
+    """
+    grad = torch.cat([g.flatten() for g in grads])
+    adam["step"].add_(1)
+    adam["exp_avg"].lerp_(grad, 1 - beta1)
+    adam["exp_avg_sq"].lerp_(grad.square(), 1 - beta2)
+    denominator = (adam["exp_avg_sq"] / (1 - beta2 ** adam["step"])).sqrt() + eps
+    step = learning_rate * adam["exp_avg"] / (1 - beta1 ** adam["step"]) / denominator
+    for param, delta in zip(params, step.split([p.numel() for p in params])):
+        param.sub_(delta.view_as(param))
+
+
+def main(args: Args):
+    # === setup
+    check = utils.check
+    sizes = "num_envs batch_size train_frequency gradient_steps policy_frequency eval_episodes learning_rate"
+    check(all(getattr(args, name) > 0 for name in sizes.split()), f"these must be positive: {sizes.replace(' ', ', ')}")
+    noises = args.exploration_noise, args.policy_noise, args.noise_clip
+    check(min(noises) >= 0, "--exploration-noise, --policy-noise and --noise-clip must not be negative")
+    check(0 <= args.learning_starts < args.total_timesteps, "--learning-starts must be less than --total-timesteps")
+    check(args.total_timesteps % args.num_envs == 0, "--total-timesteps must be a multiple of --num-envs")
+    device = utils.setup_torch(args)
+    check(device.type == "cuda" or not args.cuda_graph, "--cuda-graph needs a GPU")
+
+    vector_env = AsyncVectorEnv if args.async_envs else utils.VectorEnv
+    env_fns = [lambda: make_env(args)] * args.num_envs
+    envs = vector_env(env_fns, copy=False, autoreset_mode=AutoresetMode.SAME_STEP)
+    envs.action_space.seed(args.seed)
+    obs_space, action_space = envs.single_observation_space, envs.single_action_space
+    check(len(obs_space.shape) == 1, f"{args.env_id} has observations {obs_space}; td3.py takes vectors")
+    check(isinstance(action_space, Box), f"{args.env_id} has actions {action_space}; dqn.py takes Discrete ones")
+    real_vectors = len(action_space.shape) == 1 and np.issubdtype(action_space.dtype, np.floating)
+    check(real_vectors, f"{args.env_id} has actions {action_space}, not vectors of real numbers")
+    check(
+        action_space.is_bounded(), f"{args.env_id} has unbounded actions {action_space}; ppo_continuous.py takes them"
+    )
+
+    agent = Agent(obs_space.shape[0], action_space, args.bf16).to(device)
+    critic_params, actor_params = [*agent.qf1.parameters(), *agent.qf2.parameters()], list(agent.actor.parameters())
+    adams = dict(critic=adam_state(critic_params), actor=adam_state(actor_params))
+    shapes = obs_space.shape, action_space.shape, (), obs_space.shape, ()  # as replay.unpack returns them
+    replay = None if args.evaluate else utils.ReplayBuffer(args.buffer_size, args.num_envs, shapes, device)
+    updates = 0
+    global_step = 0
+
+    script = Path(__file__).stem
+    if args.resume or args.evaluate:
+        checkpoint = utils.load_checkpoint(args.resume or args.evaluate, script, args.env_id, agent)
+        global_step, run_dir = checkpoint["global_step"], checkpoint["run_dir"]
+        check(global_step % args.num_envs == 0, f"step {global_step} is no multiple of --num-envs {args.num_envs}")
+    else:
+        run_dir = utils.make_run_dir(args, __file__)
+    video_dir = run_dir / "videos" if args.capture_video and utils.can_record(make_env, args) else None
+    if args.evaluate:
+        path = run_dir / f"eval_{int(time.time())}.json"
+        return utils.evaluate(agent.act, make_env, args, device, global_step, path, video_dir)[0]
+    if args.resume:
+        for name, adam in adams.items():
+            for key, tensor in adam.items():
+                tensor.copy_(checkpoint["adams"][name][key])
+        updates = checkpoint["updates"]
+        replay.load_state_dict(checkpoint["replay"])
+        utils.set_rng_state(checkpoint["rng"])
+
+    if args.track:
+        import wandb
+
+        names = dict(project=args.wandb_project_name, entity=args.wandb_entity, name=run_dir.name, id=run_dir.name)
+        wandb.init(**names, config=vars(args), resume="allow", sync_tensorboard=True, dir=run_dir.parent)
+        wandb.save(run_dir / f"{script}.py", base_path=run_dir, policy="now")
+    writer = SummaryWriter(run_dir, purge_step=global_step + 1 if args.resume else None)
+    atexit.register(writer.close)  # whatever ends the run, what it measured is on disk
+    writer.add_text("arguments", "\n".join(f"    {name}: {value}" for name, value in vars(args).items()))
+
+    def evaluate():
+        """An evaluation of the agent as it is now, logged and, with --capture-video, filmed."""
+        path = run_dir / "eval.json"
+        returns, lengths = utils.evaluate(agent.act, make_env, args, device, global_step, path, video_dir)
+        writer.add_scalar("eval/episodic_return", np.mean(returns), global_step)
+        writer.add_scalar("eval/episodic_length", np.mean(lengths), global_step)
+        if args.track and video_dir:
+            film = next((video_dir / f"step-{global_step}").glob("*.mp4"))
+            wandb.log({"eval/video": wandb.Video(str(film), format="mp4")})
+        return returns
+
+    # === update
+    def update_critic(noise, *batch):
+        """A step of Adam on the squared errors of the Bellman equation (eq. 5), a minibatch of the replay; noise is
+        standard normal (batch_size, action_dim)."""
+        obs, actions, rewards, next_obs, terminations = replay.unpack(*batch)
+        with torch.no_grad():
+            noise = (args.policy_noise * noise).clamp(-args.noise_clip, args.noise_clip) * agent.action_scale
+            next_actions = agent.policy(agent.target_actor, next_obs) + noise  # target policy smoothing (eq. 14)
+            next_actions = next_actions.clamp(low, high)
+            next_qf1_values = agent.value(agent.qf1_target, next_obs, next_actions)
+            next_qf2_values = agent.value(agent.qf2_target, next_obs, next_actions)
+            next_values = torch.min(next_qf1_values, next_qf2_values)  # clipped double Q-learning (eq. 10)
+            td_target = rewards + args.gamma * next_values * (1 - terminations)
+        qf1_values = agent.value(agent.qf1, obs, actions)
+        qf2_values = agent.value(agent.qf2, obs, actions)
+        qf1_loss = (qf1_values - td_target).square().mean()
+        qf2_loss = (qf2_values - td_target).square().mean()
+        qf_loss = qf1_loss + qf2_loss
+        grads = torch.autograd.grad(qf_loss, critic_params)
+        with torch.no_grad():
+            adam_step(critic_params, grads, adams["critic"], args.learning_rate)
+        metrics = dict(qf1_loss=qf1_loss, qf2_loss=qf2_loss, qf_loss=qf_loss)
+        metrics |= dict(qf1_values=qf1_values.mean(), qf2_values=qf2_values.mean())
+        return {f"losses/{name}": metric.detach() for name, metric in metrics.items()}
+
+    def update_actor(*batch):
+        """A step of Adam up the deterministic policy gradient (algorithm 1), and a step of the targets (tau)."""
+        obs, *_ = replay.unpack(*batch)
+        actor_loss = -agent.value(agent.qf1, obs, agent.policy(agent.actor, obs)).mean()
+        grads = torch.autograd.grad(actor_loss, actor_params)
+        with torch.no_grad():
+            adam_step(actor_params, grads, adams["actor"], args.learning_rate)
+            for target, param in zip(target_params, actor_params + critic_params):
+                target.lerp_(param, args.tau)
+        return {"losses/actor_loss": actor_loss.detach()}
+
+    low, high = (torch.as_tensor(bound, device=device) for bound in (action_space.low, action_space.high))
+    target_params = [*agent.target_actor.parameters(), *agent.qf1_target.parameters(), *agent.qf2_target.parameters()]
+    update_critic, update_actor = (  # one graph of both would take much longer to compile
+        utils.compile_update(update, args.compile, cuda_graph=False) for update in (update_critic, update_actor)
+    )
+
+    def learn(train_actor):
+        """One gradient step of the critic and, in its turn, the actor: with the sampling what a CUDA graph replays."""
+        batch = replay.sample(args.batch_size)
+        noise = torch.randn((args.batch_size, *action_space.shape), device=device)
+        metrics = update_critic(noise, *batch)
+        return metrics | update_actor(*batch) if train_actor else metrics
+
+    learners = [partial(learn, train_actor) for train_actor in (False, True)]
+    learners = [utils.CudaGraph(learner) for learner in learners] if args.cuda_graph else learners
+
+    # === training
+    def passed(every):
+        """How many multiples of `every` the last step of the environments has passed."""
+        return global_step // every - (global_step - args.num_envs) // every
+
+    actor = utils.numpy_forward(agent.actor, device, live=True)
+    scale, bias = agent.action_scale.cpu().numpy(), agent.action_bias.cpu().numpy()
+    save_every, eval_every = args.save_every or math.inf, args.eval_every or math.inf
+    progress, stop = utils.Progress(args.total_timesteps, global_step), utils.stop_signals()
+    metrics, log_step, log_time = {}, global_step, time.perf_counter()
+    obs, _ = envs.reset(seed=args.seed + global_step)  # a resumed run does not play the same episodes again
+    obs = obs.astype(np.float32)
+    while global_step < args.total_timesteps and not stop:
+        # act
+        if global_step < args.learning_starts:
+            actions = envs.action_space.sample()
+        else:
+            noise = args.exploration_noise * np.random.standard_normal((args.num_envs, len(scale)))
+            actions = (np.tanh(actor(obs)) + noise) * scale + bias
+            actions = np.clip(actions, action_space.low, action_space.high).astype(np.float32)
+
+        # learn, from the steps so far: on a GPU while the environments take the next one
+        if global_step > args.learning_starts:
+            for _ in range(passed(args.train_frequency) * args.gradient_steps):
+                updates += 1
+                metrics |= learners[updates % args.policy_frequency == 0]()
+
+        # step, store
+        new_obs, rewards, terminations, truncations, infos = envs.step(actions)
+        global_step += args.num_envs
+        new_obs = new_obs.astype(np.float32)  # a copy: the environments write into the same array again
+        next_obs = new_obs.copy()
+        for n, episodic_return, episodic_length in utils.finished_episodes(infos):
+            next_obs[n] = infos["final_obs"][n]  # new_obs[n] is the first observation of the next episode already
+            writer.add_scalar("charts/episodic_return", episodic_return, global_step)
+            writer.add_scalar("charts/episodic_length", episodic_length, global_step)
+            progress.returns.append(episodic_return)
+        replay.add(obs, actions, rewards, next_obs, terminations)  # a truncation is no termination
+        obs = new_obs
+
+        # log
+        finished = global_step >= args.total_timesteps
+        if passed(100) or passed(save_every) or finished or stop:
+            for name, value in metrics.items():
+                value = value.item()
+                check(math.isfinite(value), f"{name} is {value} at step {global_step}; the last checkpoint is older")
+                writer.add_scalar(name, value, global_step)
+            writer.add_scalar("charts/SPS", (global_step - log_step) / (time.perf_counter() - log_time), global_step)
+            progress.update(global_step)
+            log_step, log_time = global_step, time.perf_counter()
+
+        # evaluate, save
+        if passed(eval_every) and not finished:
+            evaluate()
+            log_step, log_time = global_step, time.perf_counter()
+        if finished or stop or passed(save_every):
+            state = dict(script=script, args=vars(args), global_step=global_step, agent=agent.state_dict(), adams=adams)
+            writer.flush()
+            state |= dict(updates=updates, replay=replay.state_dict(), rng=utils.rng_state())
+            utils.save_checkpoint(run_dir / "checkpoint.pt", state)
+
+    envs.close()
+
+    # === evaluation
+    returns = evaluate() if not stop else None
+    print(f"the run is in {run_dir}")
+    writer.close()
+    if args.track:
+        wandb.finish()
+    if stop:
+        raise SystemExit(128 + stop[0])
+    return returns
+
+
+if __name__ == "__main__":
+    main(tyro.cli(Args, default=utils.saved_args(Args)))

@@ -78,9 +78,8 @@ def game_settings(env_id):
         spec = gym.spec(env_id)
     except gym.error.Error as error:
         utils.check(False, f"--env-id {env_id}: {error}")
-    utils.check(
-        spec.entry_point == "ale_py.env:AtariEnv", f"{env_id} is no Atari game; ppo.py takes vector observations"
-    )
+    vectors = Path(__file__).name.replace("_atari", "")
+    utils.check(spec.entry_point == "ale_py.env:AtariEnv", f"{env_id} is no Atari game; {vectors} takes vectors")
     return {name: spec.kwargs[name] for name in ("game", "repeat_action_probability", "full_action_space")}
 
 

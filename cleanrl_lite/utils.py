@@ -205,7 +205,7 @@ def numpy_forward(module, device, live=False):
     layers = [*module] if isinstance(module, nn.Sequential) else [module]
     if any(type(layer) not in functions for layer in layers) or (live and device.type != "cpu"):
         forward = torch.no_grad()(module)
-        return lambda x: forward(torch.as_tensor(x, dtype=torch.float32, device=device)).cpu().numpy()
+        return lambda x: forward(torch.as_tensor(x, device=device)).cpu().numpy()
     steps = [(functions[type(m)], *(p.detach().cpu().numpy().T for p in m.parameters())) for m in layers]  # no copies
     return lambda x: reduce(lambda y, step: step[0](y, *step[1:]), steps, x)
 
@@ -282,7 +282,8 @@ class ReplayBuffer:
         device = replay_device(buffer_size, num_envs, 4 * sum(widths), device)
         self.rows = torch.zeros((buffer_size // num_envs * num_envs, sum(widths)), device=device)
         self.array = self.rows.numpy() if device.type == "cpu" else np.zeros((num_envs, sum(widths)), dtype=np.float32)
-        self.position, self.size = 0, torch.zeros((), dtype=torch.float64, device=device)  # as a CUDA graph wants it
+        self.position, self.filled = 0, 0
+        self.size = torch.zeros((), dtype=torch.float64, device=device)  # `filled` for a CUDA graph
 
     def add(self, *parts):
         """Stores a transition of each environment: arrays (num_envs, *shape)."""
@@ -293,7 +294,9 @@ class ReplayBuffer:
         if self.rows.device.type != "cpu":
             self.rows[start:stop].copy_(torch.from_numpy(rows), non_blocking=True)
         self.position = stop % len(self.rows)
-        self.size.clamp_(min=stop)
+        if self.filled < len(self.rows):
+            self.filled = stop
+            self.size.fill_(stop)
 
     def sample(self, batch_size):
         """A minibatch in the form that `unpack` takes, drawn with replacement."""
@@ -306,14 +309,14 @@ class ReplayBuffer:
         return [part.reshape(-1, *shape) for part, shape in zip(parts, self.shapes)]
 
     def state_dict(self):
-        filled = torch.from_numpy(self.rows[: int(self.size)].cpu().numpy())  # a view; torch.save writes nothing else
+        filled = torch.from_numpy(self.rows[: self.filled].cpu().numpy())  # a view; torch.save writes nothing else
         return dict(length=len(self.rows) // self.num_envs, num_envs=self.num_envs, position=self.position, rows=filled)
 
     def load_state_dict(self, state):
         check_same_replay(state, len(self.rows) // self.num_envs, self.num_envs)
         self.rows[: len(state["rows"])] = state["rows"]
-        self.position = state["position"]
-        self.size.fill_(len(state["rows"]))
+        self.position, self.filled = state["position"], len(state["rows"])
+        self.size.fill_(self.filled)
 
 
 class FrameReplayBuffer:

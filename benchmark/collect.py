@@ -3,10 +3,12 @@
     python -m benchmark.collect                  reads the run directories in runs/benchmark, writes benchmark/results
     python -m benchmark.collect FOLDER --partial    those in FOLDER, with the runs that are still under way
     python -m benchmark.collect --from-results   makes the tables again, from benchmark/results/runs.json alone
+    python -m benchmark.collect FOLDER --stamp   writes machine.json into the run directories below FOLDER, no results
 
 Kept are results/episodes/*.csv.gz (all training episodes) and one line per run in results/runs.json; both are merged
 into what is there, a newer run of the same script, environment, experiment and seed in the place of an older one.
-Collect on the machine that trained: its hardware and versions are written beside the results.
+Hardware and versions are written beside the results: those in a run's machine.json, else those of the machine that
+collects. So stamp runs on the machine that trained, where they are to be collected on another one.
 """
 
 import argparse
@@ -14,6 +16,7 @@ import csv
 import gzip
 import io
 import json
+import re
 import time
 from collections import defaultdict
 from pathlib import Path
@@ -34,8 +37,23 @@ def episodes_path(run):
     return RESULTS / "episodes" / f"{name}.csv.gz"
 
 
+def machine():
+    """Hardware, with the GPU, and versions of this machine."""
+    import torch
+
+    gpu = f", {torch.cuda.get_device_name()}" if torch.cuda.is_available() else ""
+    return dict(hardware=hardware() + gpu, versions=versions())
+
+
+def stamp(folder):
+    for path in Path(folder).rglob("args.json"):
+        if not (file := path.with_name("machine.json")).exists():
+            file.write_text(json.dumps(machine(), indent=2) + "\n")
+            print(file)
+
+
 def read_run(run_dir):
-    """A run directory as an entry of runs.json and a list of episodes; None where not even one episode has ended."""
+    """A run directory as an entry of runs.json and a list of episodes; None where no episode or no update has ended."""
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
     args = json.loads((run_dir / "args.json").read_text())
@@ -59,7 +77,8 @@ def read_run(run_dir):
     run = {name: round(float(v), 2) if isinstance(v, float) else v for name, v in run.items()}
     run |= dict(started=time.strftime("%FT%TZ", time.gmtime(start)), commit=evaluation.get("commit"))
     changed = {name: v for name, v in args.items() if name not in RUN_FLAGS and v != defaults.get(name)}
-    run |= dict(arguments=changed, hardware=hardware(), versions=versions())
+    stamped = run_dir / "machine.json"
+    run |= dict(arguments=changed) | (json.loads(stamped.read_text()) if stamped.exists() else machine())
     lengths = [int(event.value) for event in lengths]
     rows = [(e.step, f"{e.value:.7g}", n, f"{e.wall_time - start:.1f}") for e, n in zip(returns, lengths)]
     return run, rows
@@ -125,11 +144,13 @@ def row(runs):
     script, env_id, exp_name, _ = key(runs[0])
     total, cleanrl, peer = runs[0]["total_timesteps"], "", ""
     for other in published(runs[0]):
-        reported, at = figure(float(other["mean"]), float(other["std"])), int(other["total_timesteps"])
+        std, at = float(other["std"]) if other["std"] else None, int(other["total_timesteps"])
+        reported = figure(float(other["mean"]), std) + (f" at {steps(at)}" if at != total else "")
         if other["metric"] == "training":
-            cleanrl = reported + (f" at {steps(at)}" if at != total else "")
+            cleanrl = reported
         else:
-            peer = f" ({other['project']}: {reported})"
+            version = re.search(r"\(on .*-(v\d+)\)", other["source"])  # of the environment, where it is another one
+            peer = f" ({other['project']}{f', {version[1]}' if version else ''}: {reported})"
     finished = [run for run in runs if run["finished"]]
     reached = [run["global_step"] for run in runs if not run["finished"]]
     seeds = str(len(runs)) + (f" ({len(reached)} under way, from {steps(min(reached))})" if reached else "")
@@ -152,9 +173,13 @@ def table(script):
         *map(row, experiments.values()),
     ]
     notes = ["Mean ± standard deviation over seeds. CleanRL's figures and their sources: `benchmark/published.csv`."]
-    for name in {name for _, _, name in experiments} - {script}:
+    for name in sorted({name for _, _, name in experiments} - {script}):
         arguments = next(run["arguments"] for run in runs if run["exp_name"] == name)
-        notes.append(f"`{name}`: `{' '.join(flag(*item) for item in arguments.items())}`.")
+        flags = f"`{' '.join(flag(*item) for item in arguments.items())}`" if arguments else "the default arguments"
+        notes.append(f"`{name}`: {flags}.")
+    for (_, env_id, name), group in experiments.items():
+        if (fewest := min(run["episodes"] for run in group)) < 100:
+            notes.append(f"`{name}` in {env_id}: a run with fewer than 100 episodes ({fewest}) has the mean of all.")
     made = {f"{run['hardware']}, {', '.join(map(' '.join, run['versions'].items()))}" for run in runs}
     commits = sorted({run["commit"] or "unknown" for run in runs})
     notes.append(f"Commands: `benchmark/{script}.sh`, then `python -m benchmark.collect`.")
@@ -166,8 +191,11 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", nargs="?", default="runs/benchmark", help="where the run directories are")
     parser.add_argument("--partial", action="store_true", help="with the runs that are still under way")
+    parser.add_argument("--stamp", action="store_true", help="only write machine.json into the run directories below")
     parser.add_argument("--from-results", action="store_true", help="read no run directories, make the tables only")
     args = parser.parse_args()
+    if args.stamp:
+        return stamp(args.folder)
     RESULTS.mkdir(exist_ok=True)
     if not args.from_results:
         collect(args.folder, args.partial)

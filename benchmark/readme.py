@@ -5,6 +5,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 RESULTS = ROOT / "benchmark" / "results"
+SCRIPTS = "ppo ppo_continuous ppo_atari dqn dqn_atari c51 c51_atari ddpg td3 sac".split()  # in this order
 
 
 def rows(path):
@@ -14,7 +15,7 @@ def rows(path):
 def results():
     """One table of all scripts: environment, steps, seeds, our returns and CleanRL's, our evaluation, minutes."""
     lines = []
-    for script in ("ppo", "ppo_continuous", "ppo_atari"):
+    for script in SCRIPTS:
         if (path := RESULTS / f"{script}.md").exists():
             cells = [[cell.strip() for cell in row.split("|")[1:-1]] for row in rows(path)[2:]]
             lines += [f"| {script} | {' | '.join(row[:5] + row[6:7])} |" for row in cells]

@@ -1,14 +1,22 @@
-"""Speed of the PPO scripts against Stable-Baselines3 on one CPU core.
+"""Speed of the scripts against Stable-Baselines3 on one CPU core.
 
-    python benchmark/speed.py                                                  the published figures, some 17 minutes
-    python benchmark/speed.py --script ppo_continuous --env-id Hopper-v4       one script, compiled
-    python benchmark/speed.py --script ppo_atari --bf16 --pairs 7              with the flag --bf16, seven pairs
+    python benchmark/speed.py                                             the published figures, some 50 minutes
+    python benchmark/speed.py --script dqn,c51 --pairs 3                  those of some scripts, three pairs
+    python benchmark/speed.py --script ppo_continuous --env-id Hopper-v4  one environment, compiled
+    python benchmark/speed.py --script ppo_atari --bf16 --pairs 7         the script's own, with --bf16, seven pairs
 
 Both sides have the script's hyperparameters, one torch thread and their TensorBoard logging, and run in turns, each in
 a fresh process pinned to the same core; every mode of ours is compared with the Stable-Baselines3 run of its round.
 A run's speed is the median over the second half of its iterations, timed from the end of one update to the end of the
-next, so that acting, learning, logging and printing all count; evaluations do not. Peak memory is VmHWM, of the process
-itself without compilers, with a cold or a warm cache, whichever is more. The machine should be idle. All raw figures
+next, so that acting, learning, logging and printing all count; evaluations do not. An iteration of PPO is a rollout and
+its update; of the other scripts, which learn every few steps, it is EVERY steps, from where they learn. Those learn
+after 1,000 steps here, on both sides, so as not to wait for it, both sides have a small replay for Atari, and epsilon
+falls over the short run, so the second half has as few random actions as the end of a long one. What else differs
+between the sides is in speed_sb3.py: there is no C51 over there, so c51 is compared with its DQN.
+
+Peak memory is VmHWM, of the process itself without compilers, with a cold or a warm cache, whichever is more. Our
+replay takes its memory at once and theirs as it fills, which it does not in so short a run: for the off-policy scripts
+the figures are ours with all of the replay and theirs with next to none. The machine should be idle. All raw figures
 go to benchmark/results/speed/*.json, the table of all that is there to results/speed.md.
 """
 
@@ -28,13 +36,25 @@ from statistics import median
 
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "benchmark" / "results"
-# Script: iterations (a rollout and its update) of a compiled run, of an eager one, and of Stable-Baselines3.
+# Script: iterations of a compiled run, of an eager one, and of Stable-Baselines3.
 ITERATIONS = {"ppo": (400, 120, 60), "ppo_continuous": (24, 10, 7), "ppo_atari": (6, 5, 5)}
+ITERATIONS |= {"dqn": (20, 20, 20), "c51": (20, 20, 20), "dqn_atari": (6, 6, 6), "c51_atari": (6, 6, 6)}
+ITERATIONS |= {"ddpg": (8, 8, 8), "td3": (7, 7, 7), "sac": (6, 6, 6)}  # as many steps, so episodes as long
+# Steps of an iteration that is not a rollout, multiples of the 100 after which the scripts log: in CartPole so many
+# that each has its share of what comes now and then, ends of episodes and target updates.
+EVERY = {"dqn": 1000, "c51": 1000, "ddpg": 100, "td3": 100, "sac": 100, "dqn_atari": 100, "c51_atari": 100}
 MODES = {"compiled": [], "eager": ["--no-compile"], "bf16": ["--bf16"], "bf16-eager": ["--bf16", "--no-compile"]}
 PUBLISHED = [
     ("ppo", "CartPole-v1", ["compiled", "eager"]),
     ("ppo_continuous", "Hopper-v4", ["compiled", "eager"]),
     ("ppo_atari", "BreakoutNoFrameskip-v4", ["compiled", "bf16", "eager"]),
+    ("dqn", "CartPole-v1", ["compiled", "eager"]),
+    ("c51", "CartPole-v1", ["compiled", "eager"]),
+    ("dqn_atari", "BreakoutNoFrameskip-v4", ["compiled", "bf16"]),
+    ("c51_atari", "BreakoutNoFrameskip-v4", ["compiled", "bf16"]),
+    ("ddpg", "Hopper-v4", ["compiled", "bf16", "eager"]),
+    ("td3", "Hopper-v4", ["compiled", "bf16", "eager"]),
+    ("sac", "Hopper-v4", ["compiled", "bf16", "eager"]),
 ]
 
 
@@ -83,35 +103,46 @@ def run(command, folder, core, cache, last_words=None):
     return began, round(peak * 1024 / 1e6)
 
 
+def shortened(script):
+    """What a short run of an off-policy script is given in the place of its defaults, and Stable-Baselines3 too."""
+    changed = dict(learning_starts=1000) if script in EVERY else {}
+    return changed | (dict(buffer_size=20_000) if changed and "atari" in script else {})
+
+
 def measure(side, script, env_id, args, iterations, core, cache):
     """One run, of `side` "sb3" or a mode of ours: its speed, the seconds to its first update's end, its memory."""
-    steps, result = args["num_envs"] * args["num_steps"], {}
+    every = EVERY.get(script) or args["num_envs"] * args["num_steps"]
+    learning_starts = args.get("learning_starts", 0)
+    total, result = learning_starts + iterations * every, {}
     with tempfile.TemporaryDirectory() as folder:
         if side == "sb3":
-            command = ["benchmark/speed_sb3.py", script, env_id, json.dumps(args), str(iterations), folder]
+            log_every = 100 if script in EVERY else every
+            command = ["benchmark/speed_sb3.py", script, env_id, json.dumps(args), str(total), str(log_every), folder]
             began, peak = run(command, folder, core, cache)
-            ends = json.loads(Path(folder, "times.json").read_text())
+            marks = json.loads(Path(folder, "times.json").read_text())
         else:
             from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-            total = iterations * steps
             flags = f"--env-id {env_id} --total-timesteps {total} --threads 1 --no-cuda --eval-episodes 1".split()
+            flags += [f"--{name.replace('_', '-')}={value}" for name, value in shortened(script).items()]
             command = [f"cleanrl_lite/{script}.py", *flags, "--runs-dir", folder, *MODES[side]]
-            began, peak = run(command, folder, core, cache, f"step {total:,} of" if script == "ppo_atari" else None)
+            began, peak = run(command, folder, core, cache, f"step {total:,} of" if "atari" in script else None)
             run_dir = next(Path(folder).glob("*/args.json")).parent
             events = EventAccumulator(str(run_dir), size_guidance=dict(scalars=0)).Reload().Scalars("charts/SPS")
-            ends = [event.wall_time for event in events]
+            events = [event for event in events if event.step > learning_starts]
+            marks = [(event.step, event.wall_time) for event in events]
             result = dict(charts_sps=round(median(event.value for event in events[len(events) // 2 :]), 1))
-    sps = [round(steps / (end - start), 1) for start, end in zip(ends, ends[1:])]
-    result |= dict(first_update_s=round(ends[0] - began, 2), peak_mb=peak)
-    return result | dict(sps=median(sps[len(sps) // 2 :]), iteration_sps=sps) if sps else result
+    ends = [when for step, when in marks if step % every == 0]
+    sps = [round(every / (end - start), 1) for start, end in zip(ends, ends[1:])]
+    result |= dict(first_update_s=round(marks[0][1] - began, 2), peak_mb=peak)
+    return result | dict(sps=round(median(sps[len(sps) // 2 :]), 1), iteration_sps=sps) if sps else result
 
 
 def compare(script, env_id, modes, pairs, core, iterations):
     """Alternating runs of Stable-Baselines3 and of all `modes`; writes one JSON file per mode."""
     args, load = default_args((ROOT / f"cleanrl_lite/{script}.py").read_text()), os.getloadavg()[0]
-    env_id = env_id or args["env_id"]
-    compiled, eager, other = iterations or ITERATIONS.get(script, ITERATIONS["ppo"])
+    env_id, args = env_id or args["env_id"], args | shortened(script)
+    compiled, eager, other = iterations or ITERATIONS[script]
     lengths = dict(sb3=other) | {mode: eager if "eager" in mode else compiled for mode in modes}
     runs, cold = {side: [] for side in lengths}, {}
     with tempfile.TemporaryDirectory() as caches:
@@ -153,24 +184,36 @@ def table(records):
     made = {f"{r['hardware']}, {', '.join(map(' '.join, r['versions'].items()))}, {r['commit']}" for r in records}
     pairs = " or ".join(sorted({str(len(r["ratios"])) for r in records}))
     note = f"One core, one thread, medians of {pairs} pairs; the first update's seconds count from the process's start."
+    if any(r["script"] in EVERY for r in records):
+        note += " Off-policy scripts, both sides: learning after 1,000 steps, the first 100 of it counted as the first"
+        note += " update; Atari with a replay of 20,000; memory with all of our replay and what SB3's holds by then."
+    if any(r["script"].startswith("c51") for r in records):
+        note += " SB3 has no C51: those rows compare with its DQN, which does less."
     return "\n".join(rows) + f"\n\n{note} `python benchmark/speed.py` on: {'; '.join(sorted(made))}.\n"
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--script", choices=ITERATIONS, help="default: everything that is published")
-    parser.add_argument("--env-id", help="default: the script's own")
+    several = dict(type=lambda text: text.split(","), action="extend")
+    parser.add_argument("--script", **several, help="one, or several with commas between; default: all")
+    parser.add_argument("--env-id", help="default: the published ones; with --bf16 or --no-compile the script's own")
     parser.add_argument("--pairs", type=int, default=5)
     parser.add_argument("--core", type=int, default=0, help="the core that everything is pinned to")
-    parser.add_argument("--bf16", action="store_true", help="ppo_atari with --bf16")
+    parser.add_argument("--bf16", action="store_true", help="the script with --bf16")
     parser.add_argument("--no-compile", action="store_true", help="the script with --no-compile")
     parser.add_argument("--iterations", type=int, nargs=3, help="of a compiled run, an eager one, Stable-Baselines3")
     args = parser.parse_args()
+    scripts = args.script or list(ITERATIONS)
+    if not set(scripts) <= set(ITERATIONS):
+        parser.error(f"--script takes {', '.join(ITERATIONS)}")
     os.sched_setaffinity(0, (os.sched_getaffinity(0) - {args.core}) or {args.core})  # out of the way
     if os.getloadavg()[0] > 0.5:
         print(f"the machine is not idle: its load is {os.getloadavg()[0]:.1f}", file=sys.stderr)
     mode = next(m for m, flags in MODES.items() if flags == ["--bf16"] * args.bf16 + ["--no-compile"] * args.no_compile)
-    for script, env_id, modes in [(args.script, args.env_id, [mode])] if args.script else PUBLISHED:
+    rows = [row for row in PUBLISHED if row[0] in scripts]
+    if args.env_id or mode != "compiled":
+        rows = [(script, args.env_id, [mode]) for script in scripts]
+    for script, env_id, modes in rows:
         compare(script, env_id, modes, args.pairs, args.core, args.iterations)
     records = [json.loads(path.read_text()) for path in sorted((RESULTS / "speed").glob("*.json"))]
     (RESULTS / "speed.md").write_text(table(records))

@@ -1,8 +1,16 @@
-"""Stable-Baselines3's side of benchmark/speed.py, which starts it:  speed_sb3.py SCRIPT ENV_ID ARGS ITERATIONS FOLDER
+"""Stable-Baselines3's side of benchmark/speed.py, which starts it:  speed_sb3.py SCRIPT ENV_ID ARGS STEPS EVERY FOLDER
 
-Trains its PPO with the hyperparameters ARGS (JSON) of one of our scripts for ITERATIONS rollouts and updates, and
-writes the time at which each update ended to FOLDER/times.json. Policies and Adam (eps 1e-5) are its defaults, which
-are ours too: two networks of two layers of 64 tanh units, or the Nature CNN.
+Trains its algorithm with the hyperparameters ARGS (JSON) of one of our scripts for STEPS environment steps and writes
+[step, time] of all multiples of EVERY steps, the updates due at that step included, to FOLDER/times.json.
+
+What its side does is what ours does, but for these points, which are its own and stay as they are:
+- PPO: policies and Adam (eps 1e-5) are its defaults and ours too, two networks of two layers of 64 tanh units, or the
+  Nature CNN. Its value loss lacks our factor 1/2.
+- C51: it has none. Its DQN runs instead, which is less work: one value per action where C51 has 51 or 101 atoms.
+- DQN: Huber loss and gradient clipping, neither of which ours has. Atari's replay holds whole stacks of four frames,
+  once each (optimize_memory_usage); ours holds single frames.
+- DDPG: its class updates actor and targets at every step; `policy_delay` makes that every second, as in ours.
+- SAC: one step of the actor per step, ours two every second step; one learning rate for all, the actor's.
 """
 
 import json
@@ -10,27 +18,32 @@ import sys
 import time
 from pathlib import Path
 
+import numpy as np
+import stable_baselines3
 import torch
-from stable_baselines3 import PPO
 from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.env_util import make_atari_env, make_vec_env
+from stable_baselines3.common.noise import NormalActionNoise
 from stable_baselines3.common.vec_env import VecFrameStack, VecNormalize
 
 
 class Clock(BaseCallback):
-    """Remembers when each rollout began, which is when the update before it ended."""
+    """Remembers when steps were reached: a rollout begins where the updates of the steps before it have ended."""
 
-    times = []
+    def __init__(self, every, learning_starts):
+        super().__init__()
+        self.every, self.learning_starts, self.marks = every, learning_starts, []
 
     def _on_rollout_start(self):
-        self.times.append(time.time())
+        if self.num_timesteps > self.learning_starts and self.num_timesteps % self.every == 0:
+            self.marks.append((self.num_timesteps, time.time()))
 
     def _on_step(self):
         return True
 
 
 def make_envs(script, env_id, args):
-    if script == "ppo_atari":
+    if script.endswith("_atari"):
         import ale_py
         import gymnasium
 
@@ -40,18 +53,12 @@ def make_envs(script, env_id, args):
     return VecNormalize(envs, gamma=args["gamma"]) if script == "ppo_continuous" else envs
 
 
-def main(script, env_id, args, iterations, folder):
-    torch.set_num_threads(1)
-    args = json.loads(args)
-    batch_size = args["num_envs"] * args["num_steps"]
-    model = PPO(
-        "CnnPolicy" if script == "ppo_atari" else "MlpPolicy",
-        make_envs(script, env_id, args),
+def ppo_kwargs(args):
+    return dict(
         learning_rate=lambda remaining: remaining * args["learning_rate"],
         n_steps=args["num_steps"],
-        batch_size=batch_size // args["num_minibatches"],
+        batch_size=args["num_envs"] * args["num_steps"] // args["num_minibatches"],
         n_epochs=args["update_epochs"],
-        gamma=args["gamma"],
         gae_lambda=args["gae_lambda"],
         clip_range=args["clip_coef"],
         clip_range_vf=args["clip_coef"] if args["clip_vloss"] else None,
@@ -59,13 +66,57 @@ def main(script, env_id, args, iterations, folder):
         ent_coef=args["ent_coef"],
         vf_coef=args["vf_coef"] / 2,  # our value loss has a factor 1/2 that this one lacks
         max_grad_norm=args["max_grad_norm"],
+    )
+
+
+def off_policy_kwargs(algorithm, atari, args, action_shape):
+    same = ("buffer_size", "learning_starts", "batch_size", "gradient_steps")
+    kwargs = {name: args[name] for name in same} | dict(train_freq=args["train_frequency"] // args["num_envs"])
+    if algorithm == "DQN":
+        kwargs |= dict(
+            learning_rate=args["learning_rate"],
+            tau=args["tau"],
+            target_update_interval=args["target_network_frequency"],
+            exploration_initial_eps=args["start_e"],
+            exploration_final_eps=args["end_e"],
+            exploration_fraction=args["exploration_fraction"],
+        )
+        # Episodes cut off by a time limit cannot be told apart in the replay that stores each observation once.
+        small = dict(optimize_memory_usage=True, replay_buffer_kwargs=dict(handle_timeout_termination=False))
+        return kwargs | (small if atari else dict(policy_kwargs=dict(net_arch=[120, 84])))
+    kwargs |= dict(tau=args["tau"], policy_kwargs=dict(net_arch=[256, 256]))
+    if algorithm == "SAC":
+        alpha = "auto" if args["autotune"] else args["alpha"]
+        return kwargs | dict(learning_rate=args["policy_lr"], ent_coef=alpha)  # targets move at every step by default
+    noise = NormalActionNoise(np.zeros(action_shape), np.full(action_shape, args["exploration_noise"]))
+    kwargs |= dict(learning_rate=args["learning_rate"], action_noise=noise)
+    if algorithm == "TD3":
+        kwargs |= dict(target_policy_noise=args["policy_noise"], target_noise_clip=args["noise_clip"])
+    return kwargs
+
+
+def main(script, env_id, args, steps, every, folder):
+    torch.set_num_threads(1)
+    args, name, atari = json.loads(args), script.split("_")[0].upper(), script.endswith("_atari")
+    algorithm, envs = name.replace("C51", "DQN"), make_envs(script, env_id, args)
+    if algorithm == "PPO":
+        kwargs = ppo_kwargs(args)
+    else:
+        kwargs = off_policy_kwargs(algorithm, atari, args, envs.action_space.shape)
+    model = getattr(stable_baselines3, algorithm)(
+        "CnnPolicy" if atari else "MlpPolicy",
+        envs,
+        gamma=args["gamma"],
         tensorboard_log=folder,
         seed=1,
         device="cpu",
+        **kwargs,
     )
-    clock = Clock()
-    model.learn(int(iterations) * batch_size, callback=clock)
-    Path(folder, "times.json").write_text(json.dumps([*clock.times[1:], time.time()]))
+    if algorithm in ("DDPG", "TD3"):
+        model.policy_delay = args["policy_frequency"]
+    clock = Clock(int(every), args.get("learning_starts", 0))
+    model.learn(int(steps), callback=clock)
+    Path(folder, "times.json").write_text(json.dumps([*clock.marks, (model.num_timesteps, time.time())]))
 
 
 if __name__ == "__main__":

@@ -1,0 +1,12 @@
+#!/bin/sh
+# The published runs of c51_atari.py, JOBS at a time (default 1), THREADS threads each (default 1):
+#     benchmark/c51_atari.sh                                          the usual 10M steps of Pong, float32, for a GPU
+#     SEEDS=1 STEPS=1000000 NAME=c51_atari_bf16_1000k FLAGS=--bf16 \
+#         benchmark/c51_atari.sh                                      what two CPU cores allow: fewer steps, bfloat16
+# Run directories go to runs/benchmark/; `python -m benchmark.collect` makes the results out of them.
+for seed in ${SEEDS:-1 2 3}; do
+    for env in ${ENVS:-PongNoFrameskip-v4}; do
+        echo "python cleanrl_lite/c51_atari.py --env-id $env --seed $seed --threads ${THREADS:-1}" \
+            "--total-timesteps ${STEPS:-10000000} --exp-name ${NAME:-c51_atari} $FLAGS --runs-dir runs/benchmark $*"
+    done
+done | xargs -P "${JOBS:-1}" -I {} sh -c '{} 2>&1 | tail -n 2'

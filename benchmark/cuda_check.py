@@ -1,0 +1,121 @@
+"""Runs every script on a GPU in every mode: does it work, does a CUDA graph compute what eager mode computes, how fast?
+
+    python benchmark/cuda_check.py check --jobs 12     all scripts x modes, many at a time; fills the compile caches
+    python benchmark/cuda_check.py speed               one run at a time; a table of environment steps per second
+
+`check` also compares the weights after a short run: CUDA graph against eager mode, the same seed. Logs and figures go
+to --out (default runs/cuda). Timings of `check` mean nothing, the runs disturb each other.
+"""
+
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import torch
+
+ROOT = Path(__file__).resolve().parents[1]
+MODES = {
+    "eager": ["--no-compile"],
+    "graph": ["--no-compile", "--cuda-graph"],
+    "compiled-graph": ["--compile", "--cuda-graph"],
+}
+OFF_POLICY, ATARI = "--learning-starts 1000", "--env-id PongNoFrameskip-v4 --threads 1 --eval-episodes 1"
+CHECK = {  # a few seconds of each
+    "ppo": "--total-timesteps 4096",
+    "ppo_continuous": "--total-timesteps 4096",
+    "ppo_atari": f"{ATARI} --total-timesteps 4096",
+    "dqn": f"{OFF_POLICY} --total-timesteps 3000",
+    "dqn_atari": f"{ATARI} {OFF_POLICY} --total-timesteps 2000 --num-envs 2",
+    "c51": f"{OFF_POLICY} --total-timesteps 3000",
+    "c51_atari": f"{ATARI} {OFF_POLICY} --total-timesteps 2000 --num-envs 2",
+    "ddpg": f"{OFF_POLICY} --total-timesteps 2000",
+    "td3": f"{OFF_POLICY} --total-timesteps 2000",
+    "sac": f"{OFF_POLICY} --total-timesteps 2000",
+}
+SPEED = [  # script, mode, flags
+    ("sac", "compiled-graph", f"{OFF_POLICY} --total-timesteps 8000"),
+    ("sac", "eager", f"{OFF_POLICY} --total-timesteps 2000"),
+    ("td3", "compiled-graph", f"{OFF_POLICY} --total-timesteps 9000"),
+    ("dqn_atari", "compiled-graph", f"{ATARI} {OFF_POLICY} --total-timesteps 32000 --num-envs 8 --threads 8"),
+    ("dqn_atari", "compiled-graph", f"{ATARI} {OFF_POLICY} --total-timesteps 7000"),
+    ("ppo_atari", "compiled-graph", f"{ATARI} --total-timesteps 40960 --threads 8"),
+    ("ddpg", "compiled-graph", f"{OFF_POLICY} --total-timesteps 11000"),
+    ("sac", "graph", f"{OFF_POLICY} --total-timesteps 5000"),
+    ("dqn", "compiled-graph", f"{OFF_POLICY} --total-timesteps 30000"),
+    ("ppo_continuous", "compiled-graph", "--total-timesteps 40960"),
+    ("c51_atari", "compiled-graph", f"{ATARI} {OFF_POLICY} --total-timesteps 32000 --num-envs 8 --threads 8"),
+    ("ppo_atari", "compiled-graph", f"{ATARI} --total-timesteps 40960 --threads 8 --bf16"),
+]
+
+
+def run(script, mode, flags, out, core=None):
+    """One run; returns what it showed."""
+    name = f"{script}-{mode}-{abs(hash(flags)) % 1000}"
+    runs, log = out / name, out / f"{name}.log"
+    command = [sys.executable, f"cleanrl_lite/{script}.py", *flags.split(), *MODES[mode], "--runs-dir", str(runs)]
+    began = time.time()
+    with open(log, "w") as file:
+        status = subprocess.run(command, cwd=ROOT, stdout=file, stderr=subprocess.STDOUT, timeout=400).returncode
+    result = dict(script=script, mode=mode, flags=flags, status=status, seconds=round(time.time() - began, 1))
+    result["fallback"] = "not compiled" in log.read_text()
+    if status:
+        return result | dict(log=log.read_text()[-1500:])
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    (run_dir,) = runs.iterdir()
+    events = EventAccumulator(str(run_dir), size_guidance=dict(scalars=0)).Reload().Scalars("charts/SPS")
+    sps = [event.value for event in events][len(events) // 2 :]
+    return result | dict(sps=round(statistics.median(sps), 1), run_dir=str(run_dir))
+
+
+def difference(one, other):
+    """Largest distance of the weights, relative to the size of the tensor's largest."""
+    states = [torch.load(f"{r['run_dir']}/checkpoint.pt", weights_only=True, map_location="cpu") for r in (one, other)]
+    pairs = [(x["agent"], y["agent"]) for x, y in [states]][0]
+    return max(
+        ((a.double() - b.double()).abs().max() / a.double().abs().max().clamp(min=1e-2)).item()
+        for a, b in zip(pairs[0].values(), pairs[1].values())
+    )
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("what", choices=("check", "speed"))
+    parser.add_argument("--jobs", type=int, default=8)
+    parser.add_argument("--out", type=Path, default=ROOT / "runs/cuda")
+    args = parser.parse_args()
+    args.out.mkdir(parents=True, exist_ok=True)
+    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
+    if args.what == "check":
+        jobs = [(script, mode, flags, args.out) for mode in MODES for script, flags in CHECK.items()]
+        with ThreadPoolExecutor(args.jobs) as pool:
+            results = list(pool.map(lambda job: run(*job), jobs))
+        found = {(r["script"], r["mode"]): r for r in results}
+        for script in CHECK:
+            modes = {mode: found[script, mode] for mode in MODES}
+            cells = [
+                f"{m} {'ok' if not r['status'] else 'FAILED'}{' (eager)' * r['fallback']}" for m, r in modes.items()
+            ]
+            if not modes["eager"]["status"] and not modes["graph"]["status"]:
+                cells.append(f"graph - eager: {difference(modes['eager'], modes['graph']):.1e}")
+            print(f"{script:15s} {', '.join(cells)}", flush=True)
+        for result in results:
+            if result["status"]:
+                print(f"--- {result['script']} {result['mode']}\n{result['log']}", flush=True)
+    else:
+        results = []
+        for job in SPEED:
+            results.append(run(*job, args.out))
+            r = results[-1]
+            print(f"{r['script']:15s} {r['mode']:15s} {r.get('sps', r.get('log', ''))} SPS {r['flags']}", flush=True)
+    (args.out / f"{args.what}.json").write_text(json.dumps(results, indent=1))
+
+
+if __name__ == "__main__":
+    main()

@@ -264,6 +264,12 @@ def replay_device(buffer_size, num_envs, bytes_each, device):
     return torch.device("cpu")
 
 
+def zeros(shape, dtype, device):
+    """torch.zeros; on the CPU made by numpy, which takes memory when it is written to, torch at once."""
+    on_cpu = device.type == "cpu"
+    return torch.from_numpy(np.zeros(shape, str(dtype)[6:])) if on_cpu else torch.zeros(shape, dtype=dtype, device=device)
+
+
 def check_same_replay(state, length, num_envs):
     saved = state["length"] * state["num_envs"], state["num_envs"]
     same = saved == (length * num_envs, num_envs)
@@ -278,21 +284,23 @@ class ReplayBuffer:
 
     def __init__(self, buffer_size, num_envs, shapes, device):
         widths = [int(np.prod(shape)) for shape in shapes]
-        self.shapes, self.ends, self.num_envs = shapes, np.cumsum(widths), num_envs
+        self.shapes, self.ends, self.num_envs = shapes, np.cumsum(widths).tolist(), num_envs
         device = replay_device(buffer_size, num_envs, 4 * sum(widths), device)
-        self.rows = torch.zeros((buffer_size // num_envs * num_envs, sum(widths)), device=device)
-        self.array = self.rows.numpy() if device.type == "cpu" else np.zeros((num_envs, sum(widths)), dtype=np.float32)
+        self.rows = zeros((buffer_size // num_envs * num_envs, sum(widths)), torch.float32, device)
+        self.host = self.rows[:num_envs].cpu().numpy() if device.type != "cpu" else self.rows.numpy()  # `add` fills it
+        ranges = zip(shapes, [0, *self.ends], self.ends)
+        self.columns = [self.host[:, begin:end] if shape else self.host[:, begin] for shape, begin, end in ranges]
         self.position, self.filled = 0, 0
         self.size = torch.zeros((), dtype=torch.float64, device=device)  # `filled` for a CUDA graph
 
     def add(self, *parts):
         """Stores a transition of each environment: arrays (num_envs, *shape)."""
         start, stop = self.position, self.position + self.num_envs
-        rows = self.array[start:stop] if self.rows.device.type == "cpu" else self.array
-        for part, begin, end in zip(parts, [0, *self.ends], self.ends):
-            rows[:, begin:end] = part.reshape(self.num_envs, -1)
+        place = slice(start, stop) if self.rows.device.type == "cpu" else slice(None)
+        for column, part in zip(self.columns, parts):
+            column[place] = part
         if self.rows.device.type != "cpu":
-            self.rows[start:stop].copy_(torch.from_numpy(rows), non_blocking=True)
+            self.rows[start:stop].copy_(torch.from_numpy(self.host), non_blocking=True)
         self.position = stop % len(self.rows)
         if self.filled < len(self.rows):
             self.filled = stop
@@ -305,7 +313,7 @@ class ReplayBuffer:
 
     def unpack(self, rows):
         """The parts of a minibatch: tensors (batch_size, *shape)."""
-        parts = rows.tensor_split(self.ends[:-1].tolist(), dim=1)
+        parts = rows.tensor_split(self.ends[:-1], dim=1)
         return [part.reshape(-1, *shape) for part, shape in zip(parts, self.shapes)]
 
     def state_dict(self):
@@ -330,8 +338,8 @@ class FrameReplayBuffer:
     def __init__(self, buffer_size, num_envs, frame_shape, device):
         device = replay_device(buffer_size, num_envs, int(np.prod(frame_shape)) + 16, device)
         self.num_envs, self.length, self.age = num_envs, buffer_size // num_envs, np.ones(num_envs)
-        self.frames = torch.zeros((num_envs * self.length, *frame_shape), dtype=torch.uint8, device=device)
-        self.rows = torch.zeros((num_envs * self.length, 4), device=device)  # action, reward, terminated, age
+        self.frames = zeros((num_envs * self.length, *frame_shape), torch.uint8, device)
+        self.rows = zeros((num_envs * self.length, 4), torch.float32, device)  # action, reward, terminated, age
         self.written = np.zeros(num_envs, dtype=np.int64)  # slots so far; the newest waits for the next frame
         self.first, self.count = torch.zeros((2, num_envs), dtype=torch.int64, device=device)  # what can be drawn
 

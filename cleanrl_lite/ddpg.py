@@ -60,15 +60,15 @@ class Args:
     num_envs: int = 1  # environments stepped together
     async_envs: bool = False  # run each environment in a process of its own
     buffer_size: int = 1_000_000  # transitions in the replay buffer
-    learning_starts: int = 25_000  # environment steps, with random actions, before the first gradient step
+    learning_starts: int = 25_000  # environment steps before the first gradient step
     train_frequency: int = 1  # environment steps, summed over the environments, from one training to the next
     gradient_steps: int = 1  # gradient steps of a training
     batch_size: int = 256  # transitions in a minibatch
     gamma: float = 0.99  # discount factor
-    tau: float = 0.005  # weight of the networks in an update of their targets
-    policy_frequency: int = 2  # gradient steps of the critic from one of the actor to the next
+    tau: float = 0.005  # weight of a network in an update of its target (1: a copy)
+    policy_frequency: int = 2  # gradient steps of the critic from one training of the actor to the next
     exploration_noise: float = 0.1  # standard deviation of the exploration noise, as a part of half the action's range
-    bf16: bool = False  # compute the product of the hidden layers in bfloat16: faster, less exact
+    bf16: bool = False  # compute the largest layers in bfloat16: faster, less exact
 
 
 # === environment
@@ -93,7 +93,8 @@ def mlp(inputs, outputs):
 class Agent(nn.Module):
     def __init__(self, obs_dim, action_space, bf16=False):
         super().__init__()
-        low, high = torch.tensor(action_space.low), torch.tensor(action_space.high)  # (action_dim,), each its own
+        bounds = action_space.low, action_space.high  # (action_dim,), each dimension has its own
+        low, high = (torch.tensor(bound, dtype=torch.float32) for bound in bounds)
         self.register_buffer("action_scale", (high - low) / 2)
         self.register_buffer("action_bias", (high + low) / 2)
         self.bf16 = bf16
@@ -175,6 +176,7 @@ def main(args: Args):
     adams = dict(critic=adam_state(critic_params), actor=adam_state(actor_params))
     shapes = obs_space.shape, action_space.shape, (), obs_space.shape, ()  # as replay.unpack returns them
     replay = None if args.evaluate else utils.ReplayBuffer(args.buffer_size, args.num_envs, shapes, device)
+    check(not (replay and args.cuda_graph) or replay.rows.is_cuda, "--cuda-graph needs a smaller --buffer-size")
     updates = 0
     global_step = 0
 
@@ -196,6 +198,7 @@ def main(args: Args):
         updates = checkpoint["updates"]
         replay.load_state_dict(checkpoint["replay"])
         utils.set_rng_state(checkpoint["rng"])
+        del checkpoint  # or the file behind it stays on the disk when the next one replaces it
 
     if args.track:
         import wandb
@@ -220,7 +223,7 @@ def main(args: Args):
 
     # === update
     def update_critic(*batch):
-        """A step of Adam on the squared error of the Bellman equation (eq. 5), a minibatch of the replay."""
+        """A step of Adam on the squared error of the Bellman equation (eq. 4 and 5), a minibatch of the replay."""
         obs, actions, rewards, next_obs, terminations = replay.unpack(*batch)
         with torch.no_grad():
             next_actions = agent.policy(agent.target_actor, next_obs)
@@ -301,24 +304,25 @@ def main(args: Args):
 
         # log
         finished = global_step >= args.total_timesteps
-        if passed(100) or passed(save_every) or finished or stop:
+        due = passed(100) or passed(eval_every) or passed(save_every) or finished or stop
+        if due:
             for name, value in metrics.items():
                 value = value.item()
                 check(math.isfinite(value), f"{name} is {value} at step {global_step}; the last checkpoint is older")
                 writer.add_scalar(name, value, global_step)
             writer.add_scalar("charts/SPS", (global_step - log_step) / (time.perf_counter() - log_time), global_step)
             progress.update(global_step)
-            log_step, log_time = global_step, time.perf_counter()
 
         # evaluate, save
         if passed(eval_every) and not finished:
             evaluate()
-            log_step, log_time = global_step, time.perf_counter()
         if finished or stop or passed(save_every):
             state = dict(script=script, args=vars(args), global_step=global_step, agent=agent.state_dict(), adams=adams)
             writer.flush()
             state |= dict(updates=updates, replay=replay.state_dict(), rng=utils.rng_state())
             utils.save_checkpoint(run_dir / "checkpoint.pt", state)
+        if due:
+            log_step, log_time = global_step, time.perf_counter()  # the speed is that of learning
 
     envs.close()
 

@@ -64,7 +64,7 @@ class Args:
     batch_size: int = 128  # transitions in a minibatch
     gamma: float = 0.99  # discount factor
     target_network_frequency: int = 500  # environment steps between updates of the target network
-    tau: float = 1.0  # weight of the network in an update of its target (1: a copy)
+    tau: float = 1.0  # weight of a network in an update of its target (1: a copy)
     start_e: float = 1.0  # epsilon, the probability of a random action, at the start
     end_e: float = 0.05  # epsilon in the end
     exploration_fraction: float = 0.5  # part of total_timesteps in which epsilon falls
@@ -148,6 +148,7 @@ def main(args: Args):
     adam = dict(step=torch.zeros((), device=device), exp_avg=zeros.clone(), exp_avg_sq=zeros.clone())
     shapes = obs_space.shape, (), (), obs_space.shape, ()  # obs, actions, rewards, next_obs, terminations
     replay = None if args.evaluate else utils.ReplayBuffer(args.buffer_size, args.num_envs, shapes, device)
+    check(not (replay and args.cuda_graph) or replay.rows.is_cuda, "--cuda-graph needs a smaller --buffer-size")
     global_step = 0
 
     script = Path(__file__).stem
@@ -166,6 +167,7 @@ def main(args: Args):
             tensor.copy_(checkpoint["adam"][name])
         replay.load_state_dict(checkpoint["replay"])
         utils.set_rng_state(checkpoint["rng"])
+        del checkpoint  # or the file behind it stays on the disk when the next one replaces it
 
     if args.track:
         import wandb
@@ -237,7 +239,8 @@ def main(args: Args):
             for _ in range(passed(args.train_frequency) * args.gradient_steps):
                 metrics = learn()
             if passed(args.target_network_frequency):
-                torch._foreach_lerp_(target_params, params, args.tau)
+                with torch.no_grad():
+                    torch._foreach_lerp_(target_params, params, args.tau)
 
         # step, store
         new_obs, rewards, terminations, truncations, infos = envs.step(actions)
@@ -254,7 +257,8 @@ def main(args: Args):
 
         # log
         finished = global_step >= args.total_timesteps
-        if passed(100) or passed(save_every) or finished or stop:
+        due = passed(100) or passed(eval_every) or passed(save_every) or finished or stop
+        if due:
             for name, value in metrics.items():
                 value = value.item()
                 check(math.isfinite(value), f"{name} is {value} at step {global_step}; the last checkpoint is older")
@@ -262,17 +266,17 @@ def main(args: Args):
             writer.add_scalar("charts/epsilon", epsilon, global_step)
             writer.add_scalar("charts/SPS", (global_step - log_step) / (time.perf_counter() - log_time), global_step)
             progress.update(global_step)
-            log_step, log_time = global_step, time.perf_counter()
 
         # evaluate, save
         if passed(eval_every) and not finished:
             evaluate()
-            log_step, log_time = global_step, time.perf_counter()
         if finished or stop or passed(save_every):
             state = dict(script=script, args=vars(args), global_step=global_step, agent=agent.state_dict(), adam=adam)
             writer.flush()
             state |= dict(replay=replay.state_dict(), rng=utils.rng_state())
             utils.save_checkpoint(run_dir / "checkpoint.pt", state)
+        if due:
+            log_step, log_time = global_step, time.perf_counter()  # the speed is that of learning
 
     envs.close()
 

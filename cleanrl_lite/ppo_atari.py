@@ -66,7 +66,7 @@ class Args:
     ent_coef: float = 0.01  # coefficient of the entropy bonus
     vf_coef: float = 0.5  # coefficient of the value loss
     max_grad_norm: float = 0.5  # largest norm of the gradient
-    bf16: bool = False  # compute the convolutions in bfloat16: faster, less exact
+    bf16: bool = False  # compute the largest layers in bfloat16: faster, less exact
     target_kl: float | None = None  # end a rollout's epochs once an epoch's mean KL divergence exceeds this
 
 

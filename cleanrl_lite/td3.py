@@ -59,17 +59,17 @@ class Args:
     num_envs: int = 1  # environments stepped together
     async_envs: bool = False  # run each environment in a process of its own
     buffer_size: int = 1_000_000  # transitions in the replay buffer
-    learning_starts: int = 25_000  # environment steps, with random actions, before the first gradient step
+    learning_starts: int = 25_000  # environment steps before the first gradient step
     train_frequency: int = 1  # environment steps, summed over the environments, from one training to the next
     gradient_steps: int = 1  # gradient steps of a training
     batch_size: int = 256  # transitions in a minibatch
     gamma: float = 0.99  # discount factor
-    tau: float = 0.005  # weight of the networks in an update of their targets
-    policy_frequency: int = 2  # gradient steps of the critic from one of the actor to the next
+    tau: float = 0.005  # weight of a network in an update of its target (1: a copy)
+    policy_frequency: int = 2  # gradient steps of the critic from one training of the actor to the next
     policy_noise: float = 0.2  # standard deviation of the target policy's noise, as a part of half the action's range
     noise_clip: float = 0.5  # largest size of the target policy's noise, as a part of half the action's range
     exploration_noise: float = 0.1  # standard deviation of the exploration noise, as a part of half the action's range
-    bf16: bool = False  # compute the product of the hidden layers in bfloat16: faster, less exact
+    bf16: bool = False  # compute the largest layers in bfloat16: faster, less exact
 
 
 # === environment
@@ -94,7 +94,8 @@ def mlp(inputs, outputs):
 class Agent(nn.Module):
     def __init__(self, obs_dim, action_space, bf16=False):
         super().__init__()
-        low, high = torch.tensor(action_space.low), torch.tensor(action_space.high)  # (action_dim,), each its own
+        bounds = action_space.low, action_space.high  # (action_dim,), each dimension has its own
+        low, high = (torch.tensor(bound, dtype=torch.float32) for bound in bounds)
         self.register_buffer("action_scale", (high - low) / 2)
         self.register_buffer("action_bias", (high + low) / 2)
         self.bf16 = bf16
@@ -179,6 +180,7 @@ def main(args: Args):
     adams = dict(critic=adam_state(critic_params), actor=adam_state(actor_params))
     shapes = obs_space.shape, action_space.shape, (), obs_space.shape, ()  # as replay.unpack returns them
     replay = None if args.evaluate else utils.ReplayBuffer(args.buffer_size, args.num_envs, shapes, device)
+    check(not (replay and args.cuda_graph) or replay.rows.is_cuda, "--cuda-graph needs a smaller --buffer-size")
     updates = 0
     global_step = 0
 
@@ -200,6 +202,7 @@ def main(args: Args):
         updates = checkpoint["updates"]
         replay.load_state_dict(checkpoint["replay"])
         utils.set_rng_state(checkpoint["rng"])
+        del checkpoint  # or the file behind it stays on the disk when the next one replaces it
 
     if args.track:
         import wandb
@@ -224,16 +227,16 @@ def main(args: Args):
 
     # === update
     def update_critic(noise, *batch):
-        """A step of Adam on the squared errors of the Bellman equation (eq. 5), a minibatch of the replay; noise is
+        """A step of Adam on the squared errors of the Bellman equation, a minibatch of the replay; noise is
         standard normal (batch_size, action_dim)."""
         obs, actions, rewards, next_obs, terminations = replay.unpack(*batch)
         with torch.no_grad():
             noise = (args.policy_noise * noise).clamp(-args.noise_clip, args.noise_clip) * agent.action_scale
-            next_actions = agent.policy(agent.target_actor, next_obs) + noise  # target policy smoothing (eq. 14)
+            next_actions = agent.policy(agent.target_actor, next_obs) + noise  # target policy smoothing (section 5.3)
             next_actions = next_actions.clamp(low, high)
             next_qf1_values = agent.value(agent.qf1_target, next_obs, next_actions)
             next_qf2_values = agent.value(agent.qf2_target, next_obs, next_actions)
-            next_values = torch.min(next_qf1_values, next_qf2_values)  # clipped double Q-learning (eq. 10)
+            next_values = torch.min(next_qf1_values, next_qf2_values)  # clipped double Q-learning (section 4.2)
             td_target = rewards + args.gamma * next_values * (1 - terminations)
         qf1_values = agent.value(agent.qf1, obs, actions)
         qf2_values = agent.value(agent.qf2, obs, actions)
@@ -258,7 +261,7 @@ def main(args: Args):
                 target.lerp_(param, args.tau)
         return {"losses/actor_loss": actor_loss.detach()}
 
-    low, high = (torch.as_tensor(bound, device=device) for bound in (action_space.low, action_space.high))
+    low, high = agent.action_bias - agent.action_scale, agent.action_bias + agent.action_scale
     target_params = [*agent.target_actor.parameters(), *agent.qf1_target.parameters(), *agent.qf2_target.parameters()]
     update_critic, update_actor = (  # one graph of both would take much longer to compile
         utils.compile_update(update, args.compile, cuda_graph=False) for update in (update_critic, update_actor)
@@ -316,24 +319,25 @@ def main(args: Args):
 
         # log
         finished = global_step >= args.total_timesteps
-        if passed(100) or passed(save_every) or finished or stop:
+        due = passed(100) or passed(eval_every) or passed(save_every) or finished or stop
+        if due:
             for name, value in metrics.items():
                 value = value.item()
                 check(math.isfinite(value), f"{name} is {value} at step {global_step}; the last checkpoint is older")
                 writer.add_scalar(name, value, global_step)
             writer.add_scalar("charts/SPS", (global_step - log_step) / (time.perf_counter() - log_time), global_step)
             progress.update(global_step)
-            log_step, log_time = global_step, time.perf_counter()
 
         # evaluate, save
         if passed(eval_every) and not finished:
             evaluate()
-            log_step, log_time = global_step, time.perf_counter()
         if finished or stop or passed(save_every):
             state = dict(script=script, args=vars(args), global_step=global_step, agent=agent.state_dict(), adams=adams)
             writer.flush()
             state |= dict(updates=updates, replay=replay.state_dict(), rng=utils.rng_state())
             utils.save_checkpoint(run_dir / "checkpoint.pt", state)
+        if due:
+            log_step, log_time = global_step, time.perf_counter()  # the speed is that of learning
 
     envs.close()
 

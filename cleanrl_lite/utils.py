@@ -253,27 +253,21 @@ class CudaGraph:
         return dict(zip(self.names, self.outputs.clone()))  # the next replay overwrites them
 
 
-def replay_device(buffer_size, num_envs, bytes_each, device):
-    """Where a replay buffer fits: on the training device, else in main memory; where in neither, says what would."""
+def replay_memory(buffer_size, num_envs, row_shape, dtype, device):
+    """A zero tensor (num_envs * slots, *row_shape) where it fits: on the training device, else in main memory.
+
+    buffer_size, the sum over the environments, is rounded down. What is in main memory is taken when it is written to.
+    """
     check(buffer_size >= 8 * num_envs, "--buffer-size must be at least 8 times --num-envs")
-    needed, free = buffer_size * bytes_each, 0.9 * psutil.virtual_memory().available
-    if device.type == "cuda" and needed < 0.9 * torch.cuda.mem_get_info()[0]:
-        return device
-    largest = f"{needed / 1e9:.1f} GB, more than is free: at most {int(free / bytes_each)} transitions fit"
-    check(needed < free, f"--buffer-size {buffer_size} takes {largest}")
-    return torch.device("cpu")
-
-
-def zeros(shape, dtype, device):
-    """torch.zeros; on the CPU made by numpy, which takes memory when it is written to, torch at once."""
-    on_cpu = device.type == "cpu"
-    return torch.from_numpy(np.zeros(shape, str(dtype)[6:])) if on_cpu else torch.zeros(shape, dtype=dtype, device=device)
-
-
-def check_same_replay(state, length, num_envs):
-    saved = state["length"] * state["num_envs"], state["num_envs"]
-    same = saved == (length * num_envs, num_envs)
-    check(same, f"the run to resume has --buffer-size {saved[0]} and --num-envs {saved[1]}; it must keep them")
+    slots, row_bytes = buffer_size // num_envs * num_envs, int(np.prod(row_shape)) * dtype.itemsize
+    if device.type == "cuda" and slots * row_bytes < 0.9 * torch.cuda.mem_get_info()[0]:
+        return torch.zeros((slots, *row_shape), dtype=dtype, device=device)
+    fit = int(0.9 * psutil.virtual_memory().available / row_bytes)
+    size = f"{slots * row_bytes / 1e9:,.1f} GB"
+    check(slots <= fit, f"--buffer-size {buffer_size} takes {size}, more than is free; {fit} transitions would fit")
+    return torch.from_numpy(
+        np.zeros((slots, *row_shape), str(dtype).removeprefix("torch."))
+    )  # torch.zeros takes it now
 
 
 class ReplayBuffer:
@@ -283,23 +277,22 @@ class ReplayBuffer:
     """
 
     def __init__(self, buffer_size, num_envs, shapes, device):
-        widths = [int(np.prod(shape)) for shape in shapes]
-        self.shapes, self.ends, self.num_envs = shapes, np.cumsum(widths).tolist(), num_envs
-        device = replay_device(buffer_size, num_envs, 4 * sum(widths), device)
-        self.rows = zeros((buffer_size // num_envs * num_envs, sum(widths)), torch.float32, device)
-        self.host = self.rows[:num_envs].cpu().numpy() if device.type != "cpu" else self.rows.numpy()  # `add` fills it
-        ranges = zip(shapes, [0, *self.ends], self.ends)
+        ends = np.cumsum([int(np.prod(shape)) for shape in shapes]).tolist()
+        self.rows = replay_memory(buffer_size, num_envs, ends[-1:], torch.float32, device)
+        self.shapes, self.ends, self.num_envs, self.device = shapes, ends, num_envs, device
+        self.host = self.rows[:num_envs].cpu().numpy() if self.rows.is_cuda else self.rows.numpy()  # what `add` fills
+        ranges = zip(shapes, [0, *ends], ends)
         self.columns = [self.host[:, begin:end] if shape else self.host[:, begin] for shape, begin, end in ranges]
         self.position, self.filled = 0, 0
-        self.size = torch.zeros((), dtype=torch.float64, device=device)  # `filled` for a CUDA graph
+        self.size = torch.zeros((), dtype=torch.float64, device=self.rows.device)  # `filled`, as a CUDA graph wants it
 
     def add(self, *parts):
         """Stores a transition of each environment: arrays (num_envs, *shape)."""
         start, stop = self.position, self.position + self.num_envs
-        place = slice(start, stop) if self.rows.device.type == "cpu" else slice(None)
+        place = slice(None) if self.rows.is_cuda else slice(start, stop)
         for column, part in zip(self.columns, parts):
             column[place] = part
-        if self.rows.device.type != "cpu":
+        if self.rows.is_cuda:
             self.rows[start:stop].copy_(torch.from_numpy(self.host), non_blocking=True)
         self.position = stop % len(self.rows)
         if self.filled < len(self.rows):
@@ -307,9 +300,9 @@ class ReplayBuffer:
             self.size.fill_(stop)
 
     def sample(self, batch_size):
-        """A minibatch in the form that `unpack` takes, drawn with replacement."""
+        """A minibatch, drawn with replacement, on the training device, in the form that `unpack` takes."""
         indices = (torch.rand(batch_size, dtype=torch.float64, device=self.rows.device) * self.size).long()
-        return (self.rows.index_select(0, indices),)
+        return (self.rows.index_select(0, indices).to(self.device),)
 
     def unpack(self, rows):
         """The parts of a minibatch: tensors (batch_size, *shape)."""
@@ -317,13 +310,13 @@ class ReplayBuffer:
         return [part.reshape(-1, *shape) for part, shape in zip(parts, self.shapes)]
 
     def state_dict(self):
-        filled = torch.from_numpy(self.rows[: self.filled].cpu().numpy())  # a view; torch.save writes nothing else
-        return dict(length=len(self.rows) // self.num_envs, num_envs=self.num_envs, position=self.position, rows=filled)
+        rows = torch.from_numpy(self.rows[: self.filled].cpu().numpy())  # a view, of which torch.save writes no more
+        return dict(sizes=[len(self.rows), self.num_envs], position=self.position, rows=rows)
 
     def load_state_dict(self, state):
-        check_same_replay(state, len(self.rows) // self.num_envs, self.num_envs)
-        self.rows[: len(state["rows"])] = state["rows"]
+        check(state["sizes"] == [len(self.rows), self.num_envs], "a resumed run keeps its --buffer-size and --num-envs")
         self.position, self.filled = state["position"], len(state["rows"])
+        self.rows[: self.filled] = state["rows"]
         self.size.fill_(self.filled)
 
 
@@ -336,12 +329,12 @@ class FrameReplayBuffer:
     """
 
     def __init__(self, buffer_size, num_envs, frame_shape, device):
-        device = replay_device(buffer_size, num_envs, int(np.prod(frame_shape)) + 16, device)
-        self.num_envs, self.length, self.age = num_envs, buffer_size // num_envs, np.ones(num_envs)
-        self.frames = zeros((num_envs * self.length, *frame_shape), torch.uint8, device)
-        self.rows = zeros((num_envs * self.length, 4), torch.float32, device)  # action, reward, terminated, age
-        self.written = np.zeros(num_envs, dtype=np.int64)  # slots so far; the newest waits for the next frame
-        self.first, self.count = torch.zeros((2, num_envs), dtype=torch.int64, device=device)  # what can be drawn
+        self.frames = replay_memory(buffer_size, num_envs, frame_shape, torch.uint8, device)
+        self.rows = torch.zeros((len(self.frames), 4), device=self.frames.device)  # action, reward, terminated, age
+        self.num_envs, self.length, self.device = num_envs, len(self.frames) // num_envs, device
+        self.age = np.ones(num_envs)  # how many frames of the next observation are of the game under way, 1 to 4
+        self.written = np.zeros(num_envs, dtype=np.int64)  # slots so far; the newest one waits for its next frame
+        self.first, self.count = torch.zeros((2, num_envs), dtype=torch.int64, device=self.rows.device)  # to draw from
 
     def add(self, obs, actions, rewards, terminations, truncations, new_games, final_obs):
         """Stores a transition of each environment: stacks (num_envs, 4, *frame_shape), the others (num_envs,)."""
@@ -349,11 +342,8 @@ class FrameReplayBuffer:
             self.write(n, obs[n][-1], (actions[n], rewards[n], terminations[n], self.age[n]))
             if truncations[n]:
                 self.write(n, final_obs[n][-1], (0, 0, 0, 0))
-        self.age = np.where(new_games, 1, np.minimum(self.age + 1, 4))  # how many frames of the stack are of this game
-        overwritten = np.maximum(self.written - self.length, 0)
-        first = np.where(overwritten > 0, overwritten + 4, 0)
-        self.first.copy_(torch.from_numpy(first), non_blocking=True)
-        self.count.copy_(torch.from_numpy(self.written - 1 - first), non_blocking=True)
+        self.age = np.where(new_games, 1, np.minimum(self.age + 1, 4))
+        self.publish()
 
     def write(self, n, frame, row):
         slot = n * self.length + self.written[n] % self.length
@@ -361,16 +351,20 @@ class FrameReplayBuffer:
         self.rows[slot].copy_(torch.tensor(row, dtype=torch.float32), non_blocking=True)
         self.written[n] += 1
 
+    def publish(self):
+        first = np.where(self.written > self.length, self.written - self.length + 4, 0)  # the stack is still there
+        self.first.copy_(torch.from_numpy(first), non_blocking=True)
+        self.count.copy_(torch.from_numpy(self.written - 1 - first), non_blocking=True)
+
     def sample(self, batch_size):
-        """A minibatch in the form that `unpack` takes, drawn with replacement."""
+        """A minibatch, drawn with replacement, on the training device, in the form that `unpack` takes."""
         env, slot = torch.rand((2, batch_size), dtype=torch.float64, device=self.rows.device)
         env = (env * self.num_envs).long()
-        slot = self.first[env] + (slot * self.count[env]).long()
-        base = env * self.length
-        slot = slot - (self.rows[base + slot % self.length, 3] == 0).long()  # no transition's start: the one before it
-        five = base[:, None] + (slot[:, None] + torch.arange(-3, 2, device=slot.device)) % self.length
-        frames = self.frames.index_select(0, five.flatten()).unflatten(0, five.shape)
-        return frames, self.rows[base + slot % self.length]
+        ring, slot = env * self.length, self.first[env] + (slot * self.count[env]).long()
+        slot = slot - (self.rows[ring + slot % self.length, 3] == 0).long()  # no transition's start: the one before it
+        stack = ring[:, None] + (slot[:, None] + torch.arange(-3, 2, device=slot.device)) % self.length
+        frames = self.frames.index_select(0, stack.flatten()).unflatten(0, stack.shape)
+        return frames.to(self.device), self.rows[stack[:, 3]].to(self.device)
 
     def unpack(self, frames, rows):
         """obs, actions, rewards, next_obs, terminations of a minibatch; frames (batch_size, 5, *frame_shape)."""
@@ -379,14 +373,14 @@ class FrameReplayBuffer:
         return frames[:, :4], actions, rewards, frames[:, 1:], terminations
 
     def state_dict(self):
-        used = slice((self.num_envs - 1) * self.length + min(int(self.written.max()), self.length))
-        frames, rows = (torch.from_numpy(x[used].cpu().numpy()) for x in (self.frames, self.rows))
-        written = self.written.tolist()
-        return dict(length=self.length, num_envs=self.num_envs, written=written, frames=frames, rows=rows)
+        used = len(self.frames) - self.length + min(int(self.written.max()), self.length)
+        frames, rows = (torch.from_numpy(x[:used].cpu().numpy()) for x in (self.frames, self.rows))
+        return dict(sizes=[len(self.frames), self.num_envs], written=self.written.tolist(), frames=frames, rows=rows)
 
     def load_state_dict(self, state):
-        check_same_replay(state, self.length, self.num_envs)
+        check(state["sizes"] == [len(self.rows), self.num_envs], "a resumed run keeps its --buffer-size and --num-envs")
         self.frames[: len(state["frames"])], self.rows[: len(state["rows"])] = state["frames"], state["rows"]
-        newest = [n * self.length + (count - 1) % self.length for n, count in enumerate(state["written"])]
-        waiting = self.rows[newest, 3].cpu().numpy() > 0  # for a frame that never came: the game goes on elsewhere
-        self.written[:] = np.array(state["written"]) - waiting
+        self.written[:] = state["written"]
+        # The games go on without us: the newest observation is the next one of the transition before it, and no more.
+        self.rows[np.arange(self.num_envs) * self.length + (self.written - 1) % self.length, 3] = 0
+        self.publish()

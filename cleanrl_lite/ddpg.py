@@ -281,7 +281,7 @@ def main(args: Args):
         else:
             noise = args.exploration_noise * np.random.standard_normal((args.num_envs, len(scale)))
             actions = (np.tanh(actor(obs)) + noise) * scale + bias
-            actions = np.clip(actions, action_space.low, action_space.high).astype(np.float32)
+            actions = np.clip(actions, action_space.low, action_space.high).astype(action_space.dtype)
 
         # learn, from the steps so far: on a GPU while the environments take the next one
         if global_step > args.learning_starts:

@@ -319,7 +319,7 @@ def main(args: Args):
             mean, log_std = np.split(actor(obs), 2, axis=1)
             std = np.exp(LOG_STD_MIN + (LOG_STD_MAX - LOG_STD_MIN) / 2 * (np.tanh(log_std) + 1))
             actions = np.tanh(mean + std * np.random.standard_normal(std.shape)) * scale + bias
-            actions = np.clip(actions, action_space.low, action_space.high).astype(np.float32)  # but for rounding
+            actions = np.clip(actions, action_space.low, action_space.high).astype(action_space.dtype)  # but for rounding
 
         # learn, from the steps so far: on a GPU while the environments take the next one
         if global_step > args.learning_starts:

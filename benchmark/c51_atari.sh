@@ -3,6 +3,8 @@
 #     benchmark/c51_atari.sh                                          the usual 10M steps of Pong, float32, for a GPU
 #     SEEDS=1 STEPS=1000000 NAME=c51_atari_bf16_1000k FLAGS=--bf16 \
 #         benchmark/c51_atari.sh                                      what two CPU cores allow: fewer steps, bfloat16
+#     SEEDS=1 THREADS=3 NAME=c51_atari_8envs FLAGS="--num-envs 8 --cuda-graph" \
+#         benchmark/c51_atari.sh                                      faster on a GPU: eight environments a step
 # Run directories go to runs/benchmark/; `python -m benchmark.collect` makes the results out of them.
 for seed in ${SEEDS:-1 2 3}; do
     for env in ${ENVS:-PongNoFrameskip-v4}; do

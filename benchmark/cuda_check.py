@@ -1,7 +1,8 @@
 """Runs every script on a GPU in every mode: does it work, does a CUDA graph compute what eager mode computes, how fast?
 
     python benchmark/cuda_check.py check --jobs 12     all scripts x modes, many at a time; fills the compile caches
-    python benchmark/cuda_check.py speed               one run at a time; a table of environment steps per second
+    python benchmark/cuda_check.py speed               one run at a time; environment steps per second
+    python benchmark/cuda_check.py table               results/cuda.json, kept from such a call, as results/cuda.md
 
 `check` also compares the weights after a short run: CUDA graph against eager mode, the same seed. Logs and figures go
 to --out (default runs/cuda). Timings of `check` mean nothing, the runs disturb each other.
@@ -54,6 +55,11 @@ SPEED = [  # script, mode, flags
 ]
 
 
+# LeanRL's README: compiled, with CUDA graphs, on an H100 (one environment, CleanRL's hyperparameters).
+LEANRL = {"sac": 725, "td3": 936, "ppo_continuous": 1774}
+PUBLISHED = ROOT / "benchmark/results/cuda.json"
+
+
 def run(script, mode, flags, out, core=None):
     """One run; returns what it showed."""
     name = f"{script}-{mode}-{abs(hash(flags)) % 1000}"
@@ -84,12 +90,26 @@ def difference(one, other):
     )
 
 
+def table(record):
+    """Markdown of a record of speeds."""
+    lines = ["| script | mode | flags | steps/s | LeanRL, H100 |", "|---|---|---|---:|---:|"]
+    for r in record["rows"]:
+        other = f"{LEANRL[r['script']]:,}" if r["script"] in LEANRL and r["mode"] == "compiled-graph" else ""
+        flags = r["flags"].replace(ATARI, ATARI.split(" --threads")[0]).replace(f"{OFF_POLICY} ", "")
+        lines.append(f"| {r['script']} | {r['mode']} | `{flags}` | {r['sps']:,.0f} | {other} |")
+    made = [record["hardware"], *(" ".join(item) for item in record["versions"].items()), record["commit"]]
+    note = f"Median over the second half of one run each, learning included. `{record['command']}` on {', '.join(made)}"
+    return "\n".join(lines) + f"\n\n{note}; {record['note']}.\n"
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=("check", "speed"))
+    parser.add_argument("what", choices=("check", "speed", "table"))
     parser.add_argument("--jobs", type=int, default=8)
     parser.add_argument("--out", type=Path, default=ROOT / "runs/cuda")
     args = parser.parse_args()
+    if args.what == "table":
+        return PUBLISHED.with_suffix(".md").write_text(table(json.loads(PUBLISHED.read_text())))
     args.out.mkdir(parents=True, exist_ok=True)
     os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
     if args.what == "check":
@@ -114,6 +134,7 @@ def main():
             results.append(run(*job, args.out))
             r = results[-1]
             print(f"{r['script']:15s} {r['mode']:15s} {r.get('sps', r.get('log', ''))} SPS {r['flags']}", flush=True)
+            (args.out / "speed.json").write_text(json.dumps(results, indent=1))  # whatever ends the rest
     (args.out / f"{args.what}.json").write_text(json.dumps(results, indent=1))
 
 

@@ -8,9 +8,11 @@ import re
 
 from mkdocs.exceptions import PluginError
 
-IDENTIFIERS = dict(zip("alpha beta gamma delta epsilon lambda mu pi rho sigma theta".split(), "αβγδελμπρσθ"))
-OPERATORS = dict(zip("cdot leftarrow sim lVert rVert ldots lt gt le ge".split(), "·←~‖‖…<>≤≥"))
-WORDS = "min max mean log exp clip sign arg Var".split()
+IDENTIFIERS = "alpha beta gamma delta epsilon lambda mu phi pi rho sigma tau theta Delta".split()
+IDENTIFIERS = dict(zip(IDENTIFIERS, "αβγδελμφπρστθΔ"))
+OPERATORS = "cdot pm leftarrow sim lVert rVert lfloor rfloor lceil rceil ldots lt gt le ge sum".split()
+OPERATORS = dict(zip(OPERATORS, "·±←~‖‖⌊⌋⌈⌉…<>≤≥∑"))
+WORDS = "min max mean log exp tanh softplus clip sign arg Var".split()
 
 
 def parse(tokens):

@@ -138,7 +138,7 @@ def measure(side, script, env_id, args, iterations, core, cache):
     return result | dict(sps=round(median(sps[len(sps) // 2 :]), 1), iteration_sps=sps) if sps else result
 
 
-def compare(script, env_id, modes, pairs, core, iterations):
+def compare(script, env_id, modes, pairs, core, iterations, with_cold=True):
     """Alternating runs of Stable-Baselines3 and of all `modes`; writes one JSON file per mode."""
     args, load = default_args((ROOT / f"cleanrl_lite/{script}.py").read_text()), os.getloadavg()[0]
     env_id, args = env_id or args["env_id"], args | shortened(script)
@@ -147,7 +147,7 @@ def compare(script, env_id, modes, pairs, core, iterations):
     runs, cold = {side: [] for side in lengths}, {}
     with tempfile.TemporaryDirectory() as caches:
         for mode in modes:
-            if "eager" not in mode:  # a first run with an empty compile cache; the later ones find it filled
+            if with_cold and "eager" not in mode:  # a first run with an empty compile cache; the later ones find it filled
                 cold[mode] = measure(mode, script, env_id, args, 1, core, f"{caches}/{mode}")
         for pair in range(pairs):
             for side, length in lengths.items():
@@ -202,6 +202,7 @@ def main():
     parser.add_argument("--bf16", action="store_true", help="the script with --bf16")
     parser.add_argument("--no-compile", action="store_true", help="the script with --no-compile")
     parser.add_argument("--iterations", type=int, nargs=3, help="of a compiled run, an eager one, Stable-Baselines3")
+    parser.add_argument("--no-cold", action="store_true", help="leave out the runs with an empty compile cache")
     args = parser.parse_args()
     scripts = args.script or list(ITERATIONS)
     if not set(scripts) <= set(ITERATIONS):
@@ -214,7 +215,7 @@ def main():
     if args.env_id or mode != "compiled":
         rows = [(script, args.env_id, [mode]) for script in scripts]
     for script, env_id, modes in rows:
-        compare(script, env_id, modes, args.pairs, args.core, args.iterations)
+        compare(script, env_id, modes, args.pairs, args.core, args.iterations, not args.no_cold)
     records = [json.loads(path.read_text()) for path in sorted((RESULTS / "speed").glob("*.json"))]
     (RESULTS / "speed.md").write_text(table(records))
     print(table(records))

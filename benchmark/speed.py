@@ -147,7 +147,7 @@ def compare(script, env_id, modes, pairs, core, iterations, with_cold=True):
     runs, cold = {side: [] for side in lengths}, {}
     with tempfile.TemporaryDirectory() as caches:
         for mode in modes:
-            if with_cold and "eager" not in mode:  # a first run with an empty compile cache; the later ones find it filled
+            if with_cold and "eager" not in mode:  # the first run has an empty cache
                 cold[mode] = measure(mode, script, env_id, args, 1, core, f"{caches}/{mode}")
         for pair in range(pairs):
             for side, length in lengths.items():

@@ -124,7 +124,7 @@ def project_distribution(next_probs, rewards, terminations, gamma, atoms):
     next_atoms = rewards[:, None] + gamma * (1 - terminations)[:, None] * atoms
     b = (next_atoms - atoms[0]) * (last / (atoms[last] - atoms[0]))  # (batch, n_atoms), in units of the spacing
     b = b.clamp(0, last)
-    lower = b.floor().clamp(max=last - 1)
+    lower = b.nan_to_num().floor().clamp(max=last - 1)  # NaN is no index; the weights, and so the loss, stay NaN
     projected = torch.zeros_like(next_probs)
     projected.scatter_add_(1, lower.long(), next_probs * (lower + 1 - b))
     projected.scatter_add_(1, lower.long() + 1, next_probs * (b - lower))
@@ -153,9 +153,10 @@ def main(args: Args):
     check(all(getattr(args, name) > 0 for name in sizes.split()), f"these must be positive: {sizes.replace(' ', ', ')}")
     check(0 <= args.end_e <= args.start_e <= 1, "0 <= --end-e <= --start-e <= 1 must hold")
     check(0 < args.exploration_fraction <= 1, "--exploration-fraction must be above 0 and at most 1")
-    check(0 <= args.learning_starts < args.total_timesteps, "--learning-starts must be less than --total-timesteps")
-    check(args.total_timesteps % args.num_envs == 0, "--total-timesteps must be a multiple of --num-envs")
     check(args.n_atoms > 1 and args.v_min < args.v_max, "--n-atoms must be above 1 and --v-min below --v-max")
+    check(0 <= args.learning_starts < args.total_timesteps, "0 <= --learning-starts < --total-timesteps must hold")
+    check(0 < args.tau <= 1, "0 < --tau <= 1 must hold")
+    check(args.total_timesteps % args.num_envs == 0, "--total-timesteps must be a multiple of --num-envs")
     device = utils.setup_torch(args)
     check(device.type == "cuda" or not args.cuda_graph, "--cuda-graph needs a GPU")
 
@@ -218,7 +219,7 @@ def main(args: Args):
 
     # === update
     def update(*batch):
-        """A step of Adam on the cross-entropy with the projected distribution, a minibatch of the replay."""
+        """A step of Adam on the cross-entropy with the projected distribution on a minibatch of the replay."""
         obs, actions, rewards, next_obs, terminations = replay.unpack(*batch)
         with torch.no_grad():
             next_probs = agent.logits(agent.target_network, next_obs).softmax(-1)
@@ -276,7 +277,7 @@ def main(args: Args):
                     torch._foreach_lerp_(target_params, params, args.tau)
 
         # step, store
-        new_obs, rewards, terminations, truncations, infos = envs.step(actions)
+        new_obs, rewards, terminations, _, infos = envs.step(actions)
         global_step += args.num_envs
         new_obs = new_obs.astype(np.float32)  # a copy: the environments write into the same array again
         next_obs = new_obs.copy()

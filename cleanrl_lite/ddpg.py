@@ -153,7 +153,8 @@ def main(args: Args):
     sizes = "num_envs batch_size train_frequency gradient_steps policy_frequency eval_episodes learning_rate"
     check(all(getattr(args, name) > 0 for name in sizes.split()), f"these must be positive: {sizes.replace(' ', ', ')}")
     check(args.exploration_noise >= 0, "--exploration-noise must not be negative")
-    check(0 <= args.learning_starts < args.total_timesteps, "--learning-starts must be less than --total-timesteps")
+    check(0 <= args.learning_starts < args.total_timesteps, "0 <= --learning-starts < --total-timesteps must hold")
+    check(0 < args.tau <= 1, "0 < --tau <= 1 must hold")
     check(args.total_timesteps % args.num_envs == 0, "--total-timesteps must be a multiple of --num-envs")
     device = utils.setup_torch(args)
     check(device.type == "cuda" or not args.cuda_graph, "--cuda-graph needs a GPU")
@@ -167,14 +168,13 @@ def main(args: Args):
     check(isinstance(action_space, Box), f"{args.env_id} has actions {action_space}; dqn.py takes Discrete ones")
     real_vectors = len(action_space.shape) == 1 and np.issubdtype(action_space.dtype, np.floating)
     check(real_vectors, f"{args.env_id} has actions {action_space}, not vectors of real numbers")
-    check(
-        action_space.is_bounded(), f"{args.env_id} has unbounded actions {action_space}; ppo_continuous.py takes them"
-    )
+    check(action_space.is_bounded(), f"{args.env_id} has unbounded actions; ppo_continuous.py takes them")
 
     agent = Agent(obs_space.shape[0], action_space, args.bf16).to(device)
     critic_params, actor_params = list(agent.qf1.parameters()), list(agent.actor.parameters())
     adams = dict(critic=adam_state(critic_params), actor=adam_state(actor_params))
-    shapes = obs_space.shape, action_space.shape, (), obs_space.shape, ()  # as replay.unpack returns them
+    # obs, actions, rewards, next_obs, terminations
+    shapes = obs_space.shape, action_space.shape, (), obs_space.shape, ()
     replay = None if args.evaluate else utils.ReplayBuffer(args.buffer_size, args.num_envs, shapes, device)
     check(not (replay and args.cuda_graph) or replay.rows.is_cuda, "--cuda-graph needs a smaller --buffer-size")
     updates = 0
@@ -198,6 +198,7 @@ def main(args: Args):
         updates = checkpoint["updates"]
         replay.load_state_dict(checkpoint["replay"])
         utils.set_rng_state(checkpoint["rng"])
+        envs.action_space.seed(args.seed + global_step)  # a resumed run does not repeat its random actions
         del checkpoint  # or the file behind it stays on the disk when the next one replaces it
 
     if args.track:
@@ -223,7 +224,7 @@ def main(args: Args):
 
     # === update
     def update_critic(*batch):
-        """A step of Adam on the squared error of the Bellman equation (eq. 4 and 5), a minibatch of the replay."""
+        """A step of Adam on the squared error of the Bellman equation (eq. 4 and 5) on a minibatch of the replay."""
         obs, actions, rewards, next_obs, terminations = replay.unpack(*batch)
         with torch.no_grad():
             next_actions = agent.policy(agent.target_actor, next_obs)
@@ -290,7 +291,7 @@ def main(args: Args):
                 metrics |= learners[updates % args.policy_frequency == 0]()
 
         # step, store
-        new_obs, rewards, terminations, truncations, infos = envs.step(actions)
+        new_obs, rewards, terminations, _, infos = envs.step(actions)
         global_step += args.num_envs
         new_obs = new_obs.astype(np.float32)  # a copy: the environments write into the same array again
         next_obs = new_obs.copy()

@@ -128,7 +128,8 @@ def main(args: Args):
     check(all(getattr(args, name) > 0 for name in sizes.split()), f"these must be positive: {sizes.replace(' ', ', ')}")
     check(0 <= args.end_e <= args.start_e <= 1, "0 <= --end-e <= --start-e <= 1 must hold")
     check(0 < args.exploration_fraction <= 1, "--exploration-fraction must be above 0 and at most 1")
-    check(0 <= args.learning_starts < args.total_timesteps, "--learning-starts must be less than --total-timesteps")
+    check(0 <= args.learning_starts < args.total_timesteps, "0 <= --learning-starts < --total-timesteps must hold")
+    check(0 < args.tau <= 1, "0 < --tau <= 1 must hold")
     check(args.total_timesteps % args.num_envs == 0, "--total-timesteps must be a multiple of --num-envs")
     device = utils.setup_torch(args)
     check(device.type == "cuda" or not args.cuda_graph, "--cuda-graph needs a GPU")
@@ -192,7 +193,7 @@ def main(args: Args):
 
     # === update
     def update(*batch):
-        """A step of Adam on the squared error of the Bellman equation (algorithm 1), a minibatch of the replay."""
+        """A step of Adam on the squared error of the Bellman equation (algorithm 1) on a minibatch of the replay."""
         obs, actions, rewards, next_obs, terminations = replay.unpack(*batch)
         with torch.no_grad():
             next_values = agent.target_network(next_obs).max(-1).values
@@ -243,7 +244,7 @@ def main(args: Args):
                     torch._foreach_lerp_(target_params, params, args.tau)
 
         # step, store
-        new_obs, rewards, terminations, truncations, infos = envs.step(actions)
+        new_obs, rewards, terminations, _, infos = envs.step(actions)
         global_step += args.num_envs
         new_obs = new_obs.astype(np.float32)  # a copy: the environments write into the same array again
         next_obs = new_obs.copy()

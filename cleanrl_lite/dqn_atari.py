@@ -146,7 +146,7 @@ class QNetwork(nn.Module):
         self.bf16 = bf16
 
     def forward(self, obs):
-        """The Q-values of `obs`, uint8 (batch, 4, 84, 84)."""
+        """The outputs (batch, outputs) for `obs`, uint8 (batch, 4, 84, 84)."""
         with torch.autocast(obs.device.type, torch.bfloat16, enabled=self.bf16):
             hidden = self.network((obs / 255.0).contiguous(memory_format=torch.channels_last)).float()
         return self.head(hidden)
@@ -191,7 +191,8 @@ def main(args: Args):
     check(all(getattr(args, name) > 0 for name in sizes.split()), f"these must be positive: {sizes.replace(' ', ', ')}")
     check(0 <= args.end_e <= args.start_e <= 1, "0 <= --end-e <= --start-e <= 1 must hold")
     check(0 < args.exploration_fraction <= 1, "--exploration-fraction must be above 0 and at most 1")
-    check(0 <= args.learning_starts < args.total_timesteps, "--learning-starts must be less than --total-timesteps")
+    check(0 <= args.learning_starts < args.total_timesteps, "0 <= --learning-starts < --total-timesteps must hold")
+    check(0 < args.tau <= 1, "0 < --tau <= 1 must hold")
     check(args.learning_starts >= args.num_envs, "--learning-starts must be at least --num-envs")
     check(args.total_timesteps % args.num_envs == 0, "--total-timesteps must be a multiple of --num-envs")
     device = utils.setup_torch(args)
@@ -251,7 +252,7 @@ def main(args: Args):
 
     # === update
     def update(*batch):
-        """A step of Adam on the squared error of the Bellman equation (algorithm 1), a minibatch of the replay."""
+        """A step of Adam on the squared error of the Bellman equation (algorithm 1) on a minibatch of the replay."""
         obs, actions, rewards, next_obs, terminations = replay.unpack(*batch)
         with torch.no_grad():
             next_values = agent.target_network(next_obs).max(-1).values
@@ -283,7 +284,6 @@ def main(args: Args):
     progress, stop = utils.Progress(args.total_timesteps, global_step), utils.stop_signals()
     metrics, log_step, log_time = {}, global_step, time.perf_counter()
     obs, _ = envs.reset(seed=args.seed + global_step)  # a resumed run does not play the same episodes again
-    obs = obs.copy()
     while global_step < args.total_timesteps and not stop:
         # act
         epsilon_steps = args.exploration_fraction * args.total_timesteps
@@ -311,7 +311,7 @@ def main(args: Args):
         ended = infos.get("_final_info", np.zeros(args.num_envs, dtype=bool))  # the game; not with a mere lost life
         rewards = np.sign(rewards)  # clipped, for learning only
         replay.add(obs, actions, rewards, terminations, truncations, ended, infos.get("final_obs"))
-        obs = new_obs.copy()  # the environments write into the same array again
+        obs = new_obs
 
         # log
         finished = global_step >= args.total_timesteps

@@ -188,8 +188,8 @@ def adam_step(params, grads, adam, learning_rate, max_grad_norm, beta1=0.9, beta
 def main(args: Args):
     # === setup
     check, batch_size = utils.check, args.num_envs * args.num_steps
-    sizes = "num_envs num_steps num_minibatches update_epochs eval_episodes learning_rate".split()
-    check(all(getattr(args, name) > 0 for name in sizes), f"these must be positive: {', '.join(sizes)}")
+    sizes = "num_envs num_steps num_minibatches update_epochs eval_episodes learning_rate"
+    check(all(getattr(args, name) > 0 for name in sizes.split()), f"these must be positive: {sizes.replace(' ', ', ')}")
     minibatch_size, remainder = divmod(batch_size, args.num_minibatches)
     check(remainder == 0, f"--num-envs x --num-steps = {batch_size} must be a multiple of --num-minibatches")
     check(minibatch_size > 1 or not args.norm_adv, "minibatches of one sample need --no-norm-adv")
@@ -364,7 +364,7 @@ def main(args: Args):
         losses = {name: torch.stack([m[name] for m in metrics]).mean().item() for name in metrics[0]}
         losses["losses/explained_variance"] = 1 - (returns - values).var() / (returns.var() + 1e-8)
         for name, value in losses.items():
-            check(math.isfinite(value), f"{name} is {value} at step {global_step}; the last checkpoint is an older one")
+            check(math.isfinite(value), f"{name} is {value} at step {global_step}; the last checkpoint is older")
         losses["charts/learning_rate"] = learning_rate.item()
         losses["charts/SPS"] = (global_step - start_step) / (time.perf_counter() - start_time)
         for name, value in losses.items():

@@ -167,7 +167,8 @@ def main(args: Args):
     check = utils.check
     sizes = "num_envs batch_size train_frequency gradient_steps policy_frequency eval_episodes policy_lr q_lr alpha"
     check(all(getattr(args, name) > 0 for name in sizes.split()), f"these must be positive: {sizes.replace(' ', ', ')}")
-    check(0 <= args.learning_starts < args.total_timesteps, "--learning-starts must be less than --total-timesteps")
+    check(0 <= args.learning_starts < args.total_timesteps, "0 <= --learning-starts < --total-timesteps must hold")
+    check(0 < args.tau <= 1, "0 < --tau <= 1 must hold")
     check(args.total_timesteps % args.num_envs == 0, "--total-timesteps must be a multiple of --num-envs")
     device = utils.setup_torch(args)
     check(device.type == "cuda" or not args.cuda_graph, "--cuda-graph needs a GPU")
@@ -181,14 +182,13 @@ def main(args: Args):
     check(isinstance(action_space, Box), f"{args.env_id} has actions {action_space}; dqn.py takes Discrete ones")
     real_vectors = len(action_space.shape) == 1 and np.issubdtype(action_space.dtype, np.floating)
     check(real_vectors, f"{args.env_id} has actions {action_space}, not vectors of real numbers")
-    check(
-        action_space.is_bounded(), f"{args.env_id} has unbounded actions {action_space}; ppo_continuous.py takes them"
-    )
+    check(action_space.is_bounded(), f"{args.env_id} has unbounded actions; ppo_continuous.py takes them")
 
     agent = Agent(obs_space.shape[0], action_space, args.bf16).to(device)
     critic_params, actor_params = [*agent.qf1.parameters(), *agent.qf2.parameters()], list(agent.actor.parameters())
     adams = dict(critic=adam_state(critic_params), actor=adam_state(actor_params), alpha=adam_state([agent.log_alpha]))
-    shapes = obs_space.shape, action_space.shape, (), obs_space.shape, ()  # as replay.unpack returns them
+    # obs, actions, rewards, next_obs, terminations
+    shapes = obs_space.shape, action_space.shape, (), obs_space.shape, ()
     replay = None if args.evaluate else utils.ReplayBuffer(args.buffer_size, args.num_envs, shapes, device)
     check(not (replay and args.cuda_graph) or replay.rows.is_cuda, "--cuda-graph needs a smaller --buffer-size")
     updates = 0
@@ -212,6 +212,7 @@ def main(args: Args):
         updates = checkpoint["updates"]
         replay.load_state_dict(checkpoint["replay"])
         utils.set_rng_state(checkpoint["rng"])
+        envs.action_space.seed(args.seed + global_step)  # a resumed run does not repeat its random actions
         del checkpoint  # or the file behind it stays on the disk when the next one replaces it
 
     if args.track:
@@ -240,7 +241,7 @@ def main(args: Args):
         return agent.log_alpha.detach().exp() if args.autotune else args.alpha
 
     def update_critic(noise, *batch):
-        """A step of Adam on the squared errors of the soft Bellman equation (eq. 5), and a step of the targets (tau), a
+        """A step of Adam on the squared errors of the soft Bellman equation (eq. 5), and a step of the targets, on a
         minibatch of the replay; noise is standard normal (batch_size, action_dim)."""
         obs, actions, rewards, next_obs, terminations = replay.unpack(*batch)
         with torch.no_grad():
@@ -319,7 +320,7 @@ def main(args: Args):
             mean, log_std = np.split(actor(obs), 2, axis=1)
             std = np.exp(LOG_STD_MIN + (LOG_STD_MAX - LOG_STD_MIN) / 2 * (np.tanh(log_std) + 1))
             actions = np.tanh(mean + std * np.random.standard_normal(std.shape)) * scale + bias
-            actions = np.clip(actions, action_space.low, action_space.high).astype(action_space.dtype)  # but for rounding
+            actions = np.clip(actions, action_space.low, action_space.high).astype(action_space.dtype)  # rounding
 
         # learn, from the steps so far: on a GPU while the environments take the next one
         if global_step > args.learning_starts:
@@ -328,7 +329,7 @@ def main(args: Args):
                 metrics |= learners[updates % args.policy_frequency == 0]()
 
         # step, store
-        new_obs, rewards, terminations, truncations, infos = envs.step(actions)
+        new_obs, rewards, terminations, _, infos = envs.step(actions)
         global_step += args.num_envs
         new_obs = new_obs.astype(np.float32)  # a copy: the environments write into the same array again
         next_obs = new_obs.copy()

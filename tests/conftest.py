@@ -10,6 +10,7 @@ from tests import helpers
 
 def pytest_configure(config):
     config.addinivalue_line("markers", "slow: takes more than 20 s; deselect with -m 'not slow'")
+    config.addinivalue_line("markers", "full: takes minutes, not part of `make test`; select with -m full")
 
 
 @pytest.fixture(autouse=True)
@@ -33,4 +34,34 @@ def script(request):
 @pytest.fixture(params=helpers.MLP_SCRIPTS)
 def mlp_script(request):
     """The name of each script that takes vector observations."""
+    return request.param
+
+
+@pytest.fixture(params=helpers.ROLLOUT_SCRIPTS)
+def rollout_script(request):
+    """The name of each script that learns from rollouts."""
+    return request.param
+
+
+@pytest.fixture(params=[name for name in helpers.ROLLOUT_SCRIPTS if name in helpers.MLP_SCRIPTS])
+def rollout_mlp_script(request):
+    """The name of each of these that takes vector observations."""
+    return request.param
+
+
+@pytest.fixture(params=helpers.OFF_POLICY_SCRIPTS)
+def off_policy_script(request):
+    """The name of each script that learns from a replay buffer."""
+    return request.param
+
+
+@pytest.fixture(params=[name for name in helpers.OFF_POLICY_SCRIPTS if name in helpers.MLP_SCRIPTS])
+def off_policy_mlp_script(request):
+    """The name of each of these that takes vector observations."""
+    return request.param
+
+
+@pytest.fixture(params=helpers.ATARI_SCRIPTS)
+def atari_script(request):
+    """The name of each script for Atari games."""
     return request.param

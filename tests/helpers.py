@@ -16,18 +16,75 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 ROOT = Path(__file__).resolve().parent.parent
 SOURCE = ROOT / "cleanrl_lite"
 SCRIPTS = sorted(path.stem for path in SOURCE.glob("*.py") if path.stem not in ("utils", "__init__"))
+PARENT = dict(ppo_continuous="ppo", ppo_atari="ppo", dqn_atari="dqn", c51="dqn", c51_atari="c51", td3="ddpg", sac="td3")
+
+
+def family(script):
+    """The script that it descends from: ppo, dqn or ddpg."""
+    return family(PARENT[script]) if script in PARENT else script
+
+
+FAMILIES = {root: [name for name in SCRIPTS if family(name) == root] for root in map(family, SCRIPTS)}
 MLP_SCRIPTS = [name for name in SCRIPTS if not name.endswith("_atari")]
+ATARI_SCRIPTS = [name for name in SCRIPTS if name.endswith("_atari")]
+CONTINUOUS_SCRIPTS = ["ppo_continuous", *FAMILIES["ddpg"]]
+ROLLOUT_SCRIPTS = FAMILIES["ppo"]  # they learn from rollouts, the others from a replay buffer
+OFF_POLICY_SCRIPTS = FAMILIES["dqn"] + FAMILIES["ddpg"]
 
 # Small runs: a few rollouts, seconds. A test overrides what it is about.
+DQN = dict(learning_starts=64, train_frequency=4, batch_size=16, target_network_frequency=50)
+DDPG = dict(learning_starts=128, train_frequency=2, batch_size=16)
+MLP = dict(num_envs=2, buffer_size=300, total_timesteps=512)
+ATARI = dict(env_id="BreakoutNoFrameskip-v4", num_envs=2, threads=1)
+FRAMES = dict(buffer_size=100, learning_starts=16, train_frequency=8, batch_size=8, target_network_frequency=40)
 SMALL = dict(
     ppo=dict(env_id="CartPole-v1", num_envs=4, num_steps=32, total_timesteps=512),
     ppo_continuous=dict(
         env_id="InvertedPendulum-v4", num_envs=2, num_steps=64, total_timesteps=512, num_minibatches=4, update_epochs=2
     ),
-    ppo_atari=dict(
-        env_id="BreakoutNoFrameskip-v4", num_envs=2, num_steps=8, total_timesteps=64, num_minibatches=2, threads=1
-    ),
+    ppo_atari=dict(**ATARI, num_steps=8, total_timesteps=64, num_minibatches=2),
+    dqn=dict(**MLP, **DQN, env_id="CartPole-v1"),
+    c51=dict(**MLP, **DQN, env_id="CartPole-v1", n_atoms=11),
+    dqn_atari=dict(**ATARI, **FRAMES, total_timesteps=192),
+    c51_atari=dict(**ATARI, **FRAMES, total_timesteps=192),
+    ddpg=dict(**MLP, **DDPG, env_id="InvertedPendulum-v4"),
+    td3=dict(**MLP, **DDPG, env_id="InvertedPendulum-v4"),
+    sac=dict(**MLP, **DDPG, env_id="InvertedPendulum-v4"),
 )
+LOSSES = dict(  # what each script logs of its updates
+    ppo="policy_loss value_loss entropy approx_kl old_approx_kl clipfrac explained_variance grad_norm",
+    dqn="td_loss q_values",
+    c51="loss q_values",
+    ddpg="qf1_loss qf1_values actor_loss",
+    td3="qf1_loss qf1_values qf2_loss qf2_values qf_loss actor_loss",
+    sac="qf1_loss qf1_values qf2_loss qf2_values qf_loss actor_loss alpha alpha_loss entropy",
+)
+CHARTS = dict(ppo="SPS learning_rate", dqn="SPS epsilon", ddpg="SPS")
+
+
+def tags(script):
+    """The tags that the script writes at every log, apart from those of episodes and evaluations."""
+    losses = LOSSES[script if script in LOSSES else PARENT[script]].split()
+    return {f"losses/{name}" for name in losses} | {f"charts/{name}" for name in CHARTS[family(script)].split()}
+
+
+def log_steps(script, args):
+    """The steps at which a whole run logs its losses."""
+    if script in ROLLOUT_SCRIPTS:
+        batch = args.num_envs * args.num_steps
+        return [min(step, args.total_timesteps) for step in range(batch, args.total_timesteps + batch, batch)]
+    logs = [s for s in range(args.num_envs, args.total_timesteps + 1, args.num_envs) if s % 100 < args.num_envs]
+    return [s for s in sorted({*logs, args.total_timesteps}) if s - args.num_envs > args.learning_starts]
+
+
+def adams(state):
+    """{name: Adam's state} of a checkpoint."""
+    return state.get("adams") or dict(all=state["adam"])
+
+
+def rollout_only(script, **flags):
+    """These flags where the script has them: sizes of a rollout."""
+    return flags if script in ROLLOUT_SCRIPTS else {}
 
 
 def module(script):
@@ -95,6 +152,13 @@ def command_line(script, words):
         if imported:  # not the whole of sys.modules: importing ale_py a second time aborts the process
             sys.modules[f"cleanrl_lite.{script}"] = imported
     return 0
+
+
+def train_defaults(script, runs_dir, **overrides):
+    """An eager run in this process with the script's own defaults; returns its directory."""
+    args = module(script).Args(**{**dict(compile=False, cuda=False, runs_dir=str(runs_dir)), **overrides})
+    module(script).main(args)
+    return only_run(runs_dir)
 
 
 def environment(**extra):

@@ -8,6 +8,7 @@ import numpy as np
 from gymnasium.spaces import Box, Dict, Discrete, Sequence, Tuple
 
 ACTIONS = []  # what Probe environments of this process were given, where a test asks for it
+TRANSITIONS = []  # the same for Logged
 
 
 class Probe(gym.Env):
@@ -166,6 +167,27 @@ class Scripted(Probe):
         return obs, float(self.np_random.normal()), over and self.episode % 2 == 0, over and self.episode % 2 == 1, {}
 
 
+class Logged(Scripted):
+    """Scripted, with actions of another kind: three, or a box with uneven bounds. Actions are kept in ACTIONS, whole
+    transitions (environment, obs, action, reward, next_obs, terminated) in TRANSITIONS."""
+
+    def __init__(self, continuous=False, render_mode=None):
+        self.render_mode = render_mode
+        self.action_space = Box(Corner.low, Corner.high) if continuous else Discrete(3)
+
+    def reset(self, seed=None, options=None):
+        self.obs, info = super().reset(seed=seed)
+        return self.obs.copy(), info
+
+    def step(self, action):
+        assert self.action_space.contains(action), f"{action} is out of bounds"
+        obs, reward, terminated, truncated, info = super().step(action)
+        ACTIONS.append(np.array(action))
+        TRANSITIONS.append((self, self.obs, np.array(action), reward, obs.copy(), terminated))
+        self.obs = obs
+        return obs.copy(), reward, terminated, truncated, info
+
+
 class Blowup(Constant):
     """The reward is not a number from the 300th step on."""
 
@@ -175,6 +197,27 @@ class Blowup(Constant):
         self.steps += 1
         obs, reward, *rest = super().step(action)
         return obs, float("nan") if self.steps > 300 else reward, *rest
+
+
+class Unbounded(Constant):
+    """Actions without bounds."""
+
+    def __init__(self, render_mode=None):
+        self.action_space, self.render_mode = Box(-np.inf, np.inf, (2,), np.float32), render_mode
+
+
+class Double(Constant):
+    """Actions in double precision; refuses what is out of bounds."""
+
+    def __init__(self, render_mode=None):
+        self.action_space, self.render_mode = (
+            Box(np.array([-0.1, 0.2]), np.array([0.1, 0.7]), dtype=np.float64),
+            render_mode,
+        )
+
+    def step(self, action):
+        assert self.action_space.contains(action), f"{action} is out of bounds"
+        return super().step(action)
 
 
 class Plain(Constant):
@@ -195,6 +238,7 @@ BOTH = dict(
     ProbeTerminated=Terminated,
     ProbeCountdown=Countdown,
     ProbeScripted=Scripted,
+    ProbeLogged=Logged,
     ProbeBlowup=Blowup,
 )
 for name, cls in BOTH.items():
@@ -206,11 +250,12 @@ for kind in ("dict", "tuple", "discrete", "bytes", "sequence", "image"):
         if f"Probe{kind.title()}Obs{ending}-v0" not in gym.registry:
             kwargs = dict(kind=kind, continuous=continuous)
             gym.register(f"Probe{kind.title()}Obs{ending}-v0", Structured, kwargs=kwargs)
-for name, cls in dict(ProbeCorner=Corner, ProbePlain=Plain).items():
+for name, cls in dict(ProbeCorner=Corner, ProbePlain=Plain, ProbeUnbounded=Unbounded, ProbeDouble=Double).items():
     if f"{name}-v0" not in gym.registry:
         gym.register(f"{name}-v0", cls)
 
 
 def probe(name, script):
     """The id of a probe that exists for both kinds of action, as the script wants it."""
-    return f"tests.probe_envs:Probe{name}{'Box' if script == 'ppo_continuous' else 'Discrete'}-v0"
+    continuous = script in ("ppo_continuous", "ddpg", "td3", "sac")
+    return f"tests.probe_envs:Probe{name}{'Box' if continuous else 'Discrete'}-v0"

@@ -1,4 +1,8 @@
-"""ppo_atari.Games, the C++ environments of training, against gymnasium's, those of evaluation and video."""
+"""Games, the C++ environments of training, against gymnasium's, those of evaluation and video.
+
+The text of Games, PressFire and make_env is the same in every Atari script (test_consistency): what is slow is checked
+in ppo_atari alone.
+"""
 
 import copy
 
@@ -9,14 +13,14 @@ import pytest
 import torch
 from gymnasium.vector import AutoresetMode
 
-from cleanrl_lite import ppo_atari
+from cleanrl_lite import ppo_atari, utils
 from tests import helpers
 
 gym.register_envs(ale_py)
 
 
-def games(num_envs=1, env_id="BreakoutNoFrameskip-v4", **settings):
-    return ppo_atari.Games(num_envs, **{**ppo_atari.game_settings(env_id), "num_threads": 1, **settings})
+def games(num_envs=1, env_id="BreakoutNoFrameskip-v4", script=ppo_atari, **settings):
+    return script.Games(num_envs, **{**script.game_settings(env_id), "num_threads": 1, **settings})
 
 
 def bare_games(monkeypatch, **settings):
@@ -31,28 +35,33 @@ def bare_games(monkeypatch, **settings):
         return games(**settings)
 
 
-def bare_evaluation_env(monkeypatch, env_id):
+def bare_evaluation_env(monkeypatch, env_id, script=ppo_atari):
     original = gym.wrappers.AtariPreprocessing
     with monkeypatch.context() as patch:
         patch.setattr(gym.wrappers, "AtariPreprocessing", lambda env, noop_max: original(env, noop_max=0))
-        patch.setattr(ppo_atari, "PressFire", LostLifeFire)
-        return ppo_atari.make_env(helpers.small_args("ppo_atari", "unused", env_id=env_id))
+        patch.setattr(script, "PressFire", without_press_at_the_start(script.PressFire))
+        return script.make_env(helpers.small_args("ppo_atari", "unused", env_id=env_id))
 
 
-class LostLifeFire(ppo_atari.PressFire):
-    """PressFire without the press at the start."""
+def without_press_at_the_start(PressFire):
+    class LostLifeFire(PressFire):
+        def reset(self, **kwargs):
+            obs, info = gym.Wrapper.reset(self, **kwargs)
+            self.lives, self.lost_life = info["lives"], False
+            return obs, info
 
-    def reset(self, **kwargs):
-        obs, info = gym.Wrapper.reset(self, **kwargs)
-        self.lives, self.lost_life = info["lives"], False
-        return obs, info
+    return LostLifeFire
 
 
-@pytest.mark.parametrize("game", ["Breakout", "Pong", "SpaceInvaders", "Freeway"])
-def test_same_observations(game, monkeypatch):
+ALL_GAMES = [("ppo_atari", game) for game in ("Breakout", "Pong", "SpaceInvaders", "Freeway")]
+
+
+@pytest.mark.parametrize("script, game", [*ALL_GAMES, ("dqn_atari", "Breakout"), ("c51_atari", "Breakout")])
+def test_same_observations(script, game, monkeypatch):
     """Training's and evaluation's environment: the same observations, rewards and lost lives for the same actions."""
-    env_id = f"{game}NoFrameskip-v4"
-    trains, evaluates = bare_games(monkeypatch, env_id=env_id), bare_evaluation_env(monkeypatch, env_id)
+    env_id, script = f"{game}NoFrameskip-v4", helpers.module(script)
+    trains = bare_games(monkeypatch, env_id=env_id, script=script)
+    evaluates = bare_evaluation_env(monkeypatch, env_id, script)
     assert trains.single_action_space == evaluates.action_space
     assert trains.single_observation_space.shape == evaluates.observation_space.shape == (4, 84, 84)
     assert evaluates.observation_space.dtype == np.uint8
@@ -138,18 +147,20 @@ def test_rewards_are_unclipped_in_the_log_and_clipped_for_learning(monkeypatch, 
     np.testing.assert_array_equal(rollouts[0][0], np.sign(seen))
 
 
-def test_whole_games_are_logged(monkeypatch, tmp_path):
+def test_whole_games_are_logged(atari_script, monkeypatch, tmp_path):
     """charts/episodic_return is the sum of the raw rewards of a whole game, at the step at which it ended."""
-    seen, step = [], ppo_atari.Games.step
+    Games = helpers.module(atari_script).Games
+    seen, step = [], Games.step
 
     def spy_step(self, actions):
         result = step(self, actions)
         seen.append((result[1].copy(), result[4].get("_final_info", np.zeros(2, dtype=bool)).copy()))
         return result
 
-    monkeypatch.setattr(ppo_atari.Games, "step", spy_step)
-    shorten(monkeypatch, frames=120)
-    run_dir, _ = helpers.train("ppo_atari", tmp_path, num_steps=64, total_timesteps=256, update_epochs=1)
+    monkeypatch.setattr(Games, "step", spy_step)
+    shorten(monkeypatch, frames=120, script=helpers.module(atari_script))
+    sizes = helpers.rollout_only(atari_script, num_steps=64, update_epochs=1)
+    run_dir, _ = helpers.train(atari_script, tmp_path, total_timesteps=256, **sizes)
     expected, running = [], np.zeros(2)
     for t, (rewards, over) in enumerate(seen, 1):
         running += rewards
@@ -193,12 +204,13 @@ def test_no_fire_button():
     "env_id, sticky, actions",
     [("BreakoutNoFrameskip-v4", 0.0, 4), ("ALE/Breakout-v5", 0.25, 4), ("ALE/Pong-v5", 0.25, 6)],
 )
-def test_ids_mean_what_they_mean(env_id, sticky, actions):
-    settings = ppo_atari.game_settings(env_id)
+def test_ids_mean_what_they_mean(atari_script, env_id, sticky, actions):
+    script = helpers.module(atari_script)
+    settings = script.game_settings(env_id)
     assert settings["repeat_action_probability"] == sticky
-    env = ppo_atari.make_env(helpers.small_args("ppo_atari", "unused", env_id=env_id))
+    env = script.make_env(helpers.small_args(atari_script, "unused", env_id=env_id))
     assert env.unwrapped.ale.getFloat("repeat_action_probability") == pytest.approx(sticky)
-    assert env.action_space.n == games(1, env_id).single_action_space.n == actions
+    assert env.action_space.n == games(1, env_id, script).single_action_space.n == actions
 
 
 def test_sticky_actions_are_random_per_environment():
@@ -213,10 +225,50 @@ def test_sticky_actions_are_random_per_environment():
         assert np.array_equal(obs[0], obs[1]) == same
 
 
-def shorten(monkeypatch, frames):
+def shorten(monkeypatch, frames, script=ppo_atari):
     """Games of at most so many frames."""
-    settings = ppo_atari.game_settings
-    monkeypatch.setattr(ppo_atari, "game_settings", lambda i: settings(i) | dict(max_num_frames_per_episode=frames))
+    settings = script.game_settings
+    monkeypatch.setattr(script, "game_settings", lambda i: settings(i) | dict(max_num_frames_per_episode=frames))
+
+
+@pytest.mark.parametrize("script", ["dqn_atari", "c51_atari"])
+def test_what_the_replay_buffer_gets(script, monkeypatch, tmp_path):
+    """What the agent saw and did, the sign of the reward, lost lives as terminations, and where a new game begins."""
+    steps, adds = [], []
+    Games, step, add = helpers.module(script).Games, helpers.module(script).Games.step, utils.FrameReplayBuffer.add
+
+    def spy_step(self, actions):
+        seen = self.env_obs.copy() if hasattr(self, "env_obs") else None
+        result = step(self, actions)
+        self.env_obs = result[0]
+        steps.append(copy.deepcopy((seen, actions, *result)))
+        return result
+
+    def spy_add(self, *parts):
+        adds.append(copy.deepcopy(parts))
+        add(self, *parts)
+
+    monkeypatch.setattr(Games, "step", spy_step)
+    monkeypatch.setattr(utils.FrameReplayBuffer, "add", spy_add)
+    shorten(monkeypatch, frames=1400, script=helpers.module(script))
+    flags = dict(env_id="SpaceInvadersNoFrameskip-v4", total_timesteps=1600, learning_starts=1598, end_e=1.0)
+    helpers.train(script, tmp_path, **flags)
+    raw = np.array([rewards for _, _, _, rewards, *_ in steps])
+    assert raw.max() > 1 and len(adds) == len(steps) == 800
+    ends = truncated = lost = 0
+    for (seen, actions, _, rewards, terminations, truncations, infos), stored in zip(steps, adds):
+        obs, stored_actions, stored_rewards, stored_terminations, stored_truncations, new_games, final_obs = stored
+        assert seen is None or np.array_equal(obs, seen)
+        np.testing.assert_array_equal(stored_actions, actions)
+        np.testing.assert_array_equal(stored_rewards, np.sign(rewards))
+        np.testing.assert_array_equal(stored_terminations, terminations)
+        np.testing.assert_array_equal(stored_truncations, truncations)
+        np.testing.assert_array_equal(new_games, infos.get("_final_info", np.zeros(2, dtype=bool)))
+        for n in np.flatnonzero(truncations):
+            np.testing.assert_array_equal(final_obs[n], infos["final_obs"][n])
+        ends, truncated = ends + new_games.sum(), truncated + truncations.sum()
+        lost += (terminations & ~new_games).sum()
+    assert ends >= truncated >= 4 and lost >= 1
 
 
 def test_final_observation_of_a_truncated_game(monkeypatch):
@@ -310,3 +362,34 @@ def test_bfloat16_is_close(tmp_path):
     assert not torch.equal(rough_value, value)
     run_dir, _ = helpers.train("ppo_atari", tmp_path, bf16=True)
     assert all(tensor.dtype == torch.float32 for tensor in helpers.load(run_dir)["agent"].values())
+
+
+@pytest.mark.parametrize("script", ["dqn_atari", "c51_atari"])
+def test_bfloat16_is_close_off_policy(script, tmp_path):
+    network, rough = (helpers.module(script).QNetwork(5, bf16) for bf16 in (False, True))
+    rough.load_state_dict(network.state_dict())
+    obs = torch.randint(256, (8, 4, 84, 84), dtype=torch.uint8)
+    with torch.no_grad():
+        exact, close = network(obs), rough(obs)
+    assert close.dtype == torch.float32 and not torch.equal(exact, close)
+    torch.testing.assert_close(close, exact, rtol=0.05, atol=0.01)
+    run_dir, _ = helpers.train(script, tmp_path, bf16=True)
+    assert all(tensor.dtype == torch.float32 for tensor in helpers.load(run_dir)["agent"].values())
+
+
+@pytest.mark.parametrize("script", helpers.ATARI_SCRIPTS)
+def test_networks_compute_in_channels_last(script, monkeypatch, tmp_path):
+    """The form in which the convolutions are fastest, after a resumed run's load too."""
+    agents, Agent = [], helpers.module(script).Agent
+
+    class SpiedAgent(Agent):
+        def __init__(self, *sizes):
+            super().__init__(*sizes)
+            agents.append(self)
+
+    monkeypatch.setattr(helpers.module(script), "Agent", SpiedAgent)
+    run_dir, _ = helpers.train(script, tmp_path)
+    helpers.main(script, helpers.small_args(script, tmp_path, resume=str(run_dir)))
+    for agent in agents:
+        weights = [param for param in agent.parameters() if param.dim() == 4]
+        assert weights and all(weight.is_contiguous(memory_format=torch.channels_last) for weight in weights)

@@ -15,7 +15,9 @@ import torch
 from tests import helpers
 from tests.probe_envs import probe
 
-OTHER = dict(ppo="ppo_continuous", ppo_continuous="ppo", ppo_atari="ppo")
+OTHER = dict(ppo="ppo_continuous", ppo_continuous="ppo", ppo_atari="ppo", dqn="c51", c51="dqn", dqn_atari="dqn")
+OTHER |= dict(c51_atari="c51", ddpg="td3", td3="ddpg", sac="td3")
+LOGGED = "charts/SPS"  # with every log of losses
 
 
 def check_run_dir(run_dir, script):
@@ -26,9 +28,8 @@ def check_run_dir(run_dir, script):
     record = helpers.read_json(run_dir / "eval.json")
     assert {"env_id", "mean", "std", "episodes", "returns", "date", "commit", "args"} <= set(record)
     logged = helpers.scalars(run_dir)
-    tags = "policy_loss value_loss entropy approx_kl old_approx_kl clipfrac explained_variance grad_norm".split()
-    assert {f"losses/{tag}" for tag in tags} <= set(logged)
-    assert {"charts/SPS", "charts/learning_rate", "eval/episodic_return"} <= set(logged)
+    episodes = {"charts/episodic_return", "charts/episodic_length"}  # where one has ended
+    assert set(logged) - episodes == helpers.tags(script) | {"eval/episodic_return", "eval/episodic_length"}
     return helpers.load(run_dir)["global_step"]
 
 
@@ -76,15 +77,33 @@ def test_ways_to_start(script, way, tmp_path):
         ("ppo_continuous", "MountainCarContinuous-v0"),
         ("ppo_atari", "PongNoFrameskip-v4"),
         ("ppo_atari", "ALE/Breakout-v5"),
+        ("dqn", "CartPole-v1"),
+        ("dqn", "MountainCar-v0"),
+        ("dqn", "FrozenLake-v1"),
+        ("c51", "CartPole-v1"),
+        ("c51", "MountainCar-v0"),
+        ("c51", "FrozenLake-v1"),
+        ("ddpg", "Pendulum-v1"),
+        ("ddpg", "Hopper-v4"),
+        ("td3", "Pendulum-v1"),
+        ("td3", "Hopper-v4"),
+        ("sac", "Pendulum-v1"),
+        ("sac", "Hopper-v4"),
+        ("dqn_atari", "PongNoFrameskip-v4"),
+        ("dqn_atari", "ALE/Breakout-v5"),
+        ("c51_atari", "PongNoFrameskip-v4"),
+        ("c51_atari", "ALE/Breakout-v5"),
     ],
 )
 def test_environments(script, env_id, tmp_path):
-    flags = dict(env_id=env_id) if script == "ppo_atari" else dict(env_id=env_id, num_envs=2, total_timesteps=2048)
+    flags = dict(env_id=env_id)
+    if script in helpers.MLP_SCRIPTS:
+        flags |= dict(num_envs=2, total_timesteps=2048 if script in helpers.ROLLOUT_SCRIPTS else 512)
     assert helpers.command_line(script, helpers.small_flags(script, tmp_path, **flags)) == 0
     run_dir = helpers.only_run(tmp_path)
     assert run_dir.name.startswith(env_id.replace("/", "-"))
     assert check_run_dir(run_dir, script) > 0
-    assert script == "ppo_atari" or len(helpers.scalars(run_dir)["charts/episodic_return"]) > 0
+    assert script in helpers.ATARI_SCRIPTS or len(helpers.scalars(run_dir)["charts/episodic_return"]) > 0
 
 
 @pytest.mark.parametrize("kind", ["Dict", "Tuple", "Discrete", "Bytes"])
@@ -100,9 +119,8 @@ def test_environment_without_render_mode(tmp_path):
 
 
 def test_async_envs(mlp_script, tmp_path):
-    flags = helpers.small_flags(
-        mlp_script, tmp_path, num_envs=3, async_envs=True, total_timesteps=600, num_minibatches=2
-    )
+    sizes = dict(num_envs=3, total_timesteps=600) | helpers.rollout_only(mlp_script, num_minibatches=2)
+    flags = helpers.small_flags(mlp_script, tmp_path, async_envs=True, **sizes)
     done = helpers.run([sys.executable, "-m", f"cleanrl_lite.{mlp_script}", *flags], cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert check_run_dir(helpers.only_run(tmp_path), mlp_script) == 600
@@ -110,7 +128,8 @@ def test_async_envs(mlp_script, tmp_path):
 
 def test_evaluate(script, capsys, tmp_path):
     """--evaluate plays, writes its own file, and takes the run's environment and arguments from the checkpoint."""
-    env_id = dict(ppo="Acrobot-v1", ppo_continuous="Pendulum-v1", ppo_atari="ALE/Breakout-v5")[script]
+    env_id = "ALE/Breakout-v5" if script in helpers.ATARI_SCRIPTS else "Acrobot-v1"
+    env_id = "Pendulum-v1" if script in helpers.CONTINUOUS_SCRIPTS else env_id
     run_dir, _ = helpers.train(script, tmp_path, env_id=env_id)
     before = {path.name for path in run_dir.iterdir()}
     capsys.readouterr()
@@ -119,6 +138,19 @@ def test_evaluate(script, capsys, tmp_path):
     (new,) = {path.name for path in run_dir.iterdir()} - before
     record = helpers.read_json(run_dir / new)
     assert re.fullmatch(r"eval_\d+\.json", new) and record["episodes"] == 2 and record["env_id"] == env_id
+
+
+def test_evaluate_needs_no_replay_buffer(trained, capsys, tmp_path):
+    """A run with a buffer that filled its machine's memory can be evaluated on a smaller one."""
+    copy = shutil.copytree(trained("dqn"), tmp_path / "copy")
+    assert helpers.command_line("dqn", ["--evaluate", copy, "--buffer-size", 10**12]) == 0
+    assert "evaluation at step 512" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("script", helpers.FAMILIES["ddpg"])
+def test_actions_in_double_precision(script, tmp_path):
+    flags = helpers.small_flags(script, tmp_path, env_id="tests.probe_envs:ProbeDouble-v0")
+    assert helpers.command_line(script, flags) == 0
 
 
 def can_render(script):
@@ -161,6 +193,11 @@ def start(script, tmp_path, **overrides):
         ("ppo", signal.SIGINT, 130),
         ("ppo_continuous", signal.SIGTERM, 143),
         ("ppo_atari", signal.SIGINT, 130),
+        ("dqn", signal.SIGTERM, 143),
+        ("c51", signal.SIGINT, 130),
+        ("ddpg", signal.SIGTERM, 143),
+        ("sac", signal.SIGINT, 130),
+        ("dqn_atari", signal.SIGTERM, 143),
     ],
 )
 def test_signals_save_and_end(script, number, status, tmp_path):
@@ -170,16 +207,21 @@ def test_signals_save_and_end(script, number, status, tmp_path):
     assert process.returncode == status, errors
     assert "Traceback" not in errors
     state = helpers.load(run_dir)
-    assert state["global_step"] == helpers.scalars(run_dir)["losses/value_loss"][-1][0]  # nothing was lost
+    assert state["global_step"] == helpers.scalars(run_dir)[LOGGED][-1][0]  # nothing was lost
     assert not (run_dir / "eval.json").exists()
-    args = helpers.small_args(script, tmp_path)
-    total = state["global_step"] + args.num_envs * args.num_steps
+    total = state["global_step"] + one_log(script)
     assert helpers.command_line(script, ["--resume", run_dir, "--total-timesteps", total]) == 0
     assert check_events(run_dir, total)
 
 
+def one_log(script):
+    """The environment steps of a rollout, or from one log to the next."""
+    args = helpers.small_args(script, "unused")
+    return args.num_envs * args.num_steps if script in helpers.ROLLOUT_SCRIPTS else 100
+
+
 def check_events(run_dir, total):
-    steps = [step for step, _ in helpers.scalars(run_dir)["losses/value_loss"]]
+    steps = [step for step, _ in helpers.scalars(run_dir)[LOGGED]]
     return steps == sorted(set(steps)) and steps[-1] == total == helpers.load(run_dir)["global_step"]
 
 
@@ -190,20 +232,22 @@ def test_ctrl_c_with_worker_processes(tmp_path):
     _, errors = process.communicate(timeout=60)
     assert process.returncode == 130, errors
     assert "Traceback" not in errors
-    assert helpers.load(run_dir)["global_step"] == helpers.scalars(run_dir)["losses/value_loss"][-1][0]
+    assert helpers.load(run_dir)["global_step"] == helpers.scalars(run_dir)[LOGGED][-1][0]
 
 
-def test_killed_run_resumes(tmp_path):
+@pytest.mark.parametrize("script", ["ppo", "dqn", "td3"])
+def test_killed_run_resumes(script, tmp_path):
     """SIGKILL at any moment: the checkpoint is whole, and the x axis has no step twice after resuming."""
-    process, run_dir = start("ppo", tmp_path)
+    process, run_dir = start(script, tmp_path)
     process.kill()
     process.communicate()
-    total = helpers.load(run_dir)["global_step"] + 128
-    assert helpers.command_line("ppo", ["--resume", run_dir, "--total-timesteps", total]) == 0
+    total = helpers.load(run_dir)["global_step"] + one_log(script)
+    assert helpers.command_line(script, ["--resume", run_dir, "--total-timesteps", total]) == 0
     assert check_events(run_dir, total)
 
 
-def test_signal_during_an_evaluation(monkeypatch, tmp_path):
+@pytest.mark.parametrize("script, every, step", [("ppo", 1, 128), ("dqn", 150, 150), ("sac", 150, 150)])
+def test_signal_during_an_evaluation(script, every, step, monkeypatch, tmp_path):
     """A stop that arrives while an intermediate evaluation plays saves the steps made since the last checkpoint too."""
     from cleanrl_lite import utils
 
@@ -215,10 +259,10 @@ def test_signal_during_an_evaluation(monkeypatch, tmp_path):
 
     monkeypatch.setattr(utils, "evaluate", evaluate)
     with pytest.raises(SystemExit) as end:
-        helpers.train("ppo", tmp_path, eval_every=1)
+        helpers.train(script, tmp_path, eval_every=every)
     assert end.value.code == 143
     run_dir = helpers.only_run(tmp_path)
-    assert helpers.load(run_dir)["global_step"] == helpers.scalars(run_dir)["losses/value_loss"][-1][0]
+    assert helpers.load(run_dir)["global_step"] == helpers.scalars(run_dir)[LOGGED][-1][0] == step
 
 
 # --- bad input: (script, flags, what the line says)
@@ -253,6 +297,73 @@ BAD = {
     "no checkpoint": ("ppo", dict(resume="/nowhere/at/all"), r"no checkpoint at /nowhere/at/all"),
     "nothing to evaluate": ("ppo_atari", dict(evaluate="/nowhere/at/all"), r"no checkpoint at /nowhere/at/all"),
 }
+for name in ("dqn", "c51"):
+    image = "tests.probe_envs:ProbeImageObsDiscrete-v0"
+    BAD |= {
+        f"continuous actions, {name}": (name, dict(env_id="Pendulum-v1"), r"Pendulum-v1.*ddpg\.py"),
+        f"images, {name}": (name, dict(env_id=image), rf"observations.*{name}_atari\.py"),
+    }
+for name in helpers.FAMILIES["ddpg"]:
+    box = "tests.probe_envs:Probe{}Box-v0"
+    BAD |= {
+        f"discrete actions, {name}": (name, dict(env_id="CartPole-v1"), r"CartPole-v1.*dqn\.py"),
+        f"images, {name}": (name, dict(env_id=box.format("ImageObs")), rf"observations.*{name}\.py takes vectors"),
+        f"sequences, {name}": (name, dict(env_id=box.format("SequenceObs")), r"observations"),
+        f"unbounded actions, {name}": (
+            name,
+            dict(env_id="tests.probe_envs:ProbeUnbounded-v0"),
+            r"unbounded.*ppo_continuous\.py",
+        ),
+        f"no gradient step of the actor, {name}": (name, dict(policy_frequency=0), r"positive: .*policy_frequency"),
+    }
+for name in ("dqn_atari", "c51_atari"):
+    vectors = name.removesuffix("_atari")
+    BAD |= {
+        f"no Atari game, {name}": (name, dict(env_id="CartPole-v1"), rf"CartPole-v1.*\b{vectors}\.py"),
+        f"unknown game, {name}": (name, dict(env_id="BreakoutNoFramskip-v4"), r"BreakoutNoFramskip"),
+        f"nothing to learn from, {name}": (name, dict(learning_starts=0), r"--learning-starts.*--num-envs"),
+        f"Atari in {vectors}": (vectors, dict(env_id="BreakoutNoFrameskip-v4"), r"atari"),
+    }
+for name in helpers.OFF_POLICY_SCRIPTS:
+    BAD |= {
+        f"no buffer, {name}": (name, dict(buffer_size=0), r"--buffer-size"),
+        f"negative buffer, {name}": (name, dict(buffer_size=-1), r"--buffer-size"),
+        f"endless buffer, {name}": (
+            name,
+            dict(buffer_size=10**12),
+            r"--buffer-size 10+ .* \d{4,} transitions would fit",
+        ),
+        f"never learns, {name}": (name, dict(learning_starts=512), r"--learning-starts.*--total-timesteps"),
+        f"learns too early, {name}": (name, dict(learning_starts=-1), r"0 <= --learning-starts"),
+        f"never trains, {name}": (name, dict(train_frequency=0), r"positive: .*train_frequency"),
+        f"no gradient steps, {name}": (name, dict(gradient_steps=0), r"positive: .*gradient_steps"),
+        f"empty minibatch, {name}": (name, dict(batch_size=0), r"positive: .*batch_size"),
+        f"odd total, {name}": (name, dict(total_timesteps=511), r"--total-timesteps must be a multiple of --num-envs"),
+        f"no environments, {name}": (name, dict(num_envs=0), r"positive: .*num_envs"),
+    }
+for name in helpers.FAMILIES["dqn"]:
+    BAD |= {
+        f"rising epsilon, {name}": (name, dict(start_e=0.1, end_e=0.2), r"--end-e <= --start-e"),
+        f"epsilon above 1, {name}": (name, dict(start_e=1.5), r"--start-e <= 1"),
+        f"negative epsilon, {name}": (name, dict(end_e=-0.1), r"0 <= --end-e"),
+        f"no time to explore, {name}": (name, dict(exploration_fraction=0), r"--exploration-fraction"),
+        f"frozen target, {name}": (name, dict(target_network_frequency=0), r"positive: .*target_network_frequency"),
+    }
+for name in ("c51", "c51_atari"):
+    BAD |= {
+        f"one atom, {name}": (name, dict(n_atoms=1), r"--n-atoms"),
+        f"no support, {name}": (name, dict(v_min=3.0, v_max=3.0), r"--v-min"),
+        f"support upside down, {name}": (name, dict(v_min=3.0, v_max=-3.0), r"--v-min"),
+    }
+for name, flag in (
+    ("ddpg", "exploration_noise"),
+    ("td3", "exploration_noise"),
+    ("td3", "policy_noise"),
+    ("td3", "noise_clip"),
+):
+    BAD[f"negative {flag}, {name}"] = (name, {flag: -0.1}, "--" + flag.replace("_", "-") + ".* negative")
+BAD["negative alpha"] = ("sac", dict(alpha=-0.2), r"positive: .*alpha")
+BAD["no learning rate"] = ("sac", dict(q_lr=0.0), r"positive: .*q_lr")
 if not torch.cuda.is_available():
     BAD["no GPU"] = ("ppo", dict(cuda_graph=True), r"--cuda-graph needs a GPU")
 
@@ -379,6 +490,17 @@ def test_resume_with_another_number_of_environments(trained, tmp_path):
     words = ["--resume", copy, "--num-envs", "3", "--total-timesteps", "999", "--num-minibatches", "2"]
     status = helpers.command_line("ppo", words)  # 512 + 3 x 162 = 998
     assert status == 1 or helpers.load(copy)["global_step"] >= 998
+
+
+@pytest.mark.parametrize("flags", [dict(buffer_size=160), dict(num_envs=4), dict(num_envs=4, buffer_size=160)])
+def test_resume_with_another_replay_buffer(off_policy_script, flags, trained, capfd, tmp_path):
+    copy = shutil.copytree(trained(off_policy_script), tmp_path / "copy")
+    before = {path: path.read_bytes() for path in copy.iterdir()}
+    words = ["--resume", copy, "--no-compile", "--total-timesteps", 2048, *helpers.as_flags(**flags)]
+    capfd.readouterr()
+    assert helpers.command_line(off_policy_script, words) == 1
+    assert_one_line(capfd.readouterr().err, "a resumed run keeps its --buffer-size and --num-envs")
+    assert {path: path.read_bytes() for path in copy.iterdir()} == before
 
 
 class Malicious:

@@ -35,32 +35,34 @@ def gae_by_definition(rewards, values, next_values, terminations, dones, gamma, 
 
 @pytest.mark.parametrize("num_envs", [1, 3])
 @pytest.mark.parametrize("gamma, gae_lambda", [(0.99, 0.95), (0.9, 0.0), (1.0, 1.0)])
-def test_gae(script, gamma, gae_lambda, num_envs):
+def test_gae(rollout_script, gamma, gae_lambda, num_envs):
     rollout = random_rollout(60, num_envs, np.random.default_rng(num_envs))
-    advantages = helpers.module(script).compute_gae(*rollout, gamma, gae_lambda)
+    advantages = helpers.module(rollout_script).compute_gae(*rollout, gamma, gae_lambda)
     assert advantages.shape == rollout[0].shape
     np.testing.assert_allclose(advantages, gae_by_definition(*rollout, gamma, gae_lambda), rtol=1e-4, atol=1e-4)
 
 
-def test_gae_of_one_step(script):
+def test_gae_of_one_step(rollout_script):
     """lambda does not matter, the terminated episode has no future, the truncated one has."""
     one = np.ones((1, 3), dtype=np.float32)
     terminations, dones = np.array([[True, False, False]]), np.array([[True, True, False]])
-    advantages = helpers.module(script).compute_gae(one, 2 * one, 10 * one, terminations, dones, 0.9, 0.95)
+    advantages = helpers.module(rollout_script).compute_gae(one, 2 * one, 10 * one, terminations, dones, 0.9, 0.95)
     np.testing.assert_allclose(advantages, [[1 - 2, 1 + 9 - 2, 1 + 9 - 2]], rtol=1e-6)
 
 
-def test_linear_recurrence(script):
+def test_linear_recurrence(rollout_script):
     rng = np.random.default_rng(1)
     inputs, decays, initial = rng.normal(size=(40, 3)), rng.random((40, 3)), rng.normal(size=3)
     expected, y = [], initial
     for x, decay in zip(inputs, decays):
         y = x + decay * y
         expected.append(y)
-    np.testing.assert_allclose(helpers.module(script).linear_recurrence(inputs, decays, initial), expected, rtol=1e-12)
+    np.testing.assert_allclose(
+        helpers.module(rollout_script).linear_recurrence(inputs, decays, initial), expected, rtol=1e-12
+    )
 
 
-def test_adam_step(script):
+def test_adam_step(rollout_script):
     """Clipping and Adam like torch over 50 steps: gradients of very different norms, a falling learning rate."""
     torch.manual_seed(1)
     shapes = [(5, 3), (5,), (2, 5), (1,)]
@@ -73,7 +75,9 @@ def test_adam_step(script):
     for step in range(50):
         grads = [torch.randn(shape) * 10.0 ** (-step % 7 - 4) for shape in shapes]
         learning_rate = 1e-2 * (1 - step / 50)
-        norm = helpers.module(script).adam_step(ours, grads, adam, torch.tensor(learning_rate), max_grad_norm=0.5)
+        norm = helpers.module(rollout_script).adam_step(
+            ours, grads, adam, torch.tensor(learning_rate), max_grad_norm=0.5
+        )
         for param, grad in zip(theirs, grads):
             param.grad = grad.clone()
         expected_norm = nn.utils.clip_grad_norm_(theirs, 0.5)
@@ -241,7 +245,7 @@ def losses_by_hand(agent, batch, args):
 
 
 @pytest.mark.parametrize("options", [dict(), dict(clip_vloss=False, norm_adv=False, ent_coef=0.1, vf_coef=2.0)])
-def test_update(script, options, monkeypatch, tmp_path):
+def test_update(rollout_script, options, monkeypatch, tmp_path):
     """Every minibatch's metrics, and the parameters after it, against the formulas, autograd and torch.optim.Adam."""
     state = {}
 
@@ -273,11 +277,11 @@ def test_update(script, options, monkeypatch, tmp_path):
 
     spy = Spy(monkeypatch, check)
     # A large learning rate and a small clip range: after one epoch samples are on both sides of every clip.
-    helpers.train(script, tmp_path, learning_rate=3e-3, clip_coef=0.05, **options)
+    helpers.train(rollout_script, tmp_path, learning_rate=3e-3, clip_coef=0.05, **options)
     assert spy.calls >= 16
 
 
-def test_rollout_is_consistent_with_the_networks(script, monkeypatch, tmp_path):
+def test_rollout_is_consistent_with_the_networks(rollout_script, monkeypatch, tmp_path):
     """At a rollout's first minibatch no network has changed: stored values and log-probabilities are those of now."""
     rollouts = []
 
@@ -301,12 +305,12 @@ def test_rollout_is_consistent_with_the_networks(script, monkeypatch, tmp_path):
 
     state = {}
     Spy(monkeypatch, check_values)
-    helpers.train(script, tmp_path)
-    args = helpers.small_args(script, tmp_path)
+    helpers.train(rollout_script, tmp_path)
+    args = helpers.small_args(rollout_script, tmp_path)
     assert len(rollouts) >= args.total_timesteps // (args.num_envs * args.num_steps)
 
 
-def test_every_sample_once_per_epoch(script, monkeypatch, tmp_path):
+def test_every_sample_once_per_epoch(rollout_script, monkeypatch, tmp_path):
     used = []
 
     def check(update, main, inds):
@@ -314,8 +318,8 @@ def test_every_sample_once_per_epoch(script, monkeypatch, tmp_path):
         return update(inds)
 
     Spy(monkeypatch, check)
-    helpers.train(script, tmp_path)
-    args = helpers.small_args(script, tmp_path)
+    helpers.train(rollout_script, tmp_path)
+    args = helpers.small_args(rollout_script, tmp_path)
     batch = args.num_envs * args.num_steps
     epochs = np.array(used).reshape(-1, batch)
     assert len(epochs) == args.update_epochs * (args.total_timesteps // batch)
@@ -323,9 +327,9 @@ def test_every_sample_once_per_epoch(script, monkeypatch, tmp_path):
     assert (epochs[0] != epochs[1]).any() and (epochs[0] != np.arange(batch)).any()
 
 
-def test_bootstrap_values_belong_to_the_true_next_observation(mlp_script, monkeypatch, tmp_path):
+def test_bootstrap_values_belong_to_the_true_next_observation(rollout_mlp_script, monkeypatch, tmp_path):
     """next_values[t] is the critic's value of what step t led to: at an episode's end the last observation of it."""
-    script, rollouts, agents = helpers.module(mlp_script), [], []
+    script, rollouts, agents = helpers.module(rollout_mlp_script), [], []
     gae = script.compute_gae
 
     def spy(*rollout):
@@ -340,7 +344,9 @@ def test_bootstrap_values_belong_to_the_true_next_observation(mlp_script, monkey
     monkeypatch.setattr(script, "compute_gae", spy)
     monkeypatch.setattr(script, "Agent", SpiedAgent)
     sizes = dict(num_envs=3, num_steps=40, total_timesteps=240, num_minibatches=2)
-    helpers.train(mlp_script, tmp_path, env_id=probe("Scripted", mlp_script), learning_rate=1e-20, **sizes)
+    helpers.train(
+        rollout_mlp_script, tmp_path, env_id=probe("Scripted", rollout_mlp_script), learning_rate=1e-20, **sizes
+    )
     rewards, values, next_values, terminations, dones = rollouts[0][:5]
     assert rewards.shape == next_values.shape == (40, 3)
     for n in range(3):
@@ -393,10 +399,10 @@ def test_reward_scaling(monkeypatch, tmp_path):
     np.testing.assert_allclose(agent["return_stats.var"], np.var(returns), rtol=1e-6)
 
 
-def test_minibatch_of_one(mlp_script, tmp_path):
+def test_minibatch_of_one(rollout_mlp_script, tmp_path):
     sizes = dict(num_envs=1, num_steps=4, num_minibatches=4, total_timesteps=4)
     with pytest.raises(SystemExit, match="^error: minibatches of one sample need --no-norm-adv$"):
-        helpers.train(mlp_script, tmp_path, **sizes)
+        helpers.train(rollout_mlp_script, tmp_path, **sizes)
     assert not list(tmp_path.iterdir())
-    run_dir, _ = helpers.train(mlp_script, tmp_path, norm_adv=False, **sizes)
+    run_dir, _ = helpers.train(rollout_mlp_script, tmp_path, norm_adv=False, **sizes)
     assert all(np.isfinite(value).all() for value in helpers.load(run_dir)["agent"].values())

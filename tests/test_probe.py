@@ -1,56 +1,91 @@
 """Training on environments whose right values and actions are known (tests/probe_envs.py)."""
 
+from unittest import mock
+
 import gymnasium as gym
 import numpy as np
 import pytest
 import torch
+from torch import nn
 
 from tests import helpers
 from tests.probe_envs import Corner, probe
 
-FAST = dict(
+PPO = dict(
     num_envs=4,
     num_steps=32,
     total_timesteps=6_016,
     num_minibatches=2,
     update_epochs=4,
     learning_rate=1e-2,
-    gamma=0.9,
     gae_lambda=0.95,
     clip_vloss=False,
     ent_coef=0.0,
 )
+REPLAY = dict(num_envs=2, buffer_size=2_000, learning_starts=200, train_frequency=2, batch_size=32)
+REPLAY |= dict(total_timesteps=1_500, save_every=0)
+DQN = dict(**REPLAY, target_network_frequency=40, start_e=1.0, end_e=0.5, learning_rate=2e-3)
+DDPG = dict(**REPLAY, tau=0.1, exploration_noise=0.3, learning_rate=3e-3)
+SAC = dict(**REPLAY, tau=0.1, autotune=False, alpha=0.01, policy_lr=3e-3, q_lr=3e-3)
+FAST = dict(
+    dqn=DQN,
+    c51=dict(**DQN, v_min=-20.0, v_max=20.0, n_atoms=81),
+    ddpg=DDPG,
+    td3=dict(**DDPG, policy_noise=0.05, noise_clip=0.1),
+    sac=SAC,
+)
 
 
-def trained(script, env_id, tmp_path, **overrides):
-    """The agent of a checkpoint after a short run."""
-    run_dir, _ = helpers.train(script, tmp_path, env_id=env_id, **{**FAST, **overrides})
-    state = helpers.load(run_dir)["agent"]
-    num_actions, obs_dim = len(state["actor.4.bias"]), state["critic.0.weight"].shape[1]
-    agent = helpers.module(script).Agent(obs_dim, num_actions)
-    agent.load_state_dict(state)
-    return agent
+ONE_STEP = dict(total_timesteps=1_000)  # of an episode: nothing has to travel backwards
 
 
+def small_mlp(inputs, outputs):
+    """What the scripts have, but narrower, and half as slow: these tests are about what is learned."""
+    layers = nn.Linear(inputs, 64), nn.ReLU(), nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, outputs)
+    return nn.Sequential(*layers)
+
+
+def trained(script, env_id, tmp_path, ppo=(), replay=()):
+    """The agent after a short run, with what a test overrides for PPO's scripts and for those with a replay buffer."""
+    rollouts, module, agents = script in helpers.ROLLOUT_SCRIPTS, helpers.module(script), []
+
+    class SpiedAgent(module.Agent):
+        def __init__(self, *sizes):
+            super().__init__(*sizes)
+            agents.append(self)
+
+    flags = {**PPO, **dict(ppo)} if rollouts else {**FAST[script], **dict(replay)}
+    mlp = dict(mlp=small_mlp) if helpers.family(script) == "ddpg" else {}
+    with mock.patch.multiple(module, Agent=SpiedAgent, **mlp):
+        helpers.train(script, tmp_path, env_id=env_id, gamma=0.9, **flags)
+    return agents[0]
+
+
+@torch.no_grad()
 def values(agent, *observations):
-    """The critic's values of raw observations, in units of the environment's reward."""
+    """The values of raw observations, in units of the environment's reward: those of the greedy actions."""
     obs = torch.tensor(np.array(observations), dtype=torch.float32)
-    with torch.no_grad():
-        if hasattr(agent, "obs_stats"):
-            scale = (agent.return_stats.var + 1e-8).sqrt().float()
-            return (agent(agent.normalize(obs))[1] * scale).numpy()
+    if hasattr(agent, "obs_stats"):
+        scale = (agent.return_stats.var + 1e-8).sqrt().float()
+        return (agent(agent.normalize(obs))[1] * scale).numpy()
+    if hasattr(agent, "critic"):
         return agent(obs)[1].numpy()
+    if hasattr(agent, "atoms"):
+        return (agent.logits(agent.q_network, obs).softmax(-1) @ agent.atoms).amax(1).numpy()
+    if hasattr(agent, "q_network"):
+        return agent.q_network(obs).amax(1).numpy()
+    return agent.value(agent.qf1, obs, agent.act(obs)).numpy()
 
 
 def test_constant_value(mlp_script, tmp_path):
     if mlp_script == "ppo_continuous":
         pytest.skip("a constant return has variance 0: the reward's scale is 1e-4, and it is clipped")
-    agent = trained(mlp_script, probe("Constant", mlp_script), tmp_path, total_timesteps=4_096)
+    agent = trained(mlp_script, probe("Constant", mlp_script), tmp_path, dict(total_timesteps=4_096), ONE_STEP)
     assert values(agent, [0.0]) == pytest.approx(1, abs=0.05)
 
 
 def test_value_from_observation(mlp_script, tmp_path):
-    agent = trained(mlp_script, probe("FromObservation", mlp_script), tmp_path, total_timesteps=4_096)
+    agent = trained(mlp_script, probe("FromObservation", mlp_script), tmp_path, dict(total_timesteps=4_096), ONE_STEP)
     assert values(agent, [-1.0], [1.0]) == pytest.approx([-1, 1], abs=0.1)
 
 
@@ -60,24 +95,26 @@ def test_discounting(mlp_script, tmp_path):
 
 
 def test_right_action(mlp_script, tmp_path):
-    agent = trained(mlp_script, probe("RightAction", mlp_script), tmp_path, total_timesteps=6_016)
-    with torch.no_grad():
-        obs = torch.tensor([[-1.0], [1.0]])
-        actions = agent.act(obs).squeeze().numpy()
-        if mlp_script == "ppo_continuous":
-            assert actions == pytest.approx([-0.5, 0.5], abs=0.15)
-        else:
-            assert actions.tolist() == [0, 1]
-            assert agent(obs)[0].probs.max(-1).values.min() > 0.9
+    agent = trained(mlp_script, probe("RightAction", mlp_script), tmp_path, replay=ONE_STEP)
+    obs = torch.tensor([[-1.0], [1.0]])
+    actions = agent.act(obs).detach().squeeze().numpy()
+    if mlp_script in helpers.CONTINUOUS_SCRIPTS:
+        assert actions == pytest.approx([-0.5, 0.5], abs=0.15)
+        return
+    assert actions.tolist() == [0, 1]
+    if mlp_script in helpers.ROLLOUT_SCRIPTS:
+        assert agent(obs)[0].probs.max(-1).values.min() > 0.9
+    else:
+        assert values(agent, [-1.0], [1.0]) == pytest.approx([1, 1], abs=0.1)
 
 
 def test_truncation_bootstraps(mlp_script, tmp_path):
-    agent = trained(mlp_script, probe("Truncated", mlp_script), tmp_path, total_timesteps=10_240)
+    agent = trained(mlp_script, probe("Truncated", mlp_script), tmp_path, dict(total_timesteps=10_240))
     assert values(agent, [1.0], [0.0]) == pytest.approx([10, -1], abs=1)
 
 
 def test_termination_does_not_bootstrap(mlp_script, tmp_path):
-    agent = trained(mlp_script, probe("Terminated", mlp_script), tmp_path, total_timesteps=10_240)
+    agent = trained(mlp_script, probe("Terminated", mlp_script), tmp_path, dict(total_timesteps=10_240))
     assert values(agent, [1.0], [0.0]) == pytest.approx([1.82, -8.36], abs=0.4)
 
 
@@ -86,11 +123,11 @@ def test_finite_sum(mlp_script, tmp_path):
     assert values(agent, [0.0], [1.0], [2.0]) == pytest.approx([2.71, 1.9, 1], abs=0.15)
 
 
-def test_action_at_the_edge_of_uneven_bounds(tmp_path):
-    overrides = dict(total_timesteps=16_000, learning_rate=2e-2)
-    agent = trained("ppo_continuous", "tests.probe_envs:ProbeCorner-v0", tmp_path, **overrides)
-    with torch.no_grad():
-        action = agent.act(torch.zeros(1, 1))[0].numpy().clip(Corner.low, Corner.high)
+@pytest.mark.parametrize("script", helpers.CONTINUOUS_SCRIPTS)
+def test_action_at_the_edge_of_uneven_bounds(script, tmp_path):
+    ppo = dict(total_timesteps=16_000, learning_rate=2e-2)
+    agent = trained(script, "tests.probe_envs:ProbeCorner-v0", tmp_path, ppo)
+    action = agent.act(torch.zeros(1, 1))[0].detach().numpy().clip(Corner.low, Corner.high)
     assert (np.abs(action - Corner.target) / (Corner.high - Corner.low)).max() < 0.1
 
 
@@ -98,7 +135,7 @@ def test_action_at_the_edge_of_uneven_bounds(tmp_path):
 def test_structured_observations(kind, mlp_script, tmp_path):
     """Dict, Tuple and Discrete observations are flattened; bytes are a vector already. The value is the number."""
     env_id = probe(f"{kind}Obs", mlp_script)
-    agent = trained(mlp_script, env_id, tmp_path)
+    agent = trained(mlp_script, env_id, tmp_path, replay=ONE_STEP)
     position, space = np.array([0.3, -0.5], dtype=np.float32), gym.make(env_id).observation_space
     raw = dict(
         Dict=lambda number: dict(mode=number, position=position),

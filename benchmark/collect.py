@@ -62,10 +62,11 @@ def read_run(run_dir):
         return None
     returns, lengths, sps = (events.Scalars(f"charts/{tag}") for tag in ("episodic_return", "episodic_length", "SPS"))
     start, values = events.FirstEventTimestamp(), np.array([event.value for event in returns])
-    finished = (run_dir / "eval.json").exists()
-    evaluation = json.loads((run_dir / "eval.json").read_text()) if finished else {}
+    evaluation = json.loads((run_dir / "eval.json").read_text()) if (run_dir / "eval.json").exists() else {}
+    finished = evaluation.get("global_step", -1) >= args["total_timesteps"]  # the last one, not one on the way
+    evaluations = events.Scalars("eval/episodic_return") if evaluation else []
     resumed = len(list(run_dir.glob("events.out.tfevents.*"))) > 1  # its clock stood still in between
-    end = max(events.Scalars(tag)[-1].wall_time for tag in ("charts/SPS", "eval/episodic_return")[: 1 + finished])
+    end = max(event.wall_time for event in [sps[-1], *evaluations])
     source = next(run_dir.glob("*.py"))
     defaults = default_args(source.read_text())
     run = dict(script=source.stem, env_id=args["env_id"], exp_name=args["exp_name"], seed=args["seed"])
@@ -73,6 +74,7 @@ def read_run(run_dir):
     run |= dict(episodes=len(values), last_100_mean=values[-100:].mean())
     run |= dict(best_20_mean=np.convolve(values, np.ones(20) / 20, "valid").max() if len(values) >= 20 else None)
     run |= {f"eval_{name}": evaluation.get(name) for name in ("mean", "std", "episodes")}
+    run |= dict(best_eval_mean=max(event.value for event in evaluations)) if len(evaluations) > 1 else {}
     run |= dict(wall_seconds=None if resumed else end - start, median_sps=np.median([event.value for event in sps]))
     run = {name: round(float(v), 2) if isinstance(v, float) else v for name, v in run.items()}
     run |= dict(started=time.strftime("%FT%TZ", time.gmtime(start)), commit=evaluation.get("commit"))
@@ -89,10 +91,10 @@ def collect(folder, partial):
     path = RESULTS / "runs.json"
     runs = {key(run): run for run in (json.loads(path.read_text()) if path.exists() else [])}
     for run_dir in sorted(path.parent for path in Path(folder).glob("*/args.json")):
-        if not partial and not (run_dir / "eval.json").exists():
+        run, rows = read_run(run_dir) or (None, None)
+        if run and not (run["finished"] or partial):
             print(f"left out, still under way: {run_dir.name}")
             continue
-        run, rows = read_run(run_dir) or (None, None)
         old = runs.get(key(run)) if run else None
         if not run or (old and (old["finished"], old["started"]) > (run["finished"], run["started"])):
             continue
@@ -131,7 +133,7 @@ def spread(values):
 
 
 def steps(number):
-    return f"{number / 1e6:g}M" if number >= 1e6 else f"{number // 1000}k"
+    return f"{number / 1e6:.3g}M" if number >= 1e6 else f"{number // 1000}k"
 
 
 def flag(name, value):
@@ -158,7 +160,10 @@ def row(runs):
     minutes = [run["wall_seconds"] / 60 for run in finished if run["wall_seconds"]]
     cells = [env_id + (f", `{exp_name}`" if exp_name != script else ""), steps(total), seeds]
     cells += [f"**{spread([run['last_100_mean'] for run in runs])}**", cleanrl, figure(min(best)) if best else ""]
-    cells += [spread([run["eval_mean"] for run in finished]) + peer, f"{np.mean(minutes):.1f}" if minutes else ""]
+    evaluated = spread([run["eval_mean"] for run in finished])
+    if finished and all("best_eval_mean" in run for run in finished):
+        evaluated += f"; best on the way, worst seed: {figure(min(run['best_eval_mean'] for run in finished))}"
+    cells += [evaluated + peer, f"{np.mean(minutes):.1f}" if minutes else ""]
     return f"| {' | '.join(cells)} |"
 
 

@@ -381,6 +381,9 @@ class FrameReplayBuffer:
         check(state["sizes"] == [len(self.rows), self.num_envs], "a resumed run keeps its --buffer-size and --num-envs")
         self.frames[: len(state["frames"])], self.rows[: len(state["rows"])] = state["frames"], state["rows"]
         self.written[:] = state["written"]
-        # The games go on without us: the newest observation is the next one of the transition before it, and no more.
-        self.rows[np.arange(self.num_envs) * self.length + (self.written - 1) % self.length, 3] = 0
         self.publish()
+        # The games go on without us: the newest observation is the next one of the transition before it, and no more;
+        # where it begins a game, it is not even that, and is written over.
+        newest = np.arange(self.num_envs) * self.length + (self.written - 1) % self.length
+        self.written -= self.rows[newest, 3].cpu().numpy() == 1
+        self.rows[newest, 3] = 0

@@ -202,6 +202,7 @@ def main():
     parser.add_argument("--bf16", action="store_true", help="the script with --bf16")
     parser.add_argument("--no-compile", action="store_true", help="the script with --no-compile")
     parser.add_argument("--iterations", type=int, nargs=3, help="of a compiled run, an eager one, Stable-Baselines3")
+    parser.add_argument("--modes", **several, help="these of the published modes: compiled, eager, bf16; default: all")
     parser.add_argument("--no-cold", action="store_true", help="leave out the runs with an empty compile cache")
     args = parser.parse_args()
     scripts = args.script or list(ITERATIONS)
@@ -215,6 +216,7 @@ def main():
     if args.env_id or mode != "compiled":
         rows = [(script, args.env_id, [mode]) for script in scripts]
     for script, env_id, modes in rows:
+        modes = [mode for mode in modes if mode in (args.modes or MODES)]
         compare(script, env_id, modes, args.pairs, args.core, args.iterations, not args.no_cold)
     records = [json.loads(path.read_text()) for path in sorted((RESULTS / "speed").glob("*.json"))]
     (RESULTS / "speed.md").write_text(table(records))

@@ -4,7 +4,7 @@ Paper:    Mnih et al. 2015 (Nature 518, 529-533).
 Run:      python cleanrl_lite/dqn_atari.py --env-id BreakoutNoFrameskip-v4
 Differs:  Adam and the squared error replace RMSProp and the clipped one. The replay buffer stores each frame once. A
           lost life ends an episode for the learner, while the game, and the return that is logged, goes on.
-Expected: TODO
+Expected: PongNoFrameskip-v4 7.5 after 1.94 of 10 million steps, mean of 100 games, --num-envs 8, one seed, 0dd5ec7.
 Details:  docs/dqn_atari.md
 """
 

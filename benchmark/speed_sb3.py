@@ -9,7 +9,7 @@ What its side does is what ours does, but for these points, which are its own an
 - C51: it has none. Its DQN runs instead, which is less work: one value per action where C51 has 51 or 101 atoms.
 - DQN: Huber loss and gradient clipping, neither of which ours has. Atari's replay holds whole stacks of four frames,
   once each (optimize_memory_usage); ours holds single frames.
-- DDPG: its class updates actor and targets at every step; `policy_delay` makes that every second, as in ours.
+- DDPG: as its class has it, actor and targets at every step; ours at every second one, a fourth less work.
 - SAC: one step of the actor per step, ours two every second step; one learning rate for all, the actor's.
 """
 
@@ -112,7 +112,7 @@ def main(script, env_id, args, steps, every, folder):
         device="cpu",
         **kwargs,
     )
-    if algorithm in ("DDPG", "TD3"):
+    if algorithm == "TD3":
         model.policy_delay = args["policy_frequency"]
     clock = Clock(int(every), args.get("learning_starts", 0))
     model.learn(int(steps), callback=clock)

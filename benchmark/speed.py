@@ -181,7 +181,8 @@ def table(records):
         memory = [f"{peak:.0f} MB" for peak in (max(ours["peak_mb"], cold["peak_mb"]), sb3["peak_mb"])]
         cells = [r["script"], r["env_id"], r["mode"], f"{ours['sps']:,.0f}", f"{sb3['sps']:,.0f}", ratio]
         rows.append(f"| {' | '.join([*cells, *seconds, *memory])} |")
-    made = {f"{r['hardware']}, {', '.join(map(' '.join, r['versions'].items()))}, {r['commit']}" for r in records}
+    made = {f"{r['hardware']}, {', '.join(map(' '.join, r['versions'].items()))}" for r in records}
+    commits = ", ".join(sorted({r["commit"] for r in records}))
     pairs = " or ".join(sorted({str(len(r["ratios"])) for r in records}))
     note = f"One core, one thread, medians of {pairs} pairs; the first update's seconds count from the process's start."
     if any(r["script"] in EVERY for r in records):
@@ -189,7 +190,11 @@ def table(records):
         note += " update; Atari with a replay of 20,000; memory with all of our replay and what SB3's holds by then."
     if any(r["script"].startswith("c51") for r in records):
         note += " SB3 has no C51: those rows compare with its DQN, which does less."
-    return "\n".join(rows) + f"\n\n{note} `python benchmark/speed.py` on: {'; '.join(sorted(made))}.\n"
+    if any(r["script"] == "ddpg" for r in records):
+        note += " SB3's DDPG updates its actor at every step, ours at every second."
+    return (
+        "\n".join(rows) + f"\n\n{note} `python benchmark/speed.py` on: {'; '.join(sorted(made))}; commit {commits}.\n"
+    )
 
 
 def main():

@@ -21,7 +21,7 @@ def results():
             cells = [row for row in cells if row[1] not in ("15k", "20k", "30k", "50k")]  # benchmark/fast.sh
             lines += [f"| {script} | {' | '.join(row[:5] + row[6:7])} |" for row in cells]
     head = "| script | environment | steps | seeds | last 100 training episodes | CleanRL, same metric | evaluation |"
-    note = "Mean ± standard deviation over seeds. Short runs, hardware, versions, commits and curves: the pages in docs/."
+    note = "Mean ± standard deviation over seeds. Short runs, hardware, versions, commits, curves: the pages in docs/."
     return "\n".join([head, "|---|---|---:|---:|---:|---:|---:|", *lines, "", note])
 
 

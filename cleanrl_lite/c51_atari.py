@@ -24,7 +24,7 @@ from gymnasium.vector import AutoresetMode
 from torch import nn
 from torch.utils.tensorboard import SummaryWriter
 
-from cleanrl_lite import utils
+from cleanrl_lite import buffers, utils
 
 
 # === arguments
@@ -234,7 +234,7 @@ def main(args: Args):
     zeros = torch.zeros(sum(p.numel() for p in params), device=device)
     adam = dict(step=torch.zeros((), device=device), exp_avg=zeros.clone(), exp_avg_sq=zeros.clone())
     sizes = args.buffer_size, args.num_envs, obs_space.shape[1:]
-    replay = None if args.evaluate else utils.FrameReplayBuffer(*sizes, device)
+    replay = None if args.evaluate else buffers.FrameReplayBuffer(*sizes, device)
     check(not (replay and args.cuda_graph) or replay.rows.is_cuda, "--cuda-graph needs a smaller --buffer-size")
     global_step = 0
 

@@ -26,7 +26,7 @@ from gymnasium.vector import AsyncVectorEnv, AutoresetMode
 from torch import nn
 from torch.utils.tensorboard import SummaryWriter
 
-from cleanrl_lite import utils
+from cleanrl_lite import buffers, utils
 
 
 # === arguments
@@ -148,7 +148,7 @@ def main(args: Args):
     zeros = torch.zeros(sum(p.numel() for p in params), device=device)
     adam = dict(step=torch.zeros((), device=device), exp_avg=zeros.clone(), exp_avg_sq=zeros.clone())
     shapes = obs_space.shape, (), (), obs_space.shape, ()  # obs, actions, rewards, next_obs, terminations
-    replay = None if args.evaluate else utils.ReplayBuffer(args.buffer_size, args.num_envs, shapes, device)
+    replay = None if args.evaluate else buffers.ReplayBuffer(args.buffer_size, args.num_envs, shapes, device)
     check(not (replay and args.cuda_graph) or replay.rows.is_cuda, "--cuda-graph needs a smaller --buffer-size")
     global_step = 0
 

@@ -28,7 +28,7 @@ from gymnasium.vector import AsyncVectorEnv, AutoresetMode
 from torch import nn
 from torch.utils.tensorboard import SummaryWriter
 
-from cleanrl_lite import utils
+from cleanrl_lite import buffers, utils
 
 
 # === arguments
@@ -180,7 +180,7 @@ def main(args: Args):
     adams = dict(critic=adam_state(critic_params), actor=adam_state(actor_params))
     # obs, actions, rewards, next_obs, terminations
     shapes = obs_space.shape, action_space.shape, (), obs_space.shape, ()
-    replay = None if args.evaluate else utils.ReplayBuffer(args.buffer_size, args.num_envs, shapes, device)
+    replay = None if args.evaluate else buffers.ReplayBuffer(args.buffer_size, args.num_envs, shapes, device)
     check(not (replay and args.cuda_graph) or replay.rows.is_cuda, "--cuda-graph needs a smaller --buffer-size")
     updates = 0
     global_step = 0

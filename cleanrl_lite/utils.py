@@ -19,7 +19,6 @@ if sys.platform == "linux" and not os.environ.get("DISPLAY"):  # render without 
 
 import gymnasium as gym
 import numpy as np
-import psutil
 import torch
 from torch import nn
 
@@ -148,8 +147,7 @@ def evaluate(act, make_env, args, device, global_step, path, video_dir=None):
     result and writes it to `path` (JSON). Puts training's random streams back: only the clock has moved on."""
     streams, returns, lengths = rng_state(), [], []
     env = make_env(args, "rgb_array" if video_dir else None)
-    if video_dir:
-        env = gym.wrappers.RecordVideo(env, video_dir / f"step-{global_step}", lambda episode: episode == 0)
+    env = gym.wrappers.RecordVideo(env, video_dir / f"step-{global_step}", lambda n: n == 0) if video_dir else env
     obs, _ = env.reset(seed=args.seed + 10_000)
     while len(returns) < args.eval_episodes:
         with torch.no_grad():
@@ -211,8 +209,7 @@ def numpy_forward(module, device, live=False):
 
 
 def compile_update(update, compile, cuda_graph):
-    """`update(*tensors) -> dict of tensors`, compiled into one graph and replayed as one CUDA graph where asked for.
-    Where it cannot be compiled (no C++ compiler, an old torch, an operation without a graph), it runs eagerly."""
+    """`update(*tensors) -> dict of tensors` as a compiled graph or a CUDA graph or both; eager if that fails."""
     if compile and hasattr(torch._dynamo.config, "trace_autograd_ops"):  # right with fullgraph=True only
         torch._dynamo.config.trace_autograd_ops = True
     chosen = [torch.compile(update, fullgraph=True, dynamic=False) if compile else update]
@@ -251,139 +248,3 @@ class CudaGraph:
             mine.copy_(given)
         self.graph.replay()
         return dict(zip(self.names, self.outputs.clone()))  # the next replay overwrites them
-
-
-def replay_memory(buffer_size, num_envs, row_shape, dtype, device):
-    """A zero tensor (num_envs * slots, *row_shape) where it fits: on the training device, else in main memory.
-
-    buffer_size, the sum over the environments, is rounded down. What is in main memory is taken when it is written to.
-    """
-    check(buffer_size >= 8 * num_envs, "--buffer-size must be at least 8 times --num-envs")
-    slots, row_bytes = buffer_size // num_envs * num_envs, int(np.prod(row_shape)) * dtype.itemsize
-    if device.type == "cuda" and slots * row_bytes < 0.9 * torch.cuda.mem_get_info()[0]:
-        return torch.zeros((slots, *row_shape), dtype=dtype, device=device)
-    fit = int(0.9 * psutil.virtual_memory().available / row_bytes)
-    size = f"{slots * row_bytes / 1e9:,.1f} GB"
-    check(slots <= fit, f"--buffer-size {buffer_size} takes {size}, more than is free; {fit} transitions would fit")
-    return torch.from_numpy(
-        np.zeros((slots, *row_shape), str(dtype).removeprefix("torch."))
-    )  # torch.zeros takes it now
-
-
-class ReplayBuffer:
-    """The last `buffer_size` transitions. Each is one row of a preallocated matrix, so a minibatch is one gather.
-
-    `shapes` are those of the parts of a transition, in the order in which `add` takes and `unpack` returns them.
-    """
-
-    def __init__(self, buffer_size, num_envs, shapes, device):
-        ends = np.cumsum([int(np.prod(shape)) for shape in shapes]).tolist()
-        self.rows = replay_memory(buffer_size, num_envs, ends[-1:], torch.float32, device)
-        self.shapes, self.ends, self.num_envs, self.device = shapes, ends, num_envs, device
-        self.host = self.rows[:num_envs].cpu().numpy() if self.rows.is_cuda else self.rows.numpy()  # what `add` fills
-        ranges = zip(shapes, [0, *ends], ends)
-        self.columns = [self.host[:, begin:end] if shape else self.host[:, begin] for shape, begin, end in ranges]
-        self.position, self.filled = 0, 0
-        self.size = torch.zeros((), dtype=torch.float64, device=self.rows.device)  # `filled`, as a CUDA graph wants it
-
-    def add(self, *parts):
-        """Stores a transition of each environment: arrays (num_envs, *shape)."""
-        start, stop = self.position, self.position + self.num_envs
-        place = slice(None) if self.rows.is_cuda else slice(start, stop)
-        for column, part in zip(self.columns, parts):
-            column[place] = part
-        if self.rows.is_cuda:
-            self.rows[start:stop].copy_(torch.from_numpy(self.host), non_blocking=True)
-        self.position = stop % len(self.rows)
-        if self.filled < len(self.rows):
-            self.filled = stop
-            self.size.fill_(stop)
-
-    def sample(self, batch_size):
-        """A minibatch, drawn with replacement, on the training device, in the form that `unpack` takes."""
-        indices = (torch.rand(batch_size, dtype=torch.float64, device=self.rows.device) * self.size).long()
-        return (self.rows.index_select(0, indices).to(self.device),)
-
-    def unpack(self, rows):
-        """The parts of a minibatch: tensors (batch_size, *shape)."""
-        parts = rows.tensor_split(self.ends[:-1], dim=1)
-        return [part.reshape(-1, *shape) for part, shape in zip(parts, self.shapes)]
-
-    def state_dict(self):
-        rows = torch.from_numpy(self.rows[: self.filled].cpu().numpy())  # a view, of which torch.save writes no more
-        return dict(sizes=[len(self.rows), self.num_envs], position=self.position, rows=rows)
-
-    def load_state_dict(self, state):
-        check(state["sizes"] == [len(self.rows), self.num_envs], "a resumed run keeps its --buffer-size and --num-envs")
-        self.position, self.filled = state["position"], len(state["rows"])
-        self.rows[: self.filled] = state["rows"]
-        self.size.fill_(self.filled)
-
-
-class FrameReplayBuffer:
-    """A replay buffer for stacks of 4 frames that stores every frame once: 7 KB a transition of Atari, not 56.
-
-    Each environment has a ring of its own. Slot t holds the newest frame of its t-th observation and what came of it;
-    the slots t - 3 to t + 1 make that stack and the next one. At the start of a game the older frames are blank, as the
-    agent saw them. The last frame of a truncated game has a slot too, with age 0, which no transition starts from.
-    """
-
-    def __init__(self, buffer_size, num_envs, frame_shape, device):
-        self.frames = replay_memory(buffer_size, num_envs, frame_shape, torch.uint8, device)
-        self.rows = torch.zeros((len(self.frames), 4), device=self.frames.device)  # action, reward, terminated, age
-        self.num_envs, self.length, self.device = num_envs, len(self.frames) // num_envs, device
-        self.age = np.ones(num_envs)  # how many frames of the next observation are of the game under way, 1 to 4
-        self.written = np.zeros(num_envs, dtype=np.int64)  # slots so far; the newest one waits for its next frame
-        self.first, self.count = torch.zeros((2, num_envs), dtype=torch.int64, device=self.rows.device)  # to draw from
-
-    def add(self, obs, actions, rewards, terminations, truncations, new_games, final_obs):
-        """Stores a transition of each environment: stacks (num_envs, 4, *frame_shape), the others (num_envs,)."""
-        for n in range(self.num_envs):
-            self.write(n, obs[n][-1], (actions[n], rewards[n], terminations[n], self.age[n]))
-            if truncations[n]:
-                self.write(n, final_obs[n][-1], (0, 0, 0, 0))
-        self.age = np.where(new_games, 1, np.minimum(self.age + 1, 4))
-        self.publish()
-
-    def write(self, n, frame, row):
-        slot = n * self.length + self.written[n] % self.length
-        self.frames[slot].copy_(torch.from_numpy(frame), non_blocking=True)
-        self.rows[slot].copy_(torch.tensor(row, dtype=torch.float32), non_blocking=True)
-        self.written[n] += 1
-
-    def publish(self):
-        first = np.where(self.written > self.length, self.written - self.length + 4, 0)  # the stack is still there
-        self.first.copy_(torch.from_numpy(first), non_blocking=True)
-        self.count.copy_(torch.from_numpy(self.written - 1 - first), non_blocking=True)
-
-    def sample(self, batch_size):
-        """A minibatch, drawn with replacement, on the training device, in the form that `unpack` takes."""
-        env, slot = torch.rand((2, batch_size), dtype=torch.float64, device=self.rows.device)
-        env = (env * self.num_envs).long()
-        ring, slot = env * self.length, self.first[env] + (slot * self.count[env]).long()
-        slot = slot - (self.rows[ring + slot % self.length, 3] == 0).long()  # no transition's start: the one before it
-        stack = ring[:, None] + (slot[:, None] + torch.arange(-3, 2, device=slot.device)) % self.length
-        frames = self.frames.index_select(0, stack.flatten()).unflatten(0, stack.shape)
-        return frames.to(self.device), self.rows[stack[:, 3]].to(self.device)
-
-    def unpack(self, frames, rows):
-        """obs, actions, rewards, next_obs, terminations of a minibatch; frames (batch_size, 5, *frame_shape)."""
-        actions, rewards, terminations, age = rows.unbind(1)
-        frames = frames * (torch.arange(3, -2, -1, device=age.device) < age[:, None])[:, :, None, None]
-        return frames[:, :4], actions, rewards, frames[:, 1:], terminations
-
-    def state_dict(self):
-        used = len(self.frames) - self.length + min(int(self.written.max()), self.length)
-        frames, rows = (torch.from_numpy(x[:used].cpu().numpy()) for x in (self.frames, self.rows))
-        return dict(sizes=[len(self.frames), self.num_envs], written=self.written.tolist(), frames=frames, rows=rows)
-
-    def load_state_dict(self, state):
-        check(state["sizes"] == [len(self.rows), self.num_envs], "a resumed run keeps its --buffer-size and --num-envs")
-        self.frames[: len(state["frames"])], self.rows[: len(state["rows"])] = state["frames"], state["rows"]
-        self.written[:] = state["written"]
-        self.publish()
-        # The games go on without us: the newest observation is the next one of the transition before it, and no more;
-        # where it begins a game, it is not even that, and is written over.
-        newest = np.arange(self.num_envs) * self.length + (self.written - 1) % self.length
-        self.written -= self.rows[newest, 3].cpu().numpy() == 1
-        self.rows[newest, 3] = 0

@@ -13,7 +13,7 @@ import pytest
 import torch
 from gymnasium.vector import AutoresetMode
 
-from cleanrl_lite import ppo_atari, utils
+from cleanrl_lite import buffers, ppo_atari
 from tests import helpers
 
 gym.register_envs(ale_py)
@@ -235,7 +235,7 @@ def shorten(monkeypatch, frames, script=ppo_atari):
 def test_what_the_replay_buffer_gets(script, monkeypatch, tmp_path):
     """What the agent saw and did, the sign of the reward, lost lives as terminations, and where a new game begins."""
     steps, adds = [], []
-    Games, step, add = helpers.module(script).Games, helpers.module(script).Games.step, utils.FrameReplayBuffer.add
+    Games, step, add = helpers.module(script).Games, helpers.module(script).Games.step, buffers.FrameReplayBuffer.add
 
     def spy_step(self, actions):
         seen = self.env_obs.copy() if hasattr(self, "env_obs") else None
@@ -249,7 +249,7 @@ def test_what_the_replay_buffer_gets(script, monkeypatch, tmp_path):
         add(self, *parts)
 
     monkeypatch.setattr(Games, "step", spy_step)
-    monkeypatch.setattr(utils.FrameReplayBuffer, "add", spy_add)
+    monkeypatch.setattr(buffers.FrameReplayBuffer, "add", spy_add)
     shorten(monkeypatch, frames=1400, script=helpers.module(script))
     flags = dict(env_id="SpaceInvadersNoFrameskip-v4", total_timesteps=1600, learning_starts=1598, end_e=1.0)
     helpers.train(script, tmp_path, **flags)

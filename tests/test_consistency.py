@@ -21,7 +21,7 @@ from tests.helpers import (
     module,
 )
 
-TEXT = {name: (SOURCE / f"{name}.py").read_text() for name in [*SCRIPTS, "utils"]}
+TEXT = {name: (SOURCE / f"{name}.py").read_text() for name in [*SCRIPTS, "utils", "buffers"]}
 ROOTS = {"ppo", "dqn", "ddpg"}
 # Lines that differ from another script (removed + added), from its parent above all. Raise it only for something that
 # the variant truly needs.
@@ -35,7 +35,7 @@ DIFF_BUDGET = {
     ("ddpg", "td3"): 60,
     ("td3", "sac"): 120,
 }
-UTILS_LIMIT = 390  # of them 140 lines are the two replay buffers
+SHARED = {"utils": 250, "buffers": 150}  # what the scripts share, and how many lines it may have
 PPO, DQN, DDPG = FAMILIES["ppo"], FAMILIES["dqn"], FAMILIES["ddpg"]
 C51 = ["c51", "c51_atari"]
 DQN_MLP = ["dqn", "c51"]
@@ -264,12 +264,13 @@ def test_imports(script):
         if isinstance(node, ast.ImportFrom):
             assert node.level == 0
             if node.module.startswith("cleanrl_lite"):
-                assert (node.module, [name.name for name in node.names]) == ("cleanrl_lite", ["utils"])
+                shared = ["buffers", "utils"] if script in OFF_POLICY_SCRIPTS else ["utils"]
+                assert (node.module, [name.name for name in node.names]) == ("cleanrl_lite", shared)
         if isinstance(node, ast.Import):
             assert not any(name.name.startswith("cleanrl_lite") for name in node.names)
 
 
-@pytest.mark.parametrize("name", [*SCRIPTS, "utils"])
+@pytest.mark.parametrize("name", [*SCRIPTS, *SHARED])
 def test_nothing_is_stored_and_never_read(name):
     tree = ast.parse(TEXT[name])
     for scope in ast.walk(tree):
@@ -289,28 +290,29 @@ def test_nothing_is_stored_and_never_read(name):
     assert not {attr for attr in stored - read - outside if not attr.startswith("_")}
 
 
-@pytest.mark.parametrize("name", [*SCRIPTS, "utils"])
+@pytest.mark.parametrize("name", [*SCRIPTS, *SHARED])
 def test_functions_are_called(name):
     """No function that nothing calls (methods that gymnasium or torch call aside)."""
     called_elsewhere = {"main", "forward", "__init__", "__call__", "reset", "step"}
     for function in functions(name):
-        text = "".join(TEXT.values()) if name == "utils" else TEXT[name]
+        text = "".join(TEXT.values()) if name in SHARED else TEXT[name]
         used = len(re.findall(rf"\b{function}\b(?!:)", text)) - len(re.findall(rf"def {function}\(", text))
         assert used or function in called_elsewhere, function
 
 
-@pytest.mark.parametrize("name", [*SCRIPTS, "utils"])
+@pytest.mark.parametrize("name", [*SCRIPTS, *SHARED])
 def test_length(name):
     lines = TEXT[name].splitlines()
-    assert len(lines) <= (UTILS_LIMIT if name == "utils" else 400)
+    assert len(lines) <= SHARED.get(name, 400)
     assert [i for i, line in enumerate(lines, 1) if len(line) > 120] == []
 
 
 def test_utils_knows_no_algorithm():
     names = r"ppo|a2c|dqn|c51|ddpg|td3|sac|rainbow|qdagger|pqn|rpo|rnd|trpo|gae|advantage|critic|q-?learning"
-    found = re.findall(rf"(?<![a-z])(?:{names})(?![a-z])", TEXT["utils"], re.I)
+    shared = TEXT["utils"] + TEXT["buffers"]
+    found = re.findall(rf"(?<![a-z])(?:{names})(?![a-z])", shared, re.I)
     assert found == []
-    assert not re.search(r"(add_scalar|SummaryWriter)", TEXT["utils"]), "logging belongs to the scripts"
+    assert not re.search(r"(add_scalar|SummaryWriter)", shared), "logging belongs to the scripts"
 
 
 def test_readme_and_docs_list_every_script():

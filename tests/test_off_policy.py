@@ -15,7 +15,7 @@ from stable_baselines3.common.logger import Logger
 from torch import nn
 from torch.distributions import AffineTransform, Independent, Normal, TanhTransform, TransformedDistribution
 
-from cleanrl_lite import sac, utils
+from cleanrl_lite import buffers, sac, utils
 from tests import helpers, probe_envs
 from tests.probe_envs import Corner, probe
 
@@ -761,7 +761,7 @@ def test_what_is_stored_of_games(script, monkeypatch, tmp_path):
     """Observations, actions before FIRE takes their place, signs of rewards, lost lives as terminations, truncations
     with the last observation: as the environment gave them, when they were given."""
     module, calls, steps = helpers.module(script), [], []
-    settings, add, step = module.game_settings, utils.FrameReplayBuffer.add, module.Games.step
+    settings, add, step = module.game_settings, buffers.FrameReplayBuffer.add, module.Games.step
     monkeypatch.setattr(module, "game_settings", lambda i: settings(i) | dict(max_num_frames_per_episode=400))
 
     def spy_add(self, obs, actions, rewards, terminations, truncations, new_games, final_obs):
@@ -777,7 +777,7 @@ def test_what_is_stored_of_games(script, monkeypatch, tmp_path):
         steps.append([np.array(part) for part in (result[0], actions, *result[1:4], over)] + [finals])
         return result
 
-    monkeypatch.setattr(utils.FrameReplayBuffer, "add", spy_add)
+    monkeypatch.setattr(buffers.FrameReplayBuffer, "add", spy_add)
     monkeypatch.setattr(module.Games, "step", spy_step)
     flags = dict(env_id="SpaceInvadersNoFrameskip-v4", total_timesteps=500, learning_starts=480, buffer_size=600)
     flags |= dict(start_e=1.0, end_e=1.0)

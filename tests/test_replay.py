@@ -13,7 +13,7 @@ import torch
 from gymnasium.spaces import Box
 from stable_baselines3.common.buffers import ReplayBuffer as TheirBuffer
 
-from cleanrl_lite import dqn_atari, utils
+from cleanrl_lite import buffers, dqn_atari, utils
 from tests import helpers
 
 CPU = torch.device("cpu")
@@ -22,7 +22,7 @@ SHAPES = OBS, ACTION, (), OBS, ()
 
 
 def vectors(buffer_size, num_envs):
-    return utils.ReplayBuffer(buffer_size, num_envs, SHAPES, CPU)
+    return buffers.ReplayBuffer(buffer_size, num_envs, SHAPES, CPU)
 
 
 def random_step(rng, num_envs):
@@ -89,7 +89,7 @@ def test_like_stable_baselines3(num_envs, steps):
 
 def test_unpack():
     """Shapes and types of a minibatch, for vectors, numbers and an action of no dimensions."""
-    buffer = utils.ReplayBuffer(16, 2, ((3,), (), (), (3,), ()), CPU)
+    buffer = buffers.ReplayBuffer(16, 2, ((3,), (), (), (3,), ()), CPU)
     obs = np.arange(6).reshape(2, 3)
     buffer.add(obs, np.array([5, 7]), np.array([0.5, -0.5]), 10.0 * obs, np.array([True, False]))
     parts = buffer.unpack(*buffer.sample(64))
@@ -155,7 +155,7 @@ def test_saving_and_loading(num_envs, steps, tmp_path):
 
 @pytest.mark.parametrize("kind", ["vectors", "frames"])
 def test_another_size_is_refused(kind):
-    make = dict(vectors=vectors, frames=lambda size, num_envs: utils.FrameReplayBuffer(size, num_envs, (3, 3), CPU))[
+    make = dict(vectors=vectors, frames=lambda size, num_envs: buffers.FrameReplayBuffer(size, num_envs, (3, 3), CPU))[
         kind
     ]
     state = make(32, 2).state_dict()
@@ -170,7 +170,7 @@ def test_another_size_is_refused(kind):
 def test_only_the_filled_part_is_written(tmp_path):
     """A checkpoint at the start of a run is small, whatever --buffer-size says."""
     rng, path = np.random.default_rng(1), tmp_path / "checkpoint.pt"
-    buffer, frames = vectors(500_000, 1), utils.FrameReplayBuffer(50_000, 1, (84, 84), CPU)
+    buffer, frames = vectors(500_000, 1), buffers.FrameReplayBuffer(50_000, 1, (84, 84), CPU)
     for steps in range(1, 21):
         buffer.add(*random_step(rng, 1))
         stack = rng.integers(1, 256, (1, 4, 84, 84)).astype(np.uint8)
@@ -185,8 +185,8 @@ def test_only_the_filled_part_is_written(tmp_path):
 @pytest.mark.parametrize("num_envs", [1, 3])
 def test_a_buffer_that_does_not_fit(available, num_envs, monkeypatch):
     """One line with the largest size that would fit, and that size is accepted."""
-    monkeypatch.setattr(utils.psutil, "virtual_memory", lambda: SimpleNamespace(available=available))
-    for make, bytes_each in ((vectors, 4 * 10), (lambda *s: utils.FrameReplayBuffer(*s, (84, 84), CPU), 84 * 84)):
+    monkeypatch.setattr(buffers.psutil, "virtual_memory", lambda: SimpleNamespace(available=available))
+    for make, bytes_each in ((vectors, 4 * 10), (lambda *s: buffers.FrameReplayBuffer(*s, (84, 84), CPU), 84 * 84)):
         with pytest.raises(SystemExit) as end:
             make(10**8, num_envs)
         line = end.value.code
@@ -200,7 +200,7 @@ def test_a_buffer_that_does_not_fit(available, num_envs, monkeypatch):
 
 
 def test_a_tiny_buffer_is_refused():
-    for make in (vectors, lambda *sizes: utils.FrameReplayBuffer(*sizes, (3, 3), CPU)):
+    for make in (vectors, lambda *sizes: buffers.FrameReplayBuffer(*sizes, (3, 3), CPU)):
         make(24, 3)
         with pytest.raises(SystemExit, match="^error: --buffer-size must be at least 8 times --num-envs$"):
             make(23, 3)
@@ -208,8 +208,8 @@ def test_a_tiny_buffer_is_refused():
 
 MILLION = """
 import sys, numpy as np, torch
-from cleanrl_lite import utils
-buffer = utils.ReplayBuffer(1_000_000, 1, ((11,), (3,), (), (11,), ()), torch.device("cpu"))
+from cleanrl_lite import buffers, utils
+buffer = buffers.ReplayBuffer(1_000_000, 1, ((11,), (3,), (), (11,), ()), torch.device("cpu"))
 for start in range(0, 1_000_000, 10_000):
     buffer.rows[start : start + 10_000] = torch.randn(10_000, 27)
 buffer.position, buffer.filled = 0, 1_000_000
@@ -217,7 +217,7 @@ buffer.size.fill_(1_000_000)
 for _ in range(100):
     buffer.unpack(*buffer.sample(256))
 utils.save_checkpoint(sys.argv[1], dict(replay=buffer.state_dict()))
-new = utils.ReplayBuffer(1_000_000, 1, buffer.shapes, torch.device("cpu"))
+new = buffers.ReplayBuffer(1_000_000, 1, buffer.shapes, torch.device("cpu"))
 new.load_state_dict(torch.load(sys.argv[1], weights_only=True, mmap=True)["replay"])
 assert torch.equal(new.rows, buffer.rows)
 print(next(line for line in open("/proc/self/status") if line.startswith("VmHWM")).split()[1])  # kB, of this process
@@ -305,7 +305,7 @@ class Journal:
 
     def __init__(self, games, buffer_size, shape=(3, 3)):
         self.games, self.list, self.slots = games, [], np.zeros(games.num_envs, dtype=np.int64)
-        self.buffer = utils.FrameReplayBuffer(buffer_size, games.num_envs, shape, CPU)
+        self.buffer = buffers.FrameReplayBuffer(buffer_size, games.num_envs, shape, CPU)
         self.lost = np.zeros(games.num_envs, dtype=np.int64)  # slots overwritten before a checkpoint
         self.begin()
 
@@ -425,7 +425,7 @@ def resume(journal, path):
     unless what came after these is known."""
     sizes = journal.buffer.num_envs * journal.buffer.length, journal.games.num_envs, journal.buffer.frames.shape[1:]
     before = journal.buffer.written.copy()
-    journal.buffer = saved_and_loaded(journal.buffer, utils.FrameReplayBuffer(*sizes, CPU), path)
+    journal.buffer = saved_and_loaded(journal.buffer, buffers.FrameReplayBuffer(*sizes, CPU), path)
     for n in range(journal.games.num_envs):
         last = max((s for s in journal.list if s.env == n), key=lambda s: s.slot)
         if last.slot + 1 == before[n]:  # it waits for a frame that will never come
@@ -437,7 +437,7 @@ def resume(journal, path):
 
 def test_memory_of_frames():
     """7,072 bytes a transition, not the 56,448 of two stacks."""
-    buffer = utils.FrameReplayBuffer(1_000, 4, (84, 84), CPU)
+    buffer = buffers.FrameReplayBuffer(1_000, 4, (84, 84), CPU)
     assert buffer.frames.nbytes + buffer.rows.nbytes == 7_072 * 1_000
 
 

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from cleanrl_lite import utils
+from cleanrl_lite import buffers, utils
 from tests import helpers, probe_envs
 from tests.probe_envs import probe
 
@@ -340,7 +340,7 @@ def test_resume_off_policy(off_policy_script, where, monkeypatch, tmp_path):
     half = helpers.SMALL[script]["total_timesteps"] // 2
     run_dir, _ = helpers.train(script, tmp_path, total_timesteps=half)
     before, stored = helpers.load(run_dir), []
-    kind = utils.FrameReplayBuffer if script in helpers.ATARI_SCRIPTS else utils.ReplayBuffer
+    kind = buffers.FrameReplayBuffer if script in helpers.ATARI_SCRIPTS else buffers.ReplayBuffer
     add = kind.add
 
     def noted(replay, *parts):
@@ -364,7 +364,7 @@ def test_resume_off_policy(off_policy_script, where, monkeypatch, tmp_path):
     steps = [step for step, _ in helpers.scalars(run_dir)[min(helpers.tags(script) & LOSSES)]]
     assert steps == sorted({*helpers.log_steps(script, args), half})
     assert len(stored) == (args.total_timesteps - half) // args.num_envs
-    if kind is utils.ReplayBuffer:
+    if kind is buffers.ReplayBuffer:
         rows = len(before["replay"]["rows"])
         assert rows == half and len(after["replay"]["rows"]) == args.buffer_size
         kept = slice(args.total_timesteps - args.buffer_size, half)
@@ -372,9 +372,9 @@ def test_resume_off_policy(off_policy_script, where, monkeypatch, tmp_path):
         assert after["replay"]["position"] == args.total_timesteps % args.buffer_size
         spaces = gym.make(args.env_id)
         shapes = spaces.observation_space.shape, spaces.action_space.shape, (), spaces.observation_space.shape, ()
-        again = utils.ReplayBuffer(args.buffer_size, args.num_envs, shapes, torch.device("cpu"))
+        again = buffers.ReplayBuffer(args.buffer_size, args.num_envs, shapes, torch.device("cpu"))
     else:
-        again = utils.FrameReplayBuffer(args.buffer_size, args.num_envs, (84, 84), torch.device("cpu"))
+        again = buffers.FrameReplayBuffer(args.buffer_size, args.num_envs, (84, 84), torch.device("cpu"))
     again.load_state_dict(before["replay"])
     for parts in stored:
         add(again, *parts)

@@ -288,7 +288,7 @@ def main(args: Args):
         # act
         epsilon_steps = args.exploration_fraction * args.total_timesteps
         epsilon = linear_schedule(args.start_e, args.end_e, epsilon_steps, global_step)
-        explore, random_actions = np.random.random((2, args.num_envs))  # an environment's own
+        explore, random_actions = np.random.random((2, args.num_envs))  # each environment its own
         actions = (random_actions * action_space.n).astype(np.int64)
         if (explore >= epsilon).any():
             actions = np.where(explore < epsilon, actions, q_network(obs).argmax(-1))

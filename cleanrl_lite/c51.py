@@ -11,8 +11,6 @@ Details:  docs/c51.md
 import atexit
 import copy
 import math
-import multiprocessing
-import signal
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,11 +20,11 @@ import numpy as np
 import torch
 import tyro
 from gymnasium.spaces import Box, Discrete
-from gymnasium.vector import AsyncVectorEnv, AutoresetMode
+from gymnasium.vector import AutoresetMode
 from torch import nn
 from torch.utils.tensorboard import SummaryWriter
 
-from cleanrl_lite import buffers, utils
+from cleanrl_lite import buffers, checkpoints, environments, tracking, utils
 
 
 # === arguments
@@ -75,9 +73,7 @@ class Args:
 
 # === environment
 def make_env(args, render_mode=None):
-    if multiprocessing.parent_process():  # in a worker process; Ctrl-C is for the main one, which saves first
-        signal.signal(signal.SIGINT, signal.SIG_IGN)
-    env = utils.make(args.env_id, render_mode=render_mode)
+    env = environments.make(args.env_id, render_mode=render_mode)
     if not isinstance(env.observation_space, Box):  # Dict, Tuple, Discrete (one-hot) ...
         flattens = env.observation_space.is_np_flattenable
         utils.check(flattens, f"{args.env_id} has observations that do not flatten: {env.observation_space}")
@@ -149,21 +145,20 @@ def adam_step(params, grads, adam, learning_rate, beta1=0.9, beta2=0.999, eps=1e
 def main(args: Args):
     # === setup
     check = utils.check
-    sizes = "num_envs batch_size train_frequency gradient_steps target_network_frequency eval_episodes learning_rate"
-    check(all(getattr(args, name) > 0 for name in sizes.split()), f"these must be positive: {sizes.replace(' ', ', ')}")
+    positive = "num_envs batch_size train_frequency gradient_steps target_network_frequency learning_rate eval_episodes"
+    utils.check_ranges(args, positive, unit="gamma")
     check(0 <= args.end_e <= args.start_e <= 1, "0 <= --end-e <= --start-e <= 1 must hold")
     check(0 < args.exploration_fraction <= 1, "--exploration-fraction must be above 0 and at most 1")
     check(args.n_atoms > 1 and args.v_min < args.v_max, "--n-atoms must be above 1 and --v-min below --v-max")
     check(0 <= args.learning_starts < args.total_timesteps, "0 <= --learning-starts < --total-timesteps must hold")
     check(0 < args.tau <= 1, "0 < --tau <= 1 must hold")
+    check(args.batch_size <= args.buffer_size, "--batch-size must be at most --buffer-size")
     check(args.total_timesteps % args.num_envs == 0, "--total-timesteps must be a multiple of --num-envs")
     device = utils.setup_torch(args)
     check(device.type == "cuda" or not args.cuda_graph, "--cuda-graph needs a GPU")
 
-    vector_env = AsyncVectorEnv if args.async_envs else utils.VectorEnv
-    env_fns = [lambda: make_env(args)] * args.num_envs
-    envs = vector_env(env_fns, copy=False, autoreset_mode=AutoresetMode.SAME_STEP)
-    envs.action_space.seed(args.seed)
+    vector_env = environments.AsyncVectorEnv if args.async_envs else environments.VectorEnv
+    envs = vector_env([lambda: make_env(args)] * args.num_envs, autoreset_mode=AutoresetMode.SAME_STEP)
     obs_space, action_space = envs.single_observation_space, envs.single_action_space
     check(len(obs_space.shape) == 1, f"{args.env_id} has observations {obs_space}; c51_atari.py takes Atari's images")
     check(isinstance(action_space, Discrete), f"{args.env_id} has actions {action_space}; ddpg.py takes Box")
@@ -176,46 +171,42 @@ def main(args: Args):
     shapes = obs_space.shape, (), (), obs_space.shape, ()  # obs, actions, rewards, next_obs, terminations
     replay = None if args.evaluate else buffers.ReplayBuffer(args.buffer_size, args.num_envs, shapes, device)
     check(not (replay and args.cuda_graph) or replay.rows.is_cuda, "--cuda-graph needs a smaller --buffer-size")
-    global_step = 0
 
-    script = Path(__file__).stem
-    if args.resume or args.evaluate:
-        checkpoint = utils.load_checkpoint(args.resume or args.evaluate, script, args.env_id, agent)
+    script, stop = Path(__file__).stem, [] if args.evaluate else utils.stop_signals()
+    resume = checkpoints.find_run(args, script)
+    if resume or args.evaluate:
+        checkpoint = checkpoints.load(resume or args.evaluate, script, args.env_id, agent)
         global_step, run_dir = checkpoint["global_step"], checkpoint["run_dir"]
-        check(global_step % args.num_envs == 0, f"step {global_step} is no multiple of --num-envs {args.num_envs}")
     else:
-        run_dir = utils.make_run_dir(args, __file__)
+        global_step, checkpoint, run_dir = 0, {}, checkpoints.make_run_dir(args, __file__)
+    last_eval = checkpoint.get("last_eval", dict(global_step=0, returns=None))
     video_dir = run_dir / "videos" if args.capture_video and utils.can_record(make_env, args) else None
     if args.evaluate:
         path = run_dir / f"eval_{int(time.time())}.json"
         return utils.evaluate(agent.act, make_env, args, device, global_step, path, video_dir)[0]
-    if args.resume:
+    if resume:
+        if last_eval["global_step"] >= args.total_timesteps:
+            print(f"the run in {run_dir} is finished")
+            return last_eval["returns"]
         for name, tensor in adam.items():
             tensor.copy_(checkpoint["adam"][name])
         replay.load_state_dict(checkpoint["replay"])
+        checkpoints.reopen(run_dir, checkpoint, args.num_envs)
         utils.set_rng_state(checkpoint["rng"])
-        del checkpoint  # or the file behind it stays on the disk when the next one replaces it
 
-    if args.track:
-        import wandb
-
-        names = dict(project=args.wandb_project_name, entity=args.wandb_entity, name=run_dir.name, id=run_dir.name)
-        wandb.init(**names, config=vars(args), resume="allow", sync_tensorboard=True, dir=run_dir.parent)
-        wandb.save(run_dir / f"{script}.py", base_path=run_dir, policy="now")
-    writer = SummaryWriter(run_dir, purge_step=global_step + 1 if args.resume else None)
-    atexit.register(writer.close)  # whatever ends the run, what it measured is on disk
-    writer.add_text("arguments", "\n".join(f"    {name}: {value}" for name, value in vars(args).items()))
+    tracking.start(args, run_dir, script)
+    writer = SummaryWriter(run_dir)
+    atexit.register(utils.quietly, writer.close)  # whatever ends the run, what it measured is on disk
+    if not resume:
+        writer.add_text("arguments", "\n".join(f"    {name}: {value}" for name, value in vars(args).items()))
 
     def evaluate():
-        """An evaluation of the agent as it is now, logged and, with --capture-video, filmed."""
-        path = run_dir / "eval.json"
-        returns, lengths = utils.evaluate(agent.act, make_env, args, device, global_step, path, video_dir)
-        writer.add_scalar("eval/episodic_return", np.mean(returns), global_step)
-        writer.add_scalar("eval/episodic_length", np.mean(lengths), global_step)
-        if args.track and video_dir:
-            film = next((video_dir / f"step-{global_step}").glob("*.mp4"))
-            wandb.log({"eval/video": wandb.Video(str(film), format="mp4")})
-        return returns
+        """An evaluation of the agent as it is now, logged and, with --capture-video, filmed; a signal breaks it off."""
+        played = utils.evaluate(agent.act, make_env, args, device, global_step, run_dir / "eval.json", video_dir, stop)
+        if played:
+            writer.add_scalar("eval/episodic_return", np.mean(played[0]), global_step)
+            writer.add_scalar("eval/episodic_length", np.mean(played[1]), global_step)
+            last_eval.update(global_step=global_step, returns=played[0])
 
     # === update
     def update(*batch):
@@ -245,6 +236,12 @@ def main(args: Args):
     rows = torch.arange(args.batch_size, device=device)
 
     # === training
+    def save():
+        state = dict(script=script, args=vars(args), global_step=global_step, agent=agent.state_dict(), adam=adam)
+        state |= dict(last_eval=last_eval, replay=replay.state_dict(), rng=utils.rng_state())
+        state |= dict(metrics={name: float(value) for name, value in metrics.items()}, envs=envs.snapshot(obs))
+        return checkpoints.save(run_dir, state, writer)
+
     def passed(every):
         """How many multiples of `every` the last step of the environments has passed."""
         return global_step // every - (global_step - args.num_envs) // every
@@ -252,11 +249,21 @@ def main(args: Args):
     q_network = utils.numpy_forward(agent.q_network, device, live=True)
     atoms = agent.atoms.cpu().numpy()
     save_every, eval_every = args.save_every or math.inf, args.eval_every or math.inf
-    progress, stop = utils.Progress(args.total_timesteps, global_step), utils.stop_signals()
-    metrics, log_step, log_time = {}, global_step, time.perf_counter()
-    obs, _ = envs.reset(seed=args.seed + global_step)  # a resumed run does not play the same episodes again
-    obs = obs.astype(np.float32)
-    while global_step < args.total_timesteps and not stop:
+    progress, saved = utils.Progress(args.total_timesteps, global_step), global_step if resume else -1
+    metrics, log_step, log_time = checkpoint.get("metrics", {}), global_step, time.perf_counter()
+    obs = envs.start(args, run_dir, global_step, checkpoint.get("envs")).astype(np.float32)
+    del checkpoint  # or the file behind its tensors stays on the disk when the next one replaces it
+    while True:
+        # evaluate, save
+        finished, pause = global_step >= args.total_timesteps, time.perf_counter()
+        if global_step // eval_every > last_eval["global_step"] // eval_every and not finished:
+            evaluate()
+        if finished or stop:
+            break
+        if global_step // save_every > saved // save_every:
+            saved = save()
+        log_time += time.perf_counter() - pause  # the speed is that of learning
+
         # act
         epsilon_steps = args.exploration_fraction * args.total_timesteps
         epsilon = linear_schedule(args.start_e, args.end_e, epsilon_steps, global_step)
@@ -281,7 +288,7 @@ def main(args: Args):
         global_step += args.num_envs
         new_obs = new_obs.astype(np.float32)  # a copy: the environments write into the same array again
         next_obs = new_obs.copy()
-        for n, episodic_return, episodic_length in utils.finished_episodes(infos):
+        for n, episodic_return, episodic_length in environments.finished_episodes(infos):
             next_obs[n] = infos["final_obs"][n]  # new_obs[n] is the first observation of the next episode already
             writer.add_scalar("charts/episodic_return", episodic_return, global_step)
             writer.add_scalar("charts/episodic_length", episodic_length, global_step)
@@ -290,40 +297,27 @@ def main(args: Args):
         obs = new_obs
 
         # log
-        finished = global_step >= args.total_timesteps
-        due = passed(100) or passed(eval_every) or passed(save_every) or finished or stop
-        if due:
-            for name, value in metrics.items():
-                value = value.item()
-                check(math.isfinite(value), f"{name} is {value} at step {global_step}; the last checkpoint is older")
+        if passed(100) or global_step >= args.total_timesteps:
+            losses = {name: float(value) for name, value in metrics.items()}
+            utils.check_finite(losses, global_step, run_dir)
+            for name, value in losses.items():
                 writer.add_scalar(name, value, global_step)
             writer.add_scalar("charts/epsilon", epsilon, global_step)
             writer.add_scalar("charts/SPS", (global_step - log_step) / (time.perf_counter() - log_time), global_step)
             progress.update(global_step)
-
-        # evaluate, save
-        if passed(eval_every) and not finished:
-            evaluate()
-        if finished or stop or passed(save_every):
-            state = dict(script=script, args=vars(args), global_step=global_step, agent=agent.state_dict(), adam=adam)
-            writer.flush()
-            state |= dict(replay=replay.state_dict(), rng=utils.rng_state())
-            utils.save_checkpoint(run_dir / "checkpoint.pt", state)
-        if due:
-            log_step, log_time = global_step, time.perf_counter()  # the speed is that of learning
-
-    envs.close()
+            log_step, log_time = global_step, time.perf_counter()
 
     # === evaluation
-    returns = evaluate() if not stop else None
+    if finished:
+        evaluate()
+    save()
+    envs.close()
     print(f"the run is in {run_dir}")
     writer.close()
-    if args.track:
-        wandb.finish()
-    if stop:
-        raise SystemExit(128 + stop[0])
-    return returns
+    utils.end_run(args, stop)
+    return last_eval["returns"]
 
 
 if __name__ == "__main__":
-    main(tyro.cli(Args, default=utils.saved_args(Args)))
+    with utils.short_errors():
+        main(tyro.cli(Args, default=checkpoints.saved_args(Args)))

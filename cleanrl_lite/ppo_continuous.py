@@ -12,8 +12,6 @@ Details:  docs/ppo_continuous.md
 
 import atexit
 import math
-import multiprocessing
-import signal
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,12 +21,12 @@ import numpy as np
 import torch
 import tyro
 from gymnasium.spaces import Box
-from gymnasium.vector import AsyncVectorEnv, AutoresetMode
+from gymnasium.vector import AutoresetMode
 from torch import nn
 from torch.distributions import Independent, Normal
 from torch.utils.tensorboard import SummaryWriter
 
-from cleanrl_lite import utils
+from cleanrl_lite import checkpoints, environments, tracking, utils
 
 
 # === arguments
@@ -76,9 +74,7 @@ class Args:
 
 # === environment
 def make_env(args, render_mode=None):
-    if multiprocessing.parent_process():  # in a worker process; Ctrl-C is for the main one, which saves first
-        signal.signal(signal.SIGINT, signal.SIG_IGN)
-    env = utils.make(args.env_id, render_mode=render_mode)
+    env = environments.make(args.env_id, render_mode=render_mode)
     if not isinstance(env.observation_space, Box):  # Dict, Tuple, Discrete (one-hot) ...
         flattens = env.observation_space.is_np_flattenable
         utils.check(flattens, f"{args.env_id} has observations that do not flatten: {env.observation_space}")
@@ -188,8 +184,8 @@ def adam_step(params, grads, adam, learning_rate, max_grad_norm, beta1=0.9, beta
 def main(args: Args):
     # === setup
     check, batch_size = utils.check, args.num_envs * args.num_steps
-    sizes = "num_envs num_steps num_minibatches update_epochs eval_episodes learning_rate"
-    check(all(getattr(args, name) > 0 for name in sizes.split()), f"these must be positive: {sizes.replace(' ', ', ')}")
+    positive = "num_envs num_steps num_minibatches update_epochs learning_rate eval_episodes clip_coef max_grad_norm"
+    utils.check_ranges(args, positive, unit="gamma gae_lambda", not_negative="ent_coef vf_coef")
     minibatch_size, remainder = divmod(batch_size, args.num_minibatches)
     check(remainder == 0, f"--num-envs x --num-steps = {batch_size} must be a multiple of --num-minibatches")
     check(minibatch_size > 1 or not args.norm_adv, "minibatches of one sample need --no-norm-adv")
@@ -198,10 +194,8 @@ def main(args: Args):
     device = utils.setup_torch(args)
     check(device.type == "cuda" or not args.cuda_graph, "--cuda-graph needs a GPU")
 
-    vector_env = AsyncVectorEnv if args.async_envs else utils.VectorEnv
-    env_fns = [lambda: make_env(args)] * args.num_envs
-    envs = vector_env(env_fns, copy=False, autoreset_mode=AutoresetMode.SAME_STEP)
-    envs.action_space.seed(args.seed)
+    vector_env = environments.AsyncVectorEnv if args.async_envs else environments.VectorEnv
+    envs = vector_env([lambda: make_env(args)] * args.num_envs, autoreset_mode=AutoresetMode.SAME_STEP)
     obs_space, action_space = envs.single_observation_space, envs.single_action_space
     check(len(obs_space.shape) == 1, f"{args.env_id} has observations {obs_space}; ppo_atari.py takes Atari's images")
     check(isinstance(action_space, Box), f"{args.env_id} has actions {action_space}; ppo.py takes Discrete ones")
@@ -213,44 +207,41 @@ def main(args: Args):
     zeros = torch.zeros(sum(p.numel() for p in params), device=device)
     adam = dict(step=torch.zeros((), device=device), exp_avg=zeros.clone(), exp_avg_sq=zeros.clone())
     learning_rate = torch.tensor(args.learning_rate, device=device)
-    global_step = 0
 
-    script = Path(__file__).stem
-    if args.resume or args.evaluate:
-        checkpoint = utils.load_checkpoint(args.resume or args.evaluate, script, args.env_id, agent)
+    script, stop = Path(__file__).stem, [] if args.evaluate else utils.stop_signals()
+    resume = checkpoints.find_run(args, script)
+    if resume or args.evaluate:
+        checkpoint = checkpoints.load(resume or args.evaluate, script, args.env_id, agent)
         global_step, run_dir = checkpoint["global_step"], checkpoint["run_dir"]
-        check(global_step % args.num_envs == 0, f"step {global_step} is no multiple of --num-envs {args.num_envs}")
     else:
-        run_dir = utils.make_run_dir(args, __file__)
+        global_step, checkpoint, run_dir = 0, {}, checkpoints.make_run_dir(args, __file__)
+    last_eval = checkpoint.get("last_eval", dict(global_step=0, returns=None))
     video_dir = run_dir / "videos" if args.capture_video and utils.can_record(make_env, args) else None
     if args.evaluate:
         path = run_dir / f"eval_{int(time.time())}.json"
         return utils.evaluate(agent.act, make_env, args, device, global_step, path, video_dir)[0]
-    if args.resume:
+    if resume:
+        if last_eval["global_step"] >= args.total_timesteps:
+            print(f"the run in {run_dir} is finished")
+            return last_eval["returns"]
         for name, tensor in adam.items():
             tensor.copy_(checkpoint["adam"][name])
+        checkpoints.reopen(run_dir, checkpoint, args.num_envs)
         utils.set_rng_state(checkpoint["rng"])
 
-    if args.track:
-        import wandb
-
-        names = dict(project=args.wandb_project_name, entity=args.wandb_entity, name=run_dir.name, id=run_dir.name)
-        wandb.init(**names, config=vars(args), resume="allow", sync_tensorboard=True, dir=run_dir.parent)
-        wandb.save(run_dir / f"{script}.py", base_path=run_dir, policy="now")
-    writer = SummaryWriter(run_dir, purge_step=global_step + 1 if args.resume else None)
-    atexit.register(writer.close)  # whatever ends the run, what it measured is on disk
-    writer.add_text("arguments", "\n".join(f"    {name}: {value}" for name, value in vars(args).items()))
+    tracking.start(args, run_dir, script)
+    writer = SummaryWriter(run_dir)
+    atexit.register(utils.quietly, writer.close)  # whatever ends the run, what it measured is on disk
+    if not resume:
+        writer.add_text("arguments", "\n".join(f"    {name}: {value}" for name, value in vars(args).items()))
 
     def evaluate():
-        """An evaluation of the agent as it is now, logged and, with --capture-video, filmed."""
-        path = run_dir / "eval.json"
-        returns, lengths = utils.evaluate(agent.act, make_env, args, device, global_step, path, video_dir)
-        writer.add_scalar("eval/episodic_return", np.mean(returns), global_step)
-        writer.add_scalar("eval/episodic_length", np.mean(lengths), global_step)
-        if args.track and video_dir:
-            film = next((video_dir / f"step-{global_step}").glob("*.mp4"))
-            wandb.log({"eval/video": wandb.Video(str(film), format="mp4")})
-        return returns
+        """An evaluation of the agent as it is now, logged and, with --capture-video, filmed; a signal breaks it off."""
+        played = utils.evaluate(agent.act, make_env, args, device, global_step, run_dir / "eval.json", video_dir, stop)
+        if played:
+            writer.add_scalar("eval/episodic_return", np.mean(played[0]), global_step)
+            writer.add_scalar("eval/episodic_length", np.mean(played[1]), global_step)
+            last_eval.update(global_step=global_step, returns=played[0])
 
     # === update
     # The batch lives where the networks do; its tensors keep their place in memory, as a compiled graph wants.
@@ -296,10 +287,24 @@ def main(args: Args):
     rewards = np.zeros(shape, dtype=np.float32)
     terminations, dones = np.zeros((2, *shape), dtype=bool)
     save_every, eval_every = args.save_every or math.inf, args.eval_every or math.inf
-    progress, stop = utils.Progress(args.total_timesteps, global_step), utils.stop_signals()
+    progress, saved = utils.Progress(args.total_timesteps, global_step), global_step if resume else -1
     return_so_far = np.zeros(args.num_envs)  # discounted, of the episodes under way
-    obs, _ = envs.reset(seed=args.seed + global_step)  # a resumed run does not play the same episodes again
-    while global_step < args.total_timesteps and not stop:
+    if checkpoint.get("envs"):
+        return_so_far = np.array(checkpoint["return_so_far"])
+    obs = envs.start(args, run_dir, global_step, checkpoint.get("envs"))
+    while True:
+        # evaluate, save: always at the start of a rollout, which a signal breaks off
+        finished = global_step >= args.total_timesteps
+        if global_step // eval_every > last_eval["global_step"] // eval_every and not finished:
+            evaluate()
+        state = dict(script=script, args=vars(args), global_step=global_step, agent=agent.state_dict(), adam=adam)
+        state |= dict(last_eval=last_eval, rng=utils.rng_state(), envs=envs.snapshot(obs))
+        state |= dict(return_so_far=return_so_far.tolist())
+        if finished or stop:
+            break
+        if global_step // save_every > saved // save_every:
+            saved = checkpoints.save(run_dir, state, writer)
+
         start_step, start_time = global_step, time.perf_counter()
         if args.anneal_lr:
             learning_rate.fill_(args.learning_rate * (1 - global_step / args.total_timesteps))
@@ -312,6 +317,8 @@ def main(args: Args):
         noise = np.random.standard_normal(means[:num_steps].shape).astype(np.float32) * std
         obs_mean, obs_std = agent.obs_stats.mean.cpu().numpy(), (agent.obs_stats.var + 1e-8).sqrt().cpu().numpy()
         for t in range(num_steps):
+            if stop:
+                break
             raw_obs[t] = obs
             rollout_obs[t] = np.minimum(np.maximum((obs - obs_mean) / obs_std, -10), 10)
             means[t] = actor(rollout_obs[t])
@@ -319,11 +326,13 @@ def main(args: Args):
             obs, rewards[t], terminations[t], truncations, infos = envs.step(actions[t])
             next_obs[t], dones[t] = obs, terminations[t] | truncations
             global_step += args.num_envs
-            for n, episodic_return, episodic_length in utils.finished_episodes(infos):
+            for n, episodic_return, episodic_length in environments.finished_episodes(infos):
                 next_obs[t, n] = infos["final_obs"][n]  # obs[n] is the first observation of the next episode already
                 writer.add_scalar("charts/episodic_return", episodic_return, global_step)
                 writer.add_scalar("charts/episodic_length", episodic_length, global_step)
                 progress.returns.append(episodic_return)
+        if stop:
+            break
 
         # values, log-probabilities and advantages of the whole rollout
         with torch.no_grad():
@@ -363,35 +372,24 @@ def main(args: Args):
         # log
         losses = {name: torch.stack([m[name] for m in metrics]).mean().item() for name in metrics[0]}
         losses["losses/explained_variance"] = 1 - (returns - values).var() / (returns.var() + 1e-8)
-        for name, value in losses.items():
-            check(math.isfinite(value), f"{name} is {value} at step {global_step}; the last checkpoint is older")
+        utils.check_finite(losses, global_step, run_dir)
         losses["charts/learning_rate"] = learning_rate.item()
         losses["charts/SPS"] = (global_step - start_step) / (time.perf_counter() - start_time)
         for name, value in losses.items():
             writer.add_scalar(name, value, global_step)
         progress.update(global_step)
 
-        # evaluate, save
-        finished = global_step >= args.total_timesteps
-        if global_step // eval_every > start_step // eval_every and not finished:
-            evaluate()
-        if finished or stop or global_step // save_every > start_step // save_every:
-            state = dict(script=script, args=vars(args), global_step=global_step, agent=agent.state_dict(), adam=adam)
-            writer.flush()
-            utils.save_checkpoint(run_dir / "checkpoint.pt", state | dict(rng=utils.rng_state()))
-
-    envs.close()
-
     # === evaluation
-    returns = evaluate() if not stop else None
+    if finished:
+        evaluate()
+    checkpoints.save(run_dir, state, writer)
+    envs.close()
     print(f"the run is in {run_dir}")
     writer.close()
-    if args.track:
-        wandb.finish()
-    if stop:
-        raise SystemExit(128 + stop[0])
-    return returns
+    utils.end_run(args, stop)
+    return last_eval["returns"]
 
 
 if __name__ == "__main__":
-    main(tyro.cli(Args, default=utils.saved_args(Args)))
+    with utils.short_errors():
+        main(tyro.cli(Args, default=checkpoints.saved_args(Args)))

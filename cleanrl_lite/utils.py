@@ -1,16 +1,18 @@
-"""What every script shares and no algorithm needs to be understood: set-up, checkpoints, evaluation, console, speed."""
+"""What every script shares and no algorithm needs to be understood: set-up, signals, evaluation, console, speed."""
 
 import json
 import os
 import random
-import shutil
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections import deque
+from contextlib import contextmanager, suppress
 from ctypes.util import find_library
 from functools import reduce
+from importlib.util import find_spec
 from pathlib import Path
 
 if sys.platform == "linux" and not os.environ.get("DISPLAY"):  # render without a display; mujoco reads it at import
@@ -22,6 +24,8 @@ import numpy as np
 import torch
 from torch import nn
 
+from cleanrl_lite import tracking
+
 
 def check(ok, message):
     """Bad input and bad luck: ends the program with one line and exit status 1 unless `ok`."""
@@ -29,60 +33,44 @@ def check(ok, message):
         raise SystemExit(f"error: {message}")
 
 
-def make(env_id, render_mode=None, **kwargs):
-    """gymnasium.make (ids of the form `module:Env-v0` too), with its errors as one line."""
-    try:
-        return gym.make(env_id, **kwargs, **(dict(render_mode=render_mode) if render_mode else {}))
-    except (gym.error.Error, ImportError) as error:
-        hint = " (Atari games have scripts named *_atari.py)" if "ALE" in env_id or "NoFrameskip" in env_id else ""
-        check(False, f"--env-id {env_id}: {str(error).strip().splitlines()[0]}{hint}")
+def stop_run(message, run_dir):
+    """Ends a run that cannot go on with one line, which says from where it can be resumed."""
+    if run_dir and Path(run_dir, "checkpoint.pt").is_file():
+        step = torch.load(Path(run_dir, "checkpoint.pt"), weights_only=True, mmap=True)["global_step"]
+        message += f"; the last good checkpoint is of step {step:,}, to go on with --resume {run_dir}"
+    check(False, message)
+
+
+def check_finite(metrics, global_step, run_dir):
+    for name, value in metrics.items():
+        if not np.isfinite(value):
+            stop_run(f"{name} is {value} at step {global_step:,}", run_dir)
+
+
+def check_ranges(args, positive, unit, not_negative=""):
+    """Refuses numbers that no run can work with; each of the three lists names of flags."""
+    numbers = {name: value for name, value in vars(args).items() if isinstance(value, int | float)}
+    wrong = [name for name, value in numbers.items() if not abs(value) < 2**53]  # NaN too
+    check(not wrong, f"these are no numbers to work with: {', '.join(wrong)}")
+    not_negative = f"save_every eval_every {not_negative}"
+    for names, ok, what in (
+        (positive, lambda x: x > 0, "positive"),
+        (unit, lambda x: 0 <= x <= 1, "between 0 and 1"),
+        (not_negative, lambda x: x >= 0, "not negative"),
+    ):
+        check(all(ok(numbers[name]) for name in names.split()), f"these must be {what}: {', '.join(names.split())}")
 
 
 def setup_torch(args):
     """Seeds python, numpy and torch, sets the number of threads, and returns the device."""
-    check(min(args.seed, args.threads) >= 0, "--seed and --threads must not be negative")
+    check(0 <= args.seed < 2**31, f"--seed must not be negative and must be below {2**31}")
+    check(0 <= args.threads <= 1024, "--threads must not be negative, nor above 1024")
+    check(not args.track or find_spec("wandb"), "--track needs wandb: pip install wandb")
     for seed in (random.seed, np.random.seed, torch.manual_seed):
         seed(args.seed)
     torch.backends.cudnn.deterministic = args.torch_deterministic
     torch.set_num_threads(args.threads or torch.get_num_threads())
     return torch.device("cuda" if args.cuda and torch.cuda.is_available() else "cpu")
-
-
-def make_run_dir(args, script):
-    """Creates runs/{env_id}__{exp_name}__{seed}__{unix time}/ with the script's source and its arguments inside."""
-    for now in range(int(time.time()), sys.maxsize):  # a second run started in this second gets the next one's name
-        name = f"{args.env_id}__{args.exp_name}__{args.seed}__{now}".replace("/", "-").replace(":", "-")
-        run_dir = Path(args.runs_dir) / name
-        try:
-            run_dir.parent.mkdir(parents=True, exist_ok=True)
-            if run_dir.exists() or run_dir.mkdir():
-                continue
-        except OSError as error:
-            check(False, f"cannot create the run directory {run_dir}: {error.strerror}")
-        shutil.copy(script, run_dir)
-        (run_dir / "args.json").write_text(json.dumps(vars(args), indent=2) + "\n")
-        return run_dir
-
-
-class VectorEnv(gym.vector.SyncVectorEnv):
-    """gymnasium's SyncVectorEnv with SAME_STEP autoreset, without copies and the infos of ordinary steps: gathering
-    those takes 18 us of a Hopper step's 131, and no script reads them. The next step overwrites what `step` returns."""
-
-    def step(self, actions):
-        infos = {}
-        for i, (env, action) in enumerate(zip(self.envs, actions)):
-            obs, self._rewards[i], terminated, truncated, info = env.step(action)
-            if terminated or truncated:
-                infos = self._add_info(infos, dict(final_obs=obs, final_info=info), i)
-                obs, _ = env.reset()
-            self._observations[i], self._terminations[i], self._truncations[i] = obs, terminated, truncated
-        return self._observations, self._rewards, self._terminations, self._truncations, infos
-
-
-def finished_episodes(infos):
-    """(index, return, length) of every environment whose episode ended in this step (SAME_STEP autoreset)."""
-    episode, ended = infos.get("final_info", {}).get("episode"), infos.get("_final_info", ())
-    return [(i, float(episode["r"][i]), int(episode["l"][i])) for i, over in enumerate(ended) if over]
 
 
 def rng_state():
@@ -99,72 +87,80 @@ def set_rng_state(state):
     torch.cuda.set_rng_state_all(state["cuda"][: torch.cuda.device_count()])
 
 
-def save_checkpoint(path, state):
-    """Atomic: whenever the process or the machine dies, `path` is a whole checkpoint, the old or the new one."""
-    with open(f"{path}.tmp", "wb") as file:
-        torch.save(state, file)
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(f"{path}.tmp", path)
-
-
-def load_checkpoint(path, script, env_id=None, agent=None):
-    """Loads a checkpoint, or the one in a run directory, onto the CPU, executing no code from it, and fills `agent`."""
-    path = Path(path, "checkpoint.pt") if Path(path).is_dir() else Path(path)
-    check(path.is_file(), f"there is no checkpoint at {path}")
-    try:
-        state = torch.load(path, map_location="cpu", weights_only=True, mmap=True) | dict(run_dir=path.resolve().parent)
-        found, weights = (state["script"], state["args"]["env_id"]), state["agent"]
-    except Exception as error:
-        check(False, f"{path} is damaged or not a checkpoint of this project ({type(error).__name__})")
-    wanted = (script, env_id or found[1])
-    check(found == wanted, f"{path} is a checkpoint of {found[0]} on {found[1]}, not of {wanted[0]} on {wanted[1]}")
-    try:
-        return state if agent is None else agent.load_state_dict(weights) and state
-    except RuntimeError as error:
-        check(False, f"the network in {path} does not fit this one: {str(error).splitlines()[1].strip()}")
-
-
-def saved_args(Args):
-    """The defaults of the command line: with --resume or --evaluate those of the saved run, else those of the class."""
-    words = [word for arg in sys.argv[1:] for word in arg.split("=", 1)]
-    paths = [path for flag, path in zip(words, words[1:]) if flag in ("--resume", "--evaluate")]
-    saved = load_checkpoint(paths[0], Path(sys.argv[0]).stem)["args"] if paths else {}
-    saved |= dict(resume=None, evaluate=None)
-    return Args(**{name: value for name, value in saved.items() if name in Args.__dataclass_fields__})
+COMPILING = []  # not empty while it lasts, half a minute or more, in which the training loop cannot react
 
 
 def stop_signals():
     """A list that gets the number of the first SIGTERM or SIGINT, for the loop to save and end; a second one kills."""
     received = []
+
+    def note(number, _):
+        received.append(number)
+        signal.signal(number, signal.SIG_DFL)
+        if COMPILING:
+            raise SystemExit(128 + number)
+
     for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, lambda number, _: (received.append(number), signal.signal(number, signal.SIG_DFL)))
+        signal.signal(number, note)
     return received
 
 
-def evaluate(act, make_env, args, device, global_step, path, video_dir=None):
+def quietly(function):
+    with suppress(OSError):  # of a full disk, which has been told before
+        function()
+
+
+@contextmanager
+def short_errors():
+    """For the command line: when the machine runs out of something, one line says so, and not a traceback."""
+    threading.excepthook = lambda thread: None  # TensorBoard's tells the main thread, too
+    try:
+        yield
+    except (OSError, MemoryError, RuntimeError) as error:
+        if type(error) is RuntimeError and "can't allocate memory" not in str(error):
+            raise
+        check(False, f"{type(error).__name__}: {str(error).splitlines()[0]}")
+
+
+def end_run(args, stop):
+    """Ends what W&B was told of, and the program where a signal asked for that."""
+    tracking.finish(args, seconds=5 if stop else 600)
+    if stop:
+        raise SystemExit(128 + stop[0])
+
+
+def evaluate(act, make_env, args, device, global_step, path, video_dir=None, stop=()):
     """Plays --eval-episodes episodes with the policy act(obs), films the first one if `video_dir` is given, prints the
-    result and writes it to `path` (JSON). Puts training's random streams back: only the clock has moved on."""
+    result and writes it to `path` (JSON). Puts training's random streams back: only the clock has moved on.
+    Returns the returns and lengths, or None if a signal has broken it off."""
     streams, returns, lengths = rng_state(), [], []
     env = make_env(args, "rgb_array" if video_dir else None)
     env = gym.wrappers.RecordVideo(env, video_dir / f"step-{global_step}", lambda n: n == 0) if video_dir else env
     obs, _ = env.reset(seed=args.seed + 10_000)
-    while len(returns) < args.eval_episodes:
+    while len(returns) < args.eval_episodes and not stop:
         with torch.no_grad():
             action = act(torch.as_tensor(np.asarray(obs)[None], device=device))[0].cpu().numpy()
         obs, _, terminated, truncated, info = env.step(action if action.shape else action.item())
         if terminated or truncated:
             returns.append(float(info["episode"]["r"]))
             lengths.append(int(info["episode"]["l"]))
+            check(
+                np.isfinite(returns[-1]), f"{args.env_id} paid {returns[-1]} in the evaluation at step {global_step:,}"
+            )
             obs, _ = env.reset()
     env.close()
     set_rng_state(streams)
+    if len(returns) < args.eval_episodes:
+        return None
     mean, std = float(np.mean(returns)), float(np.std(returns))
     print(f"evaluation at step {global_step:,}: mean return {mean:.2f} +- {std:.2f} over {len(returns)} episodes")
     commit = subprocess.getoutput(f"git -C '{Path(__file__).parent}' describe --always --dirty --exclude='*' 2>&-")
     record = dict(env_id=args.env_id, global_step=global_step, mean=mean, std=std, episodes=len(returns))
     record |= dict(returns=returns, lengths=lengths, date=time.strftime("%FT%T%z"), commit=commit, args=vars(args))
-    Path(path).write_text(json.dumps(record, indent=2) + "\n")
+    Path(f"{path}.tmp").write_text(json.dumps(record, indent=2) + "\n")
+    os.replace(f"{path}.tmp", path)
+    if args.track and video_dir and not args.evaluate:
+        tracking.log_video(video_dir / f"step-{global_step}")
     return returns, lengths
 
 
@@ -214,13 +210,19 @@ def compile_update(update, compile, cuda_graph):
         torch._dynamo.config.trace_autograd_ops = True
     chosen = [torch.compile(update, fullgraph=True, dynamic=False) if compile else update]
 
+    first = [True] if compile else []
+
     def call(*tensors):
+        COMPILING.extend(first)
         try:
             return chosen[0](*tensors)
         except torch._dynamo.exc.TorchDynamoException as error:  # raised before anything ran
             print(f"not compiled, goes on in eager mode: {str(error).strip().splitlines()[0]}", file=sys.stderr)
             chosen[0] = update
             return update(*tensors)
+        finally:
+            first.clear()
+            COMPILING.clear()
 
     return CudaGraph(call) if cuda_graph else call
 

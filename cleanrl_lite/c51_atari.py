@@ -15,7 +15,6 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-import ale_py
 import gymnasium as gym
 import numpy as np
 import torch
@@ -25,6 +24,8 @@ from torch import nn
 from torch.utils.tensorboard import SummaryWriter
 
 from cleanrl_lite import buffers, checkpoints, environments, tracking, utils
+
+ale_py = environments.extra("ale_py", "atari")
 
 
 # === arguments
@@ -251,8 +252,7 @@ def main(args: Args):
         path = run_dir / f"eval_{int(time.time())}.json"
         return utils.evaluate(agent.act, make_env, args, device, global_step, path, video_dir)[0]
     if resume:
-        if last_eval["global_step"] >= args.total_timesteps:
-            print(f"the run in {run_dir} is finished")
+        if checkpoints.is_finished(checkpoint, args):
             return last_eval["returns"]
         for name, tensor in adam.items():
             tensor.copy_(checkpoint["adam"][name])
@@ -364,7 +364,7 @@ def main(args: Args):
         # log
         if passed(100) or global_step >= args.total_timesteps:
             losses = {name: float(value) for name, value in metrics.items()}
-            utils.check_finite(losses, global_step, run_dir)
+            checkpoints.check_finite(losses, global_step, run_dir)
             for name, value in losses.items():
                 writer.add_scalar(name, value, global_step)
             writer.add_scalar("charts/epsilon", epsilon, global_step)

@@ -7,6 +7,7 @@ import sys
 import time
 from pathlib import Path
 
+import numpy as np
 import torch
 from tensorboard.compat.proto.event_pb2 import Event
 
@@ -55,6 +56,7 @@ def lock(run_dir):
 def find_run(args, script):
     """What --resume means: nothing, a run directory or checkpoint, or with `auto` the last run of this script and these
     arguments, if there is one."""
+    check(not (args.resume and args.evaluate), "either --resume or --evaluate")
     if args.resume != "auto":
         return args.resume
     wanted = json.dumps(vars(args) | dict(resume=None), sort_keys=True)
@@ -122,6 +124,13 @@ def saved_args(Args):
     return Args(**{name: value for name, value in saved.items() if name in Args.__dataclass_fields__})
 
 
+def is_finished(checkpoint, args):
+    """Whether the run has been evaluated at its end; if so, says it."""
+    finished = checkpoint["last_eval"]["global_step"] >= args.total_timesteps
+    print(f"the run in {checkpoint['run_dir']} is finished\n" if finished else "", end="")
+    return finished
+
+
 def reopen(run_dir, checkpoint, num_envs):
     """Locks the run, and removes what was logged after the checkpoint: it will be logged again, and no reader sees a
     step twice. The last evaluation is older than the checkpoint's step where a signal has broken one off.
@@ -142,3 +151,10 @@ def reopen(run_dir, checkpoint, num_envs):
             start = end
         (run_dir / "events.tmp").write_bytes(b"".join(kept))
         os.replace(run_dir / "events.tmp", path)
+
+
+def check_finite(metrics, global_step, run_dir):
+    """Ends the run where a loss is not a finite number."""
+    for name, value in metrics.items():
+        if not np.isfinite(value):
+            stop_run(f"{name} is {value} at step {global_step:,}", run_dir)

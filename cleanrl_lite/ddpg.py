@@ -188,8 +188,7 @@ def main(args: Args):
         path = run_dir / f"eval_{int(time.time())}.json"
         return utils.evaluate(agent.act, make_env, args, device, global_step, path, video_dir)[0]
     if resume:
-        if last_eval["global_step"] >= args.total_timesteps:
-            print(f"the run in {run_dir} is finished")
+        if checkpoints.is_finished(checkpoint, args):
             return last_eval["returns"]
         for name, adam in adams.items():
             for key, tensor in adam.items():
@@ -313,7 +312,7 @@ def main(args: Args):
         # log
         if passed(100) or global_step >= args.total_timesteps:
             losses = {name: float(value) for name, value in metrics.items()}
-            utils.check_finite(losses, global_step, run_dir)
+            checkpoints.check_finite(losses, global_step, run_dir)
             for name, value in losses.items():
                 writer.add_scalar(name, value, global_step)
             writer.add_scalar("charts/SPS", (global_step - log_step) / (time.perf_counter() - log_time), global_step)

@@ -9,6 +9,7 @@ import sys
 import traceback
 from collections import deque
 from functools import partial
+from importlib import import_module
 from types import FunctionType
 
 import gymnasium as gym
@@ -26,6 +27,14 @@ def make(env_id, render_mode=None, **kwargs):
     except (gym.error.Error, ImportError) as error:
         hint = " (Atari games have scripts named *_atari.py)" if "ALE" in env_id or "NoFrameskip" in env_id else ""
         utils.check(False, f"--env-id {env_id}: {str(error).strip().splitlines()[0]}{hint}")
+
+
+def extra(module, name):
+    """An optional module, or a line that says how to install it."""
+    try:
+        return import_module(module)
+    except ImportError:
+        utils.check(False, f"{module} is not installed: pip install 'cleanrl_lite[{name}]'")
 
 
 def finished_episodes(infos):
@@ -109,10 +118,10 @@ class Resumable:
 
     def fail(self, error):
         """Ends the run with a line that names the environment and the step, after the traceback if there is one."""
-        if type(error) not in (Fault, multiprocessing.TimeoutError, EOFError):
+        known = dict(Fault=str(error), TimeoutError="no answer from its process", EOFError="its process died")
+        if type(error).__name__ not in known:
             traceback.print_exception(error)
-        what = dict(TimeoutError="no answer from its process", EOFError="its process died")
-        what = what.get(type(error).__name__, f"{type(error).__name__}: {error}")
+        what = known.get(type(error).__name__, f"{type(error).__name__}: {error}".splitlines()[0])
         utils.stop_run(f"{self.env_id} failed at step {self.global_step:,}: {what}", self.run_dir)
 
 
@@ -204,6 +213,7 @@ def layer_state(layer):
     if not type(layer).__module__.startswith("gymnasium."):
         return None
     state = {name: value for name, value in vars(layer).items() if not isinstance(value, OTHER)}
+    state.pop("episode_start_time", None)  # of a clock
     if "_np_random" in state:
         state["_np_random"] = layer.np_random.bit_generator.state
     if "mujoco_renderer" in state:

@@ -221,8 +221,7 @@ def main(args: Args):
         path = run_dir / f"eval_{int(time.time())}.json"
         return utils.evaluate(agent.act, make_env, args, device, global_step, path, video_dir)[0]
     if resume:
-        if last_eval["global_step"] >= args.total_timesteps:
-            print(f"the run in {run_dir} is finished")
+        if checkpoints.is_finished(checkpoint, args):
             return last_eval["returns"]
         for name, tensor in adam.items():
             tensor.copy_(checkpoint["adam"][name])
@@ -372,7 +371,7 @@ def main(args: Args):
         # log
         losses = {name: torch.stack([m[name] for m in metrics]).mean().item() for name in metrics[0]}
         losses["losses/explained_variance"] = 1 - (returns - values).var() / (returns.var() + 1e-8)
-        utils.check_finite(losses, global_step, run_dir)
+        checkpoints.check_finite(losses, global_step, run_dir)
         losses["charts/learning_rate"] = learning_rate.item()
         losses["charts/SPS"] = (global_step - start_step) / (time.perf_counter() - start_time)
         for name, value in losses.items():

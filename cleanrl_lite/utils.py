@@ -41,12 +41,6 @@ def stop_run(message, run_dir):
     check(False, message)
 
 
-def check_finite(metrics, global_step, run_dir):
-    for name, value in metrics.items():
-        if not np.isfinite(value):
-            stop_run(f"{name} is {value} at step {global_step:,}", run_dir)
-
-
 def check_ranges(args, positive, unit, not_negative=""):
     """Refuses numbers that no run can work with; each of the three lists names of flags."""
     numbers = {name: value for name, value in vars(args).items() if isinstance(value, int | float)}

@@ -15,7 +15,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 
 ROOT = Path(__file__).resolve().parent.parent
 SOURCE = ROOT / "cleanrl_lite"
-SCRIPTS = sorted(path.stem for path in SOURCE.glob("*.py") if path.stem not in ("utils", "buffers", "__init__"))
+SCRIPTS = sorted(path.stem for path in SOURCE.glob("*.py") if "class Args:" in path.read_text())
 PARENT = dict(ppo_continuous="ppo", ppo_atari="ppo", dqn_atari="dqn", c51="dqn", c51_atari="c51", td3="ddpg", sac="td3")
 
 

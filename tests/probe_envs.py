@@ -3,6 +3,9 @@
 Those that exist for both kinds of action take `continuous`; the ids end in Discrete-v0 and Box-v0.
 """
 
+import os
+import time
+
 import gymnasium as gym
 import numpy as np
 from gymnasium.spaces import Box, Dict, Discrete, Sequence, Tuple
@@ -188,15 +191,50 @@ class Logged(Scripted):
         return obs.copy(), reward, terminated, truncated, info
 
 
-class Blowup(Constant):
-    """The reward is not a number from the 300th step on."""
+class Faulty(Constant):
+    """Fails at its step FAULT_STEP, counted over all episodes, in the way that FAULT says. `obs` and `reward` are given
+    there instead of the right ones."""
 
+    FAULTS = dict(
+        nan_reward=dict(reward=float("nan")),
+        huge_reward=dict(reward=1e39),
+        nan_obs=dict(obs=np.float32([np.nan])),
+        inf_obs=dict(obs=np.float32([np.inf])),
+        wrong_shape=dict(obs=np.zeros(3, dtype=np.float32)),
+        broadcasts=dict(obs=np.zeros((), dtype=np.float32)),
+        no_number=dict(reward=None),
+    )
     steps = 0
 
     def step(self, action):
         self.steps += 1
         obs, reward, *rest = super().step(action)
-        return obs, float("nan") if self.steps > 300 else reward, *rest
+        fault = os.environ["FAULT"] if self.steps == int(os.environ["FAULT_STEP"]) else ""
+        if fault == "raises":
+            raise ValueError("the simulator says no")
+        if fault == "dies":
+            os._exit(1)
+        if fault == "slow":
+            time.sleep(0.05)
+            self.steps -= 1  # and every other one
+        wrong = self.FAULTS.get(fault, {})
+        return wrong.get("obs", obs), wrong.get("reward", reward), *rest
+
+    def reset(self, seed=None, options=None):
+        if os.environ["FAULT"] == "hangs" and self.steps == int(os.environ["FAULT_STEP"]):
+            time.sleep(1000)
+        return super().reset(seed=seed)
+
+
+class Saved(Scripted):
+    """Scripted, with a state of its own that it hands out."""
+
+    def state_dict(self):
+        return dict(t=self.t, episode=self.episode, generator=self.np_random.bit_generator.state)
+
+    def load_state_dict(self, state):
+        self.t, self.episode = state["t"], state["episode"]
+        self.np_random.bit_generator.state = state["generator"]
 
 
 class Unbounded(Constant):
@@ -239,7 +277,8 @@ BOTH = dict(
     ProbeCountdown=Countdown,
     ProbeScripted=Scripted,
     ProbeLogged=Logged,
-    ProbeBlowup=Blowup,
+    ProbeFaulty=Faulty,
+    ProbeSaved=Saved,
 )
 for name, cls in BOTH.items():
     for ending, continuous in (("Discrete", False), ("Box", True)):

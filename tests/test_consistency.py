@@ -15,18 +15,21 @@ from tests.helpers import (
     MLP_SCRIPTS,
     OFF_POLICY_SCRIPTS,
     PARENT,
+    ROLLOUT_SCRIPTS,
     ROOT,
     SCRIPTS,
     SOURCE,
     module,
 )
 
-TEXT = {name: (SOURCE / f"{name}.py").read_text() for name in [*SCRIPTS, "utils", "buffers"]}
+# What the scripts share, and how many lines it may have.
+SHARED = dict(utils=250, buffers=150, checkpoints=170, environments=290, tracking=60)
+TEXT = {name: (SOURCE / f"{name}.py").read_text() for name in [*SCRIPTS, *SHARED]}
 ROOTS = {"ppo", "dqn", "ddpg"}
 # Lines that differ from another script (removed + added), from its parent above all. Raise it only for something that
 # the variant truly needs.
 DIFF_BUDGET = {
-    ("ppo", "ppo_continuous"): 120,
+    ("ppo", "ppo_continuous"): 122,
     ("ppo", "ppo_atari"): 195,
     ("dqn", "dqn_atari"): 165,
     ("dqn", "c51"): 75,
@@ -35,7 +38,6 @@ DIFF_BUDGET = {
     ("ddpg", "td3"): 60,
     ("td3", "sac"): 120,
 }
-SHARED = {"utils": 250, "buffers": 150}  # what the scripts share, and how many lines it may have
 PPO, DQN, DDPG = FAMILIES["ppo"], FAMILIES["dqn"], FAMILIES["ddpg"]
 C51 = ["c51", "c51_atari"]
 DQN_MLP = ["dqn", "c51"]
@@ -59,50 +61,58 @@ IDENTICAL_DEFINITIONS = [  # functions and classes; what is defined in main goes
 # From the first line that starts with one text to the next that starts with the other; or so many lines.
 IDENTICAL_SPANS = {
     "divisible total, device": (SCRIPTS, "    check(args.total_timesteps %", 3),
-    "checkpoint, run directory": (SCRIPTS, "    script = Path(__file__).stem", "    if args.resume:"),
-    "tracking, logging": (SCRIPTS, "        import wandb", "    # === update"),
+    "checkpoint, run directory": (SCRIPTS, "    script, stop = Path(__file__).stem", "        for name, "),
+    "tracking, logging": (SCRIPTS, "    tracking.start", "    # === update"),
     "cadences, progress": (SCRIPTS, "    save_every, eval_every = ", 2),
-    "first observations": (SCRIPTS, "    obs, _ = envs.reset", 1),
-    "steps left": (SCRIPTS, "    while ", 1),
-    "names of the sizes": (SCRIPTS, "    check(all(getattr", 1),
-    "evaluation": (SCRIPTS, "    # === evaluation", "if __name__"),
+    "first observations": (["ppo", "ppo_continuous"], "    obs = envs.start", 1),
+    "first observations, replay": (["dqn", "c51", *DDPG], "    obs = envs.start", 1),
+    "first observations, Atari": (ATARI_SCRIPTS, "    obs, _ = envs.reset", 1),
+    "evaluation, rollouts": (PPO, "    # === evaluation", "if __name__"),
+    "evaluation, replay": (OFF_POLICY_SCRIPTS, "    # === evaluation", "if __name__"),
+    "end": (SCRIPTS, '    print(f"the run is in', "if __name__"),
     "entry point": (SCRIPTS, "if __name__", None),
     "environments": (MLP_SCRIPTS, "    vector_env = ", "    check(len(obs_space"),
     "networks and Adam": (["ppo", "dqn", "c51"], "    zeros = ", 2),
     # the PPO trio
     "epochs and minibatches": (PPO, "        # learn", "        # log"),
-    "log of a rollout": (PPO, '        losses["charts/learning_rate"]', "        # evaluate, save"),
-    "saving, rollouts": (PPO, "        # evaluate, save", "    # === evaluation"),
-    "resuming, rollouts": (PPO, "    if args.resume:", "        import wandb"),
+    "sizes, rollouts": (PPO, "    positive = ", 2),
+    "log of a rollout": (PPO, '        losses["charts/learning_rate"]', "    # === evaluation"),
+    "evaluate, rollouts": (PPO, "        # evaluate, save", "        state |= dict(last_eval"),
+    "saving, rollouts": (PPO, "        if finished or stop:", 5),
+    "resuming, rollouts": (PPO, "    if resume:", "    tracking.start"),
     "compiling, rollouts": (PPO, "    update = utils.compile_update", 1),
     # all off-policy scripts
     "learning starts": (OFF_POLICY_SCRIPTS, "    check(0 <= args.learning_starts", 1),
-    "start of the training": (OFF_POLICY_SCRIPTS, "    save_every, eval_every = ", 4),
+    "start of the training": (OFF_POLICY_SCRIPTS, "    save_every, eval_every = ", 3),
+    "end of the start": (OFF_POLICY_SCRIPTS, "    del checkpoint", 2),
+    "evaluate, save": (OFF_POLICY_SCRIPTS, "        # evaluate, save", "        # act"),
     "when to learn": (OFF_POLICY_SCRIPTS, "        # learn, from the steps so far", 3),
     "finished episodes": (OFF_POLICY_SCRIPTS, '            writer.add_scalar("charts/episodic_return"', 3),
     "log of losses": (OFF_POLICY_SCRIPTS, "        # log", '            writer.add_scalar("charts/'),
-    "log of the speed": (OFF_POLICY_SCRIPTS, '            writer.add_scalar("charts/SPS"', "        # evaluate, save"),
-    "evaluate": (OFF_POLICY_SCRIPTS, "        # evaluate, save", "            state = "),
+    "log of the speed": (OFF_POLICY_SCRIPTS, '            writer.add_scalar("charts/SPS"', "    # === evaluation"),
     "step, store": (["dqn", "c51", *DDPG], "        # step, store", "        # log"),
     "parts of a transition": (["dqn", "c51", *DDPG], "    replay = ", 1),
     # dqn and what descends from it
     "step, store, Atari": (["dqn_atari", "c51_atari"], "        # step, store", "        # log"),
     "setup, Atari": (["dqn_atari", "c51_atari"], "    check(0 <= args.learning_starts", "    agent = Agent("),
-    "replay, Atari": (["dqn_atari", "c51_atari"], "    params = ", "    script = "),
+    "replay, Atari": (["dqn_atari", "c51_atari"], "    params = ", "    script, stop = "),
     "spaces of actions, dqn": (DQN_MLP, "    check(isinstance(action_space", "    agent = Agent("),
-    "replay, dqn": (DQN_MLP, "    params = ", "    script = "),
-    "resuming, dqn": (DQN, "    if args.resume:", "        import wandb"),
+    "replay, dqn": (DQN_MLP, "    params = ", "    script, stop = "),
+    "resuming, dqn": (DQN, "    if resume:", "    tracking.start"),
     "compiling, dqn": (DQN, "    update = utils.compile_update", "    target_params"),
     "targets, dqn": (DQN, "    target_params = ", 1),
     "act, dqn": (DQN, "        # act", 6),
     "learn, dqn": (DQN, "        # learn, from", "        # step, store"),
-    "log, dqn": (DQN, "        # log", "        # evaluate, save"),
-    "saving, dqn": (DQN, "        # evaluate, save", "    # === evaluation"),
+    "log, dqn": (DQN, "        # log", "    # === evaluation"),
+    "saving, dqn": (DQN_MLP, "    def save", "    def passed"),
+    "saving, dqn, Atari": (["dqn_atari", "c51_atari"], "    def save", "    def passed"),
+    "saving, ddpg": (DDPG, "    def save", "    def passed"),
+    "sizes, dqn": (DQN, "    positive = ", 2),
     "act, c51": (C51, "        # act", "        # learn, from"),
     # ddpg and what descends from it
     "space of actions, ddpg": (DDPG, "    check(isinstance(action_space", "    agent = Agent("),
-    "replay, ddpg": (DDPG, "    shapes = ", "    script = "),
-    "resuming, ddpg": (DDPG, "    if args.resume:", "        import wandb"),
+    "replay, ddpg": (DDPG, "    shapes = ", "    script, stop = "),
+    "resuming, ddpg": (DDPG, "    if resume:", "    tracking.start"),
     "compiling, ddpg": (DDPG, "    update_critic, update_actor = ", "    def learn"),
     "learners, ddpg": (DDPG, "    learners = [partial", "        # act"),
     "random actions, ddpg": (DDPG, "        # act", 4),
@@ -166,7 +176,7 @@ def test_sections_in_order(script):
     assert banners == outer + [(4, name) for name in ("setup", "update", "training", "evaluation")]
     text = TEXT[script]
     assert text.index("# === pure functions") < text.index("def main(args: Args):") < text.index("# === setup")
-    assert text.endswith('if __name__ == "__main__":\n    main(tyro.cli(Args, default=utils.saved_args(Args)))\n')
+    assert text.endswith("        main(tyro.cli(Args, default=checkpoints.saved_args(Args)))\n")
 
 
 def test_head_docstring(script):
@@ -187,7 +197,7 @@ def test_every_flag_has_help(script):
 
 
 def test_every_flag_is_used(script):
-    text = TEXT[script] + TEXT["utils"]
+    text = TEXT[script] + "".join(TEXT[name] for name in SHARED)
     assert [name for name in fields_text(script) if not re.search(rf"\bargs\.{name}\b(?! = )", text)] == []
     assert not re.search(r"\bargs\.\w+ (=|\+=|-=|\*=) ", text), "an argument is overwritten"
 
@@ -264,7 +274,7 @@ def test_imports(script):
         if isinstance(node, ast.ImportFrom):
             assert node.level == 0
             if node.module.startswith("cleanrl_lite"):
-                shared = ["buffers", "utils"] if script in OFF_POLICY_SCRIPTS else ["utils"]
+                shared = sorted(set(SHARED) - ({"buffers"} if script in ROLLOUT_SCRIPTS else set()))
                 assert (node.module, [name.name for name in node.names]) == ("cleanrl_lite", shared)
         if isinstance(node, ast.Import):
             assert not any(name.name.startswith("cleanrl_lite") for name in node.names)
@@ -286,7 +296,8 @@ def test_nothing_is_stored_and_never_read(name):
     stored = {node.attr for node in attributes if isinstance(node.ctx, ast.Store)}
     everything = [node for text in TEXT.values() for node in ast.walk(ast.parse(text))]
     read = {node.attr for node in everything if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Load)}
-    outside = {"trace_autograd_ops", "deterministic"}  # settings of torch, read there
+    # Settings and attributes that torch, Python and gymnasium read.
+    outside = {"trace_autograd_ops", "deterministic", "excepthook", "closed", "state"}
     assert not {attr for attr in stored - read - outside if not attr.startswith("_")}
 
 
@@ -309,7 +320,7 @@ def test_length(name):
 
 def test_utils_knows_no_algorithm():
     names = r"ppo|a2c|dqn|c51|ddpg|td3|sac|rainbow|qdagger|pqn|rpo|rnd|trpo|gae|advantage|critic|q-?learning"
-    shared = TEXT["utils"] + TEXT["buffers"]
+    shared = "".join(TEXT[name] for name in SHARED)
     found = re.findall(rf"(?<![a-z])(?:{names})(?![a-z])", shared, re.I)
     assert found == []
     assert not re.search(r"(add_scalar|SummaryWriter)", shared), "logging belongs to the scripts"

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import nn
 
-from cleanrl_lite import ppo, ppo_continuous, utils
+from cleanrl_lite import environments, ppo, ppo_continuous, utils
 from tests import helpers, probe_envs
 from tests.probe_envs import probe
 
@@ -370,7 +370,7 @@ def test_bootstrap_values_belong_to_the_true_next_observation(rollout_mlp_script
 def test_reward_scaling(monkeypatch, tmp_path):
     """The rewards are divided by the standard deviation of the discounted returns so far, each episode on its own."""
     received, rollouts = [], []
-    original_step, gae = utils.VectorEnv.step, ppo_continuous.compute_gae
+    original_step, gae = environments.VectorEnv.step, ppo_continuous.compute_gae
 
     def step(self, actions):
         result = original_step(self, actions)
@@ -381,7 +381,7 @@ def test_reward_scaling(monkeypatch, tmp_path):
         rollouts.append(copy.deepcopy(rollout))  # main() writes the next rollout into the same arrays
         return gae(*rollout)
 
-    monkeypatch.setattr(utils.VectorEnv, "step", step)
+    monkeypatch.setattr(environments.VectorEnv, "step", step)
     monkeypatch.setattr(ppo_continuous, "compute_gae", spy)
     sizes = dict(num_envs=3, num_steps=40, total_timesteps=360, num_minibatches=2)
     run_dir, _ = helpers.train("ppo_continuous", tmp_path, env_id=probe("Scripted", "ppo_continuous"), **sizes)

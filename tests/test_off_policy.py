@@ -15,7 +15,7 @@ from stable_baselines3.common.logger import Logger
 from torch import nn
 from torch.distributions import AffineTransform, Independent, Normal, TanhTransform, TransformedDistribution
 
-from cleanrl_lite import buffers, sac, utils
+from cleanrl_lite import buffers, environments, sac, utils
 from tests import helpers, probe_envs
 from tests.probe_envs import Corner, probe
 
@@ -678,7 +678,7 @@ def test_epsilon_greedy(script, epsilon, monkeypatch, tmp_path):
 def test_the_acting_networks_are_the_learning_ones(off_policy_script, num_envs, monkeypatch, tmp_path):
     """numpy acts as torch would, with the weights of this moment: each action is that of the agent as it is then."""
     script, agents = off_policy_script, spy_on_agent(monkeypatch, off_policy_script)
-    cls = helpers.module(script).Games if "atari" in script else utils.VectorEnv
+    cls = helpers.module(script).Games if "atari" in script else environments.VectorEnv
     step, chosen, expected, weights = cls.step, [], [], []
 
     def spy(self, actions):

@@ -13,7 +13,7 @@ import torch
 from gymnasium.spaces import Box
 from stable_baselines3.common.buffers import ReplayBuffer as TheirBuffer
 
-from cleanrl_lite import buffers, dqn_atari, utils
+from cleanrl_lite import buffers, dqn_atari
 from tests import helpers
 
 CPU = torch.device("cpu")
@@ -43,7 +43,7 @@ def contents(buffer):
 
 def saved_and_loaded(buffer, new, path):
     """`new` with the state of `buffer`, by way of a checkpoint file."""
-    utils.save_checkpoint(path, dict(replay=buffer.state_dict()))
+    torch.save(dict(replay=buffer.state_dict()), path)
     new.load_state_dict(torch.load(path, map_location="cpu", weights_only=True, mmap=True)["replay"])
     return new
 
@@ -175,9 +175,9 @@ def test_only_the_filled_part_is_written(tmp_path):
         buffer.add(*random_step(rng, 1))
         stack = rng.integers(1, 256, (1, 4, 84, 84)).astype(np.uint8)
         frames.add(stack, *np.zeros((2, 1)), *np.zeros((3, 1), dtype=bool), None)
-    utils.save_checkpoint(path, dict(replay=buffer.state_dict()))
+    torch.save(dict(replay=buffer.state_dict()), path)
     assert 20 * 10 * 4 < os.path.getsize(path) < 20_000
-    utils.save_checkpoint(path, dict(replay=frames.state_dict()))
+    torch.save(dict(replay=frames.state_dict()), path)
     assert 20 * 84 * 84 < os.path.getsize(path) < 20 * 84 * 84 + 20_000
 
 
@@ -208,7 +208,7 @@ def test_a_tiny_buffer_is_refused():
 
 MILLION = """
 import sys, numpy as np, torch
-from cleanrl_lite import buffers, utils
+from cleanrl_lite import buffers
 buffer = buffers.ReplayBuffer(1_000_000, 1, ((11,), (3,), (), (11,), ()), torch.device("cpu"))
 for start in range(0, 1_000_000, 10_000):
     buffer.rows[start : start + 10_000] = torch.randn(10_000, 27)
@@ -216,7 +216,7 @@ buffer.position, buffer.filled = 0, 1_000_000
 buffer.size.fill_(1_000_000)
 for _ in range(100):
     buffer.unpack(*buffer.sample(256))
-utils.save_checkpoint(sys.argv[1], dict(replay=buffer.state_dict()))
+torch.save(dict(replay=buffer.state_dict()), sys.argv[1])
 new = buffers.ReplayBuffer(1_000_000, 1, buffer.shapes, torch.device("cpu"))
 new.load_state_dict(torch.load(sys.argv[1], weights_only=True, mmap=True)["replay"])
 assert torch.equal(new.rows, buffer.rows)

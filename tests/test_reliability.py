@@ -1,0 +1,667 @@
+"""What a run survives: kills, signals, full disks, faulty environments, W&B; and that it goes on as if nothing was."""
+
+import contextlib
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+import types
+from pathlib import Path
+from unittest import mock
+
+import gymnasium as gym
+import numpy as np
+import psutil
+import pytest
+import torch
+from torch.utils.tensorboard import SummaryWriter
+
+from cleanrl_lite import checkpoints, environments, tracking, utils
+from tests import helpers
+from tests.probe_envs import probe
+from tests.test_training import UNSEEDED, assert_same_run, assert_same_state
+
+VECTORS = dict(sync=environments.VectorEnv, workers=environments.AsyncVectorEnv)
+
+
+# --- where an environment stands
+
+
+def guarded(env_id):
+    def make():
+        env = gym.make(env_id)
+        flat = isinstance(env.observation_space, gym.spaces.Box)
+        env = env if flat else gym.wrappers.FlattenObservation(env)
+        return gym.wrappers.RecordEpisodeStatistics(env)
+
+    return environments.Guarded(make)
+
+
+SAVABLE = ["CartPole-v1", "MountainCar-v0", "MountainCarContinuous-v0", "Pendulum-v1", "Acrobot-v1", "Blackjack-v1"]
+SAVABLE += ["FrozenLake-v1", "CliffWalking-v1", "Taxi-v3", "tests.probe_envs:ProbeSavedDiscrete-v0"]
+MUJOCO = "Hopper HalfCheetah Walker2d Ant Humanoid HumanoidStandup Swimmer Reacher Pusher InvertedPendulum"
+SAVABLE += [f"{name}-v5" for name in f"{MUJOCO} InvertedDoublePendulum".split()] + [
+    "Hopper-v4",
+    "Ant-v4",
+    "Humanoid-v4",
+]
+
+
+@pytest.mark.parametrize("env_id", SAVABLE)
+def test_an_environment_goes_on_from_its_snapshot(env_id, tmp_path):
+    """Another one that gets the snapshot, by way of a file, does the same for ever: rewards, ends, resets included."""
+    env_id = env_id if env_id in gym.registry or ":" in env_id else env_id.replace("-v3", "-v4")
+    one, other = guarded(env_id), guarded(env_id)
+    one.reset(seed=3)
+    one.action_space.seed(1)
+    for _ in range(17):
+        _, _, terminated, truncated, _ = one.step(one.action_space.sample())
+        if terminated or truncated:
+            one.reset()
+    torch.save(environments.portable([[one.snapshot], {}, np.zeros(1)]), tmp_path / "state.pt")
+    (states, *_) = environments.decode(torch.load(tmp_path / "state.pt", weights_only=True))
+    other.reset(seed=99)
+    other.snapshot = environments.pickle.dumps(states[0])
+    for _ in range(200):
+        action = one.action_space.sample()
+        (obs, *rest, info), (obs_2, *rest_2, info_2) = one.step(action), other.step(action)
+        np.testing.assert_array_equal(obs, obs_2)
+        assert rest == rest_2
+        if rest[1] or rest[2]:
+            assert [info["episode"][key] for key in "rl"] == [info_2["episode"][key] for key in "rl"]
+            np.testing.assert_array_equal(one.reset()[0], other.reset()[0])
+
+
+@pytest.mark.parametrize("env_id", ["LunarLander-v3", "BipedalWalker-v3", "tests.probe_envs:ProbeScriptedDiscrete-v0"])
+def test_an_environment_that_cannot_be_saved(env_id):
+    """A simulator's objects, and an environment that does not say what its state is."""
+    env = guarded(env_id)
+    env.reset(seed=1)
+    assert environments.portable([[env.snapshot], {}, np.zeros(1)]) is None
+
+
+@pytest.mark.parametrize(
+    "value",
+    [1, 2**127, 1.5, True, None, "a", b"a", [1, (2, None)], {"a": {1: [2.0]}}, {}, (), np.float32(3), np.int64(4),
+     np.str_("b"), np.array([b"S", b"F"]), np.zeros((0, 2)), np.arange(6, dtype=np.uint8).reshape(2, 3)],
+)  # fmt: skip
+def test_plain_data_survive(value, tmp_path):
+    torch.save(environments.encode(value), tmp_path / "value.pt")
+    again = environments.decode(torch.load(tmp_path / "value.pt", weights_only=True))
+    assert type(again) is type(value)
+    if isinstance(value, np.ndarray):
+        assert again.dtype == value.dtype and again.flags.writeable
+    np.testing.assert_equal(again, value)
+
+
+@pytest.mark.parametrize("value", [object(), [1, object()], {"a": {"b": {1, 2}}}, np.array([object()])])
+def test_other_data_are_not_plain(value):
+    assert environments.encode(value) is None
+
+
+# --- a run that is stopped and resumed is the run that was not
+
+
+def stopped_and_resumed(script, folder, steps, monkeypatch, **flags):
+    """The directory of a run that SIGTERM stops during these steps of the environments, and that is resumed by its own
+    command; and how often that was."""
+    cls = helpers.module(script).Games if script in helpers.ATARI_SCRIPTS else VECTORS[
+        "workers" if flags.get("async_envs") else "sync"
+    ]  # fmt: skip
+    original, count, args = cls.step, 0, helpers.small_args(script, folder, resume="auto", **flags)
+
+    def step(self, actions):
+        nonlocal count
+        count += 1
+        if count in steps:
+            os.kill(os.getpid(), signal.SIGTERM)
+        return original(self, actions)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(cls, "step", step)
+        for stops in range(100):
+            try:
+                helpers.main(script, args)
+                return helpers.only_run(folder), stops
+            except SystemExit as end:
+                assert end.code == 143
+                helpers.next_second()
+
+
+def flags_for(script, **flags):
+    sizes = helpers.rollout_only(script, num_steps=40, num_minibatches=5)
+    return dict(total_timesteps=720, eval_every=250) | sizes | flags
+
+
+@pytest.mark.parametrize("kind", ["one", "workers"])
+def test_a_resumed_run_is_the_run(mlp_script, kind, monkeypatch, tmp_path):
+    """Bit for bit: every scalar, the networks, the optimiser, the replay buffer, the random generators."""
+    kinds = dict(one=dict(num_envs=1), workers=dict(num_envs=3, async_envs=True))
+    flags = flags_for(mlp_script, **kinds[kind])
+    whole, returns = helpers.train(mlp_script, tmp_path / "whole", **flags)
+    parts, stops = stopped_and_resumed(mlp_script, tmp_path / "parts", (33, 101), monkeypatch, **flags)
+    assert stops == 2
+    assert_same_run(whole, parts)
+    assert helpers.read_json(parts / "eval.json")["returns"] == returns
+
+
+@pytest.mark.parametrize(
+    "script, env_id", [("ppo", "Acrobot-v1"), ("sac", "Pendulum-v1"), ("ppo_continuous", "Ant-v4")]
+)
+def test_a_resumed_run_is_the_run_elsewhere(script, env_id, monkeypatch, tmp_path):
+    flags = flags_for(script, num_envs=4, env_id=env_id)
+    whole, _ = helpers.train(script, tmp_path / "whole", **flags)
+    parts, _ = stopped_and_resumed(script, tmp_path / "parts", (50,), monkeypatch, **flags)
+    assert_same_run(whole, parts)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("script", ["ppo_continuous", "dqn", "sac"])
+def test_a_resumed_compiled_run_is_the_run(script, monkeypatch, tmp_path):
+    flags = flags_for(script, compile=True)
+    whole, _ = helpers.train(script, tmp_path / "whole", **flags)
+    parts, stops = stopped_and_resumed(script, tmp_path / "parts", (150,), monkeypatch, **flags)
+    assert stops == 1
+    assert_same_run(whole, parts)
+
+
+def resumable(run_dir):
+    """A finished run as it was before its last evaluation, with half of its steps still to go."""
+    state = helpers.load(run_dir)
+    torch.save(state | dict(last_eval=dict(global_step=0, returns=None)), run_dir / "checkpoint.pt")
+    return 2 * state["global_step"]
+
+
+@pytest.mark.parametrize("env_id", [None, "LunarLander"])
+def test_two_resumes_are_the_same(script, env_id, tmp_path):
+    """Where the environments cannot be saved, too: they restart with the same episodes."""
+    if env_id and script in helpers.ATARI_SCRIPTS:
+        pytest.skip("no Atari game")
+    continuous = script in helpers.CONTINUOUS_SCRIPTS
+    flags = dict(env_id="LunarLanderContinuous-v3" if continuous else "LunarLander-v3") if env_id else {}
+    run_dir, _ = helpers.train(script, tmp_path / "runs", **flags)
+    total = resumable(run_dir)
+    copies = [Path(shutil.copytree(run_dir, tmp_path / name / "run")) for name in "ab"]
+    helpers.next_second()
+    for copy in copies:
+        helpers.main(
+            script, helpers.small_args(script, copy.parent, resume=str(copy), **{**flags, "total_timesteps": total})
+        )
+    assert_same_run(*copies)
+
+
+@pytest.mark.parametrize("when", ["during training", "at the end"])
+def test_a_signal_during_an_evaluation(script, when, monkeypatch, tmp_path):
+    """It breaks the evaluation off; the resumed run plays it again, and no evaluation is logged twice."""
+    flags = dict(eval_every=128 if when == "during training" and script in helpers.MLP_SCRIPTS else 0, save_every=128)
+    whole, _ = helpers.train(script, tmp_path / "whole", **flags)
+    original, calls = utils.evaluate, 0
+
+    def evaluate(*args, **kwargs):
+        nonlocal calls
+        calls += 1
+        if calls == 1:
+            os.kill(os.getpid(), signal.SIGTERM)
+        return original(*args, **kwargs)
+
+    monkeypatch.setattr(utils, "evaluate", evaluate)
+    args = helpers.small_args(script, tmp_path / "parts", resume="auto", **flags)
+    with pytest.raises(SystemExit) as end:
+        helpers.main(script, args)
+    assert end.value.code == 143
+    parts = helpers.only_run(tmp_path / "parts")
+    assert not (parts / "eval.json").exists()
+    helpers.next_second()
+    helpers.main(script, args)
+    evaluations = [helpers.scalars(run)["eval/episodic_return"] for run in (whole, parts)]
+    if script in helpers.MLP_SCRIPTS:
+        assert evaluations[0] == evaluations[1]
+        assert_same_run(whole, parts)
+    assert [step for step, _ in evaluations[1]] == [step for step, _ in evaluations[0]]
+
+
+# --- kills
+
+KILLED = """
+import os, signal, sys, torch
+from cleanrl_lite import checkpoints
+from tests import helpers
+script, folder, place, number = sys.argv[1:]
+calls, torch_save, replace = [0], torch.save, os.replace
+
+def die(now, *places):
+    if place in places and calls[0] == int(number):
+        os.kill(os.getpid(), signal.SIGKILL)
+
+def save(state, file):
+    calls[0] += 1
+    if place == "half" and calls[0] == int(number):
+        file.write(b"half of a checkpoint")
+        file.flush()
+    die(0, "before", "half")
+    torch_save(state, file)
+
+def replace_(*names):
+    checkpoint = str(names[1]).endswith("checkpoint.pt")
+    die(0, *(["written"] if checkpoint else []))
+    replace(*names)
+    die(0, *(["renamed"] if checkpoint else []))
+
+torch.save, os.replace = save, replace_
+helpers.main(script, helpers.small_args(script, folder, resume="auto", save_every=100, eval_every=200))
+"""
+
+
+@pytest.mark.parametrize("place", ["before", "half", "written", "renamed"])
+@pytest.mark.parametrize("script", ["ppo", "sac"])
+def test_killed_while_a_checkpoint_is_written(script, place, tmp_path):
+    """There is a whole checkpoint, the old or the new one, and the run that it leads to is the one without a kill."""
+    command = [sys.executable, "-c", KILLED, script, tmp_path / "parts", place]
+    for number in (3, 2):
+        done = helpers.run([*command, number], cwd=tmp_path)
+        assert done.returncode == -signal.SIGKILL, done.stderr
+    assert helpers.load(helpers.only_run(tmp_path / "parts"))["global_step"] > 0
+    done = helpers.run([*command, 0], cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    whole, _ = helpers.train(script, tmp_path / "whole", save_every=100, eval_every=200)
+    assert_same_run(whole, helpers.only_run(tmp_path / "parts"))
+
+
+def test_events_after_the_checkpoint_are_dropped(tmp_path):
+    """What readers of the files see, not only those that understand a restart; a record that the kill tore, too."""
+    writer = SummaryWriter(tmp_path)
+    for step in range(0, 101, 10):
+        writer.add_scalar("charts/SPS", step, step)
+        if step % 50 == 0:
+            writer.add_scalar("eval/episodic_return", step, step)
+    writer.close()
+    (path,) = tmp_path.glob("events*")
+    whole = path.read_bytes()
+    path.write_bytes(whole[:-7])
+    state = dict(args=dict(num_envs=1), global_step=50, last_eval=dict(global_step=0))
+    checkpoints.reopen(tmp_path, state, 1)
+    scalars = helpers.scalars(tmp_path)
+    assert [step for step, _ in scalars["charts/SPS"]] == [0, 10, 20, 30, 40, 50]
+    assert [step for step, _ in scalars["eval/episodic_return"]] == [0]
+    assert whole.startswith(path.read_bytes()[:-80])
+    path.write_bytes(whole)
+    checkpoints.reopen(tmp_path, state | dict(last_eval=dict(global_step=50)), 1)
+    assert [step for step, _ in helpers.scalars(tmp_path)["eval/episodic_return"]] == [0, 50]
+    assert [path.name.split(".")[0] for path in sorted(tmp_path.iterdir())] == ["events", "lock"]
+
+
+# --- --resume auto
+
+
+def test_resume_auto(tmp_path, capsys):
+    """Nothing there: a new run. Unfinished: that run. Finished: a line. Other arguments: another run."""
+    args = helpers.small_args("dqn", tmp_path, resume="auto")
+    first = helpers.main("dqn", args)
+    run_dir = helpers.only_run(tmp_path)
+    before = {path: path.read_bytes() for path in run_dir.iterdir()}
+    capsys.readouterr()
+    assert helpers.main("dqn", args) == first
+    assert capsys.readouterr().out == f"the run in {run_dir} is finished\n"
+    assert {path: path.read_bytes() for path in run_dir.iterdir()} == before
+    helpers.main("dqn", helpers.small_args("dqn", tmp_path, resume="auto", seed=2))
+    helpers.main("dqn", helpers.small_args("dqn", tmp_path, resume="auto", learning_rate=1e-3))
+    helpers.main("c51", helpers.small_args("c51", tmp_path, resume="auto", exp_name="dqn", n_atoms=11))
+    assert len(list(tmp_path.iterdir())) == 4
+    resumable(run_dir)
+    helpers.next_second()
+    assert helpers.main("dqn", args) == first and len(list(tmp_path.iterdir())) == 4
+
+
+def test_resume_auto_on_the_command_line(tmp_path):
+    words = helpers.small_flags("ppo", tmp_path, resume="auto")
+    assert [helpers.command_line("ppo", words) for _ in range(3)] == [0, 0, 0]
+    helpers.only_run(tmp_path)
+    assert helpers.command_line("ppo", [*words, "--total-timesteps", "1024"]) == 0
+    assert len(list(tmp_path.iterdir())) == 2
+
+
+def test_one_process_a_run(capfd, tmp_path):
+    """A second process that is told to go on with a run that is under way says so."""
+    run_dir, _ = helpers.train("ppo", tmp_path)
+    resumable(run_dir)
+    code = f"import time, pathlib; from cleanrl_lite import checkpoints as c; c.lock(pathlib.Path({str(run_dir)!r}))"
+    code += "; print('locked', flush=True); time.sleep(60)"
+    other = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True, env=helpers.environment())
+    checkpoints.LOCKS.pop(run_dir).close()  # this process had trained in it
+    try:
+        # The other process has to get the lock first.
+        assert other.stdout.readline() == "locked\n"
+        before = (run_dir / "checkpoint.pt").read_bytes()
+        assert helpers.command_line("ppo", ["--resume", run_dir, "--no-compile", "--total-timesteps", 1024]) == 1
+        assert capfd.readouterr().err.splitlines()[-1] == f"error: another process is at work in {run_dir}"
+        assert (run_dir / "checkpoint.pt").read_bytes() == before
+    finally:
+        other.kill()
+        other.wait()
+    assert helpers.command_line("ppo", ["--resume", run_dir, "--no-compile", "--total-timesteps", 1024]) == 0
+
+
+# --- signals
+
+
+def start(script, folder, *words, env=None, **flags):
+    """A long run in a process group of its own; returns when it has saved for the first time."""
+    flags = helpers.small_flags(script, folder / "runs", **{**dict(total_timesteps=5_000_000), **flags})
+    command = [sys.executable, "-m", f"cleanrl_lite.{script}", *flags, *words]
+    pipes = dict(stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    environ = helpers.environment(**(env or {}))
+    process = subprocess.Popen(command, cwd=folder, env=environ, start_new_session=True, **pipes)
+    deadline = time.time() + 120
+    while not list((folder / "runs").glob("*/checkpoint.pt")):
+        assert time.time() < deadline and process.poll() is None, process.communicate()
+        time.sleep(0.05)
+    return process
+
+
+def ended(process, group, seconds):
+    """Its exit status and what it said, within so many seconds; and nothing is left of its process group."""
+    _, errors = process.communicate(timeout=seconds)
+    deadline = time.time() + 5
+    while [p for p in psutil.process_iter() if alive_in(p, group)]:
+        assert time.time() < deadline, "processes are left"
+        time.sleep(0.1)
+    return process.returncode, errors
+
+
+def alive_in(process, group):
+    with contextlib.suppress(psutil.Error, ProcessLookupError):
+        return os.getpgid(process.pid) == group and process.status() != psutil.STATUS_ZOMBIE
+
+
+SLOW = dict(FAULT="slow", FAULT_STEP="1")
+
+
+@pytest.mark.parametrize("script", ["ppo", "ppo_continuous", "sac"])
+def test_a_signal_ends_a_slow_rollout(script, tmp_path):
+    """Twenty steps a second, rollouts of minutes: PPO breaks the rollout off and goes on from its start."""
+    flags = dict(env_id=probe("Faulty", script), num_envs=1) | helpers.rollout_only(script, num_steps=4096)
+    process = start(script, tmp_path, env=SLOW, **flags)
+    time.sleep(1)
+    process.send_signal(signal.SIGTERM)
+    status, errors = ended(process, process.pid, 10)
+    assert status == 143 and "Traceback" not in errors, errors
+    assert helpers.load(helpers.only_run(tmp_path / "runs"))["global_step"] == 0 or script == "sac"
+
+
+@pytest.mark.parametrize("script", ["ppo", "td3"])
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_to_all_processes(script, number, tmp_path):
+    """As clusters and terminals send it, to the workers too."""
+    process = start(script, tmp_path, async_envs=True)
+    os.killpg(process.pid, number)
+    status, errors = ended(process, process.pid, 10)
+    assert status == 128 + number and "Traceback" not in errors, errors
+
+
+@pytest.mark.parametrize("script", ["ppo", "dqn"])
+def test_no_worker_outlives_a_killed_run(script, tmp_path):
+    process = start(script, tmp_path, async_envs=True)
+    assert len(psutil.Process(process.pid).children(recursive=True)) >= 2
+    process.kill()
+    assert ended(process, process.pid, 10)[0] == -signal.SIGKILL
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("script", ["ppo", "td3"])
+def test_a_signal_while_the_update_is_compiled(script, tmp_path):
+    """That takes half a minute with an empty cache, in which the loop cannot react: the last checkpoint stands."""
+    cache = dict(TORCHINDUCTOR_CACHE_DIR=str(tmp_path / "cache"))
+    process = start(script, tmp_path, "--compile", env=cache, learning_starts=64) if script == "td3" else start(
+        script, tmp_path, "--compile", env=cache
+    )  # fmt: skip
+    time.sleep(4)
+    process.send_signal(signal.SIGTERM)
+    status, errors = ended(process, process.pid, 10)
+    assert status == 143 and "Traceback" not in errors, errors
+    assert helpers.load(helpers.only_run(tmp_path / "runs"))["global_step"] == 0
+
+
+def test_a_second_ctrl_c_stops_at_once(tmp_path):
+    """The first one waits for the environment's step, which here does not end."""
+    process = start("ppo", tmp_path, env=dict(FAULT="hangs", FAULT_STEP="40"), env_id=probe("Faulty", "ppo"))
+    time.sleep(1)
+    for _ in range(2):
+        process.send_signal(signal.SIGINT)
+        time.sleep(0.5)
+    assert ended(process, process.pid, 3)[0] == -signal.SIGINT
+
+
+# --- environments that fail
+
+TOLD = dict(
+    nan_reward="not a finite reward: nan",
+    huge_reward="not a finite reward: 1e+39",
+    nan_obs="not a finite observation: [nan]",
+    inf_obs="not a finite observation: [inf]",
+    wrong_shape="an observation of shape (3,), not (1,)",
+    broadcasts="an observation of shape (), not (1,)",
+    no_number="TypeError: ",
+    raises="ValueError: the simulator says no",
+)
+
+
+@pytest.mark.parametrize("vector", VECTORS)
+@pytest.mark.parametrize("fault", TOLD)
+def test_a_faulty_environment(mlp_script, fault, vector, monkeypatch, capfd, tmp_path):
+    """The last line names the environment, the step, what was wrong and the last good checkpoint; nothing not finite
+    is in it, and no process is left."""
+    if vector == "workers" and mlp_script not in ("ppo", "sac"):
+        pytest.skip("the vector environment is the same for all")
+    monkeypatch.setenv("FAULT", fault)
+    monkeypatch.setenv("FAULT_STEP", "131")
+    sizes = helpers.rollout_only(mlp_script, num_steps=50, num_minibatches=5)
+    env_id = probe("Faulty", mlp_script)
+    with pytest.raises(SystemExit) as end:
+        helpers.train(
+            mlp_script, tmp_path, env_id=env_id, num_envs=1, save_every=50, async_envs=vector == "workers", **sizes
+        )
+    run_dir = helpers.only_run(tmp_path)
+    step = 100 if sizes else 100
+    told = f"error: {env_id} failed at step 131: {TOLD[fault]}"
+    where = f"; the last good checkpoint is of step {step}, to go on with --resume {run_dir}"
+    assert end.value.code.startswith(told) and end.value.code.endswith(where)
+    assert ("Traceback" in capfd.readouterr().err) == (fault in ("raises", "no_number"))
+    state = helpers.load(run_dir)
+    for _, tensor in checkpoints.tensors(dict(agent=state["agent"], replay=rows(state))):
+        assert torch.isfinite(tensor).all()
+    assert not psutil.Process().children()
+
+
+def rows(state):
+    return dict(rows=state["replay"]["rows"]) if "replay" in state else {}
+
+
+@pytest.mark.parametrize("fault, text", [("hangs", "no answer from its process"), ("dies", "its process died")])
+def test_a_worker_that_hangs_or_dies(fault, text, monkeypatch, capfd, tmp_path):
+    monkeypatch.setenv("FAULT", fault)
+    monkeypatch.setenv("FAULT_STEP", "40")
+    monkeypatch.setattr(environments.AsyncVectorEnv, "timeout", 2)
+    with pytest.raises(SystemExit) as end:
+        helpers.train("ppo", tmp_path, env_id=probe("Faulty", "ppo"), async_envs=True)
+    assert f"ProbeFaultyDiscrete-v0 failed at step 160: {text}; the last good" in end.value.code
+    assert not psutil.Process().children()
+
+
+def test_a_worker_that_hangs_at_the_first_reset(monkeypatch, tmp_path):
+    monkeypatch.setenv("FAULT", "hangs")
+    monkeypatch.setenv("FAULT_STEP", "0")
+    monkeypatch.setattr(environments.AsyncVectorEnv, "timeout", 2)
+    with pytest.raises(SystemExit, match="failed at step 0: no answer from its process"):
+        helpers.train("dqn", tmp_path, env_id=probe("Faulty", "dqn"), async_envs=True)
+    assert not psutil.Process().children()
+
+
+@pytest.mark.parametrize("script", [*helpers.MLP_SCRIPTS, "ppo_atari", "dqn_atari"])
+def test_a_diverging_run_stops(script, tmp_path):
+    """A learning rate far too large: the message names the loss or the weight; what is saved is finite."""
+    rate = dict(q_lr=1e30, policy_lr=1e30) if script == "sac" else dict(learning_rate=1e30)
+    rate |= helpers.rollout_only(script, anneal_lr=False)
+    with pytest.raises(
+        SystemExit, match=r"^error: \S+ is (nan|-?inf|not finite) at step [\d,]+; the last good [^\n]*$"
+    ):
+        helpers.train(script, tmp_path, save_every=64, **rate)
+    state = helpers.load(helpers.only_run(tmp_path))
+    for _, tensor in checkpoints.tensors(dict(agent=state["agent"], adam=helpers.adams(state))):
+        assert torch.isfinite(tensor).all()
+
+
+# --- the disk
+
+
+@pytest.fixture
+def small_disk(tmp_path):
+    """A file system of 1 MB; for root on Linux."""
+    folder = tmp_path / "disk"
+    folder.mkdir()
+    if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", folder], capture_output=True).returncode:
+        pytest.skip("cannot mount a file system here")
+    yield folder
+    subprocess.run(["umount", "-l", folder], check=True)
+
+
+def fill(folder, leave):
+    free = shutil.disk_usage(folder).free
+    (folder / "filler").write_bytes(bytes(max(free - leave, 0)))
+
+
+@pytest.mark.parametrize("script, leave", [("ppo", 40_000), ("ppo", 250_000), ("dqn", 100_000), ("sac", 0)])
+def test_disk_full(script, leave, small_disk):
+    """While it logs or saves: one line, status 1, and the checkpoint before is whole."""
+    done = subprocess.Popen(
+        [sys.executable, "-m", f"cleanrl_lite.{script}", *helpers.small_flags(script, small_disk / "runs",
+         total_timesteps=2_000_000, save_every=2_000)],
+        env=helpers.environment(), stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True, cwd=small_disk.parent,
+    )  # fmt: skip
+    deadline = time.time() + 60
+    while not list(small_disk.glob("runs/*/checkpoint.pt")):
+        assert time.time() < deadline and done.poll() is None, done.communicate()
+        time.sleep(0.05)
+    with contextlib.suppress(OSError):
+        fill(small_disk, leave)
+    _, errors = done.communicate(timeout=120)
+    lines = [line for line in errors.splitlines() if "Warn" not in line and "logger." not in line and line.strip()]
+    assert done.returncode == 1 and len(lines) == 1, errors
+    assert lines[0].startswith("error: ") and "No space left on device" in lines[0], errors
+    run_dir = helpers.only_run(small_disk / "runs")
+    checkpoints.load(run_dir, script)
+    assert not list(run_dir.glob("*.tmp"))
+    (small_disk / "filler").unlink()
+    total = helpers.load(run_dir)["global_step"] + 200
+    words = ["--resume", run_dir, "--save-every", 0, "--total-timesteps", total // 16 * 16]
+    assert helpers.command_line(script, words) == 0
+
+
+def test_read_only_run_directory(small_disk, capfd):
+    """Refused before anything happens, for a new run and for one to go on with."""
+    run_dir, _ = helpers.train("ppo", small_disk / "runs")
+    resumable(run_dir)
+    checkpoints.LOCKS.pop(run_dir).close()
+    subprocess.run(["mount", "-o", "remount,ro", small_disk], check=True)
+    capfd.readouterr()
+    for words in (["--resume", run_dir, "--total-timesteps", 1024], helpers.small_flags("ppo", small_disk / "new")):
+        assert helpers.command_line("ppo", words) == 1
+        streams = capfd.readouterr()
+        assert "Read-only file system" in streams.err and len(streams.err.strip().splitlines()) == 1
+        assert "step" not in streams.out
+
+
+# --- W&B
+
+
+class FailingWandb(types.SimpleNamespace):
+    """Weights & Biases on a bad day: `fails` names what raises."""
+
+    def __init__(self, *fails):
+        super().__init__(calls=[], fails=fails, Settings=dict, Video=lambda *args, **kwargs: None)
+
+    def __getattr__(self, name):
+        def call(*args, **kwargs):
+            self.calls.append((name, kwargs.get("mode")))
+            if name in self.fails and kwargs.get("mode") != "offline":
+                raise ConnectionError("no route to the server")
+
+        return call
+
+
+@pytest.mark.parametrize("fails", [(), ("init",), ("log",), ("finish",), ("init", "log", "finish")])
+def test_wandb_on_a_bad_day(fails, monkeypatch, capfd, tmp_path):
+    """Training goes on, TensorBoard has everything, and what could not be done is told in a line."""
+    whole, _ = helpers.train("ppo", tmp_path / "whole", eval_every=256)
+    wandb = FailingWandb(*fails)
+    monkeypatch.setitem(sys.modules, "wandb", wandb)
+    wandb.__spec__ = mock.Mock()
+    run_dir, _ = helpers.train("ppo", tmp_path / "tracked", track=True, capture_video=True, eval_every=256)
+    assert_same_run(whole, run_dir)
+    told = [line for line in capfd.readouterr().err.splitlines() if line.startswith("W&B: ")]
+    assert len(told) == ("init" in fails) + 2 * ("log" in fails) + ("finish" in fails)
+    assert (("init", "offline") in wandb.calls) == ("init" in fails)
+    assert [name for name, _ in wandb.calls].count("finish") == 1
+
+
+def test_wandb_that_does_not_end(monkeypatch, tmp_path):
+    """An upload that hangs does not keep the run from its end."""
+    wandb = FailingWandb()
+    monkeypatch.setitem(sys.modules, "wandb", wandb)
+    monkeypatch.setattr(wandb, "finish", lambda: time.sleep(1000), raising=False)
+    began = time.time()
+    tracking.finish(types.SimpleNamespace(track=True), seconds=1)
+    assert time.time() - began < 5
+
+
+@pytest.mark.slow
+def test_wandb_without_a_key(tmp_path):
+    """Real W&B: it logs offline, and the run of the resumed process has the same id."""
+    flags = helpers.small_flags("ppo", tmp_path / "runs", track=True, resume="auto")
+    extra = dict(HOME=str(tmp_path), WANDB_SILENT="true", NETRC=str(tmp_path / "netrc"), WANDB_API_KEY="")
+    done = helpers.run([sys.executable, "-m", "cleanrl_lite.ppo", *flags], cwd=tmp_path, **extra)
+    assert done.returncode == 0, done.stderr
+    assert "W&B: No API key configured" in done.stderr and "It logs offline" in done.stderr
+    (run_dir,) = (path.parent for path in (tmp_path / "runs").glob("*/checkpoint.pt"))
+    (offline,) = (tmp_path / "runs").glob("wandb/offline-run-*")
+    assert offline.name.endswith(run_dir.name)
+
+
+# --- nothing grows
+
+
+def test_nothing_leaks(tmp_path):
+    """Memory and open files of a run of some seconds, after its start; `make torture` watches for longer."""
+    process = start("ppo", tmp_path, num_envs=4, num_steps=128, total_timesteps=10_000_000)
+    try:
+        watched, samples = psutil.Process(process.pid), []
+        for _ in range(2):
+            time.sleep(4)
+            samples.append((watched.memory_info().rss, watched.num_fds()))
+        (first, fds), (last, fds_later) = samples
+        assert last - first < 3e6 and fds_later <= fds
+    finally:
+        os.killpg(process.pid, signal.SIGKILL)
+        process.communicate()
+
+
+def test_args_json_is_what_resume_auto_compares(tmp_path):
+    """A flag that a newer version has added makes another run, not a wrong one."""
+    run_dir, _ = helpers.train("ppo", tmp_path)
+    found = checkpoints.find_run(helpers.small_args("ppo", tmp_path, resume="auto"), "ppo")
+    assert found == run_dir
+    args = helpers.read_json(run_dir / "args.json")
+    del args["gamma"]
+    (run_dir / "args.json").write_text(json.dumps(args))
+    assert checkpoints.find_run(helpers.small_args("ppo", tmp_path, resume="auto"), "ppo") is None
+
+
+def test_states_differ_where_they_should(tmp_path):
+    """The comparison that these tests hang on sees a difference."""
+    (one, _), (other, _) = (helpers.train("ppo", tmp_path / str(seed), seed=seed) for seed in (1, 2))
+    with pytest.raises(AssertionError):
+        assert_same_run(one, other, UNSEEDED)
+    with pytest.raises(AssertionError):
+        assert_same_state(dict(a=torch.zeros(2)), dict(a=torch.ones(2)))

@@ -186,6 +186,7 @@ class AsyncVectorEnv(Resumable, gym.vector.AsyncVectorEnv):
         self.closed = True
         for process in self.processes:
             process.kill()
+            process.join()
         atexit.unregister(self.kill)
 
     def close_extras(self, **kwargs):
@@ -257,11 +258,11 @@ def portable(snapshot):
 
 def encode(value):
     """Plain data, arrays included, in such types; None for anything else."""
-    if value is None or type(value) in (bool, int, float, str, bytes):
+    if value is None or type(value) in (bool, int, float, str):
         return value
     if isinstance(value, np.ndarray | np.generic):
         plain = not value.dtype.hasobject
-        return dict(dtype=value.dtype.str, shape=list(value.shape), bytes=value.tobytes()) if plain else None
+        return dict(dtype=value.dtype.str, shape=list(value.shape), bytes=value.tobytes().hex()) if plain else None
     if type(value) is dict:
         items = encode([list(value), list(value.values())])
         return items and dict(items=items)
@@ -276,6 +277,6 @@ def decode(value):
     if isinstance(value, dict) and "items" in value:
         return dict(zip(*decode(value["items"])))
     if isinstance(value, dict):
-        array = np.frombuffer(value["bytes"], value["dtype"]).reshape(value["shape"]).copy()
+        array = np.frombuffer(bytes.fromhex(value["bytes"]), value["dtype"]).reshape(value["shape"]).copy()
         return array if array.shape else array[()]
     return value

@@ -85,7 +85,7 @@ def test_an_environment_that_cannot_be_saved(env_id):
 
 @pytest.mark.parametrize(
     "value",
-    [1, 2**127, 1.5, True, None, "a", b"a", [1, (2, None)], {"a": {1: [2.0]}}, {}, (), np.float32(3), np.int64(4),
+    [1, 2**127, 1.5, True, None, "a", [1, (2, None)], {"a": {1: [2.0]}}, {}, (), np.float32(3), np.int64(4),
      np.str_("b"), np.array([b"S", b"F"]), np.zeros((0, 2)), np.arange(6, dtype=np.uint8).reshape(2, 3)],
 )  # fmt: skip
 def test_plain_data_survive(value, tmp_path):
@@ -97,7 +97,7 @@ def test_plain_data_survive(value, tmp_path):
     np.testing.assert_equal(again, value)
 
 
-@pytest.mark.parametrize("value", [object(), [1, object()], {"a": {"b": {1, 2}}}, np.array([object()])])
+@pytest.mark.parametrize("value", [object(), b"a", [1, object()], {"a": {"b": {1, 2}}}, np.array([object()])])
 def test_other_data_are_not_plain(value):
     assert environments.encode(value) is None
 
@@ -499,10 +499,10 @@ def test_a_worker_that_hangs_at_the_first_reset(monkeypatch, tmp_path):
     assert not psutil.Process().children()
 
 
-@pytest.mark.parametrize("script", [*helpers.MLP_SCRIPTS, "ppo_atari", "dqn_atari"])
+@pytest.mark.parametrize("script", sorted({*helpers.SCRIPTS} - {"ppo"}))
 def test_a_diverging_run_stops(script, tmp_path):
     """A learning rate far too large: the message names the loss or the weight; what is saved is finite."""
-    rate = dict(q_lr=1e30, policy_lr=1e30) if script == "sac" else dict(learning_rate=1e30)
+    rate = dict(q_lr=1e15, policy_lr=1e15) if script == "sac" else dict(learning_rate=1e15)
     rate |= helpers.rollout_only(script, anneal_lr=False)
     with pytest.raises(
         SystemExit, match=r"^error: \S+ is (nan|-?inf|not finite) at step [\d,]+; the last good [^\n]*$"
@@ -532,7 +532,7 @@ def fill(folder, leave):
     (folder / "filler").write_bytes(bytes(max(free - leave, 0)))
 
 
-@pytest.mark.parametrize("script, leave", [("ppo", 40_000), ("ppo", 250_000), ("dqn", 100_000), ("sac", 0)])
+@pytest.mark.parametrize("script, leave", [("ppo", 40_000), ("ppo", 250_000), ("dqn", 100_000)])
 def test_disk_full(script, leave, small_disk):
     """While it logs or saves: one line, status 1, and the checkpoint before is whole."""
     done = subprocess.Popen(

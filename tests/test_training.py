@@ -3,7 +3,6 @@
 import copy
 import inspect
 import json
-import re
 from unittest import mock
 
 import gymnasium as gym

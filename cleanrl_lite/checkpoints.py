@@ -118,8 +118,9 @@ def load(path, script, env_id=None, agent=None):
 def saved_args(Args):
     """The defaults of the command line: with --resume or --evaluate those of the saved run, else those of the class."""
     words = [word for arg in sys.argv[1:] for word in arg.split("=", 1)]
-    paths = [path for flag, path in zip(words, words[1:]) if flag in ("--resume", "--evaluate") and path != "auto"]
-    saved = load(paths[0], Path(sys.argv[0]).stem)["args"] if paths else {}
+    paths = [path for flag, path in zip(words, words[1:]) if flag in ("--resume", "--evaluate")]
+    check(len(paths) < 2, "either --resume or --evaluate")
+    saved = load(paths[0], Path(sys.argv[0]).stem)["args"] if paths and paths != ["auto"] else {}
     saved |= dict(resume=None, evaluate=None)
     return Args(**{name: value for name, value in saved.items() if name in Args.__dataclass_fields__})
 

@@ -1,0 +1,237 @@
+"""Kills runs at random moments and compares what they become with the run that nobody touched; watches for leaks.
+
+    python -m benchmark.torture                        60 SIGKILLs, 30 SIGTERMs over all scripts: some 30 minutes
+    python -m benchmark.torture --scripts ppo --kills 2 --terms 1
+    python -m benchmark.torture --leaks                memory and open files of long runs
+    python -m benchmark.torture --table                results/torture.md again, from results/torture.json
+
+A run is started again by the same command, with --resume auto, as a cluster does it. What is compared: every scalar but
+the speed, step by step; networks, optimisers, replay buffer and random generators in the last checkpoint; the final
+evaluation. Atari's games cannot be saved: there, the steps and the counts have to be right.
+"""
+
+import argparse
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import psutil
+import torch
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+ROOT = Path(__file__).resolve().parent.parent
+RESULTS = Path(__file__).parent / "results"
+OFF_POLICY = "--learning-starts 1000 --save-every 100 --eval-every 4000"
+ATARI = "--num-envs 4 --save-every 100 --eval-episodes 1"
+RUNS = dict(  # some seconds each, with a checkpoint every 0.1 s or so
+    ppo="--env-id CartPole-v1 --total-timesteps 60000 --save-every 512 --eval-every 20000",
+    ppo_continuous="--env-id Hopper-v4 --total-timesteps 16000 --num-steps 256 --save-every 256 --eval-every 8000",
+    dqn=f"--env-id CartPole-v1 --total-timesteps 16000 {OFF_POLICY}",
+    c51=f"--env-id Acrobot-v1 --total-timesteps 10000 {OFF_POLICY}",
+    ddpg=f"--env-id Pendulum-v1 --total-timesteps 4000 --num-envs 2 {OFF_POLICY}",
+    td3=f"--env-id Hopper-v4 --total-timesteps 3000 {OFF_POLICY}",
+    sac=f"--env-id HalfCheetah-v4 --total-timesteps 2500 --async-envs --num-envs 2 {OFF_POLICY}",
+    ppo_atari=f"--env-id PongNoFrameskip-v4 --total-timesteps 1024 --num-steps 32 {ATARI}",
+    dqn_atari=f"--env-id PongNoFrameskip-v4 --total-timesteps 1200 --learning-starts 400 --buffer-size 5000 {ATARI}",
+    c51_atari=f"--env-id PongNoFrameskip-v4 --total-timesteps 1200 --learning-starts 400 --buffer-size 5000 {ATARI}",
+)
+LONG = dict(  # past the moment at which the replay buffer is full
+    ppo="--env-id CartPole-v1 --total-timesteps 500000",
+    dqn="--env-id CartPole-v1 --total-timesteps 500000",
+    c51="--env-id CartPole-v1 --total-timesteps 500000",
+    ppo_continuous="--env-id Hopper-v4 --total-timesteps 300000",
+    sac="--env-id Hopper-v4 --total-timesteps 20000 --learning-starts 1000 --buffer-size 2000",
+)
+
+
+def start(script, flags, folder):
+    command = [sys.executable, "-m", f"cleanrl_lite.{script}", *flags.split(), "--runs-dir", str(folder)]
+    path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
+    environ = {**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1", "PYTHONWARNINGS": "ignore"}
+    log = open(folder.parent / f"{folder.name}.log", "a")
+    return subprocess.Popen(command, env=environ, stdout=log, stderr=log, start_new_session=True)
+
+
+def only_run(folder):
+    """The run in the folder; one that was killed before its first checkpoint has no results, and is left aside."""
+    found = [path.parent for path in folder.glob("*/checkpoint.pt")]
+    assert len(found) <= 1, f"{len(found)} runs in {folder}"
+    return found[0] if found else None
+
+
+def group_is_gone(group):
+    for _ in range(100):
+        left = []
+        for process in psutil.process_iter(["status"]):
+            try:
+                if os.getpgid(process.pid) == group and process.info["status"] != psutil.STATUS_ZOMBIE:
+                    left.append(process)
+            except (ProcessLookupError, psutil.Error):
+                pass
+        if not left:
+            return True
+        time.sleep(0.05)
+    return False
+
+
+def interrupt(script, flags, folder, number, rng, seconds):
+    """Starts or resumes the run and sends the signal some time later; what happened."""
+    began, process = time.time(), start(script, flags, folder)
+    while not only_run(folder) and process.poll() is None:
+        time.sleep(0.01)
+    wait = rng.uniform(*seconds)
+    try:
+        process.wait(max(wait - (time.time() - began), 0))
+        return None  # it had finished before
+    except subprocess.TimeoutExpired:
+        pass
+    sent = time.time()
+    process.send_signal(number)
+    status = process.wait(60)
+    took, run_dir = time.time() - sent, only_run(folder)
+    state = torch.load(run_dir / "checkpoint.pt", weights_only=True)  # whole, or this raises
+    writing = (run_dir / "checkpoint.pt.tmp").exists()
+    assert status == (-9 if number == signal.SIGKILL else 128 + number), status
+    assert group_is_gone(process.pid), "processes are left"
+    return dict(signal=signal.Signals(number).name, step=state["global_step"], seconds=round(took, 2), writing=writing)
+
+
+def scalars(run_dir):
+    events = EventAccumulator(str(run_dir), size_guidance={"scalars": 0})
+    events.Reload()
+    names = [tag for tag in events.Tags()["scalars"] if tag != "charts/SPS"]
+    return {name: [(event.step, event.value) for event in events.Scalars(name)] for name in names}
+
+
+def same(one, other):
+    if isinstance(one, torch.Tensor):
+        return torch.equal(one, other)
+    if isinstance(one, dict):
+        return one.keys() == other.keys() and all(same(one[key], other[key]) for key in one)
+    if isinstance(one, list | tuple):
+        return len(one) == len(other) and all(map(same, one, other))
+    return one == other
+
+
+def compare(script, whole, parts):
+    """What differs between the run and the interrupted one; for Atari, what is wrong with the latter's steps."""
+    states = [torch.load(run / "checkpoint.pt", weights_only=True) for run in (whole, parts)]
+    curves = [scalars(run) for run in (whole, parts)]
+    wrong = [] if states[0]["global_step"] == states[1]["global_step"] else ["global_step"]
+    if script.endswith("_atari"):
+        for tag in curves[0]:
+            if not tag.startswith("charts/episodic"):
+                steps = [[step for step, _ in curve.get(tag, [])] for curve in curves]
+                wrong += [tag] if steps[0] != steps[1] else []
+        updates = [state["adam"]["step"] for state in states]
+        return wrong + (["updates"] if updates[0] != updates[1] else [])
+    wrong += [tag for tag in curves[0] | curves[1] if curves[0].get(tag) != curves[1].get(tag)]
+    wrong += [name for name in states[0] if name != "args" and not same(states[0][name], states[1][name])]
+    returns = [json.loads((run / "eval.json").read_text())["returns"] for run in (whole, parts)]
+    return wrong + (["eval.json"] if returns[0] != returns[1] else [])
+
+
+def torture(script, kills, terms, mode, folder, seed):
+    """One script: the whole run, the interrupted one, and how they differ."""
+    flags = f"{RUNS[script]} --resume auto {mode}"
+    rng, whole, parts = random.Random(f"{seed} {script} {mode}"), folder / "whole", folder / "parts"
+    for path in (whole, parts):
+        path.mkdir(parents=True)
+    began = time.time()
+    assert start(script, flags, whole).wait() == 0, (folder / "whole.log").read_text()[-2000:]
+    duration = time.time() - began
+    events, order = [], [signal.SIGKILL] * kills + [signal.SIGTERM] * terms
+    rng.shuffle(order)
+    for number in order:  # late enough that something has happened since the last one
+        events.append(interrupt(script, flags, parts, number, rng, (3.0, 3.0 + max(duration - 3, 3) * 2 / len(order))))
+    assert start(script, flags, parts).wait() == 0, (folder / "parts.log").read_text()[-2000:]
+    events = [event for event in events if event]
+    differs = compare(script, only_run(whole), only_run(parts))
+    return dict(script=script, flags=flags, events=events, differs=differs)
+
+
+def leaks(script, folder):
+    """Memory (MB) and open files of a long run, every 5 s."""
+    folder.mkdir(parents=True)
+    began, process, samples = time.time(), start(script, LONG[script], folder), []
+    while process.poll() is None:
+        time.sleep(5)
+        try:
+            watched = psutil.Process(process.pid)
+            samples.append([round(time.time() - began), round(watched.memory_info().rss / 1e6, 1), watched.num_fds()])
+        except psutil.Error:
+            break
+    assert process.wait() == 0
+    return dict(script=script, flags=LONG[script], samples=samples[:-1])  # the last one may be of its end
+
+
+def table(record):
+    """results/torture.md, from what was measured."""
+    lines = [
+        "| script | SIGKILL | of these while it saved | SIGTERM | slowest end after SIGTERM | against the whole run |"
+    ]
+    lines += ["|---|---|---|---|---|---|"]
+    totals = [0, 0, 0]
+    for name, run in sorted(record["runs"].items()):
+        kills = [event for event in run["events"] if event["signal"] == "SIGKILL"]
+        terms = [event for event in run["events"] if event["signal"] == "SIGTERM"]
+        writing = sum(event["writing"] for event in kills)
+        totals = [total + more for total, more in zip(totals, (len(kills), writing, len(terms)))]
+        good = "right steps and counts" if "_atari" in name else "identical"
+        slowest = f"{max(event['seconds'] for event in terms):.1f} s" if terms else ""
+        result = ", ".join(run["differs"]) or good
+        lines.append(f"| {name} | {len(kills)} | {writing} | {len(terms)} | {slowest} | {result} |")
+    lines += [f"| all | {totals[0]} | {totals[1]} | {totals[2]} | | |", ""]
+    if record.get("leaks"):
+        lines += [
+            "| script | run | memory at a third of it | at its end | open files | seconds |",
+            "|---|---|---|---|---|---|",
+        ]
+        for script, run in sorted(record["leaks"].items()):
+            third, end = run["samples"][len(run["samples"]) // 3], run["samples"][-1]
+            files = f"{third[2]}, {end[2]}"
+            lines.append(f"| {script} | `{run['flags']}` | {third[1]} MB | {end[1]} MB | {files} | {end[0]} |")
+        lines.append("")
+    (RESULTS / "torture.md").write_text("\n".join(lines))
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--scripts", default="", help="commas between them (default: all)")
+    parser.add_argument("--kills", type=int, default=6, help="SIGKILLs of each script")
+    parser.add_argument("--terms", type=int, default=3, help="SIGTERMs of each script")
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--compile", action="store_true", help="compiled updates instead of eager ones")
+    parser.add_argument("--leaks", action="store_true")
+    parser.add_argument("--table", action="store_true")
+    parser.add_argument("--no-record", action="store_true", help="leave results/torture.* alone")
+    args = parser.parse_args()
+    path, failed = RESULTS / "torture.json", False
+    record = json.loads(path.read_text()) if path.exists() else dict(runs={}, leaks={})
+    for script in filter(None, args.scripts.split(",") if args.scripts else (LONG if args.leaks else RUNS)):
+        if args.table:
+            break
+        folder, mode = Path(tempfile.mkdtemp()), "" if args.compile else "--no-compile"
+        if args.leaks:
+            result = record["leaks"][script] = leaks(script, folder / "runs")
+            print(script, *result["samples"][len(result["samples"]) // 3], *result["samples"][-1], flush=True)
+        else:
+            result = torture(script, args.kills, args.terms, mode, folder, args.seed)
+            record["runs"][f"{script}, compiled" if args.compile else script] = result
+            print(script, f"{len(result['events'])} interruptions, differs: {result['differs']}", flush=True)
+            failed |= bool(result["differs"])
+        if not args.no_record:
+            path.write_text(json.dumps(record) + "\n")
+    if not args.no_record:
+        table(record)
+    raise SystemExit(int(failed))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,89 @@
+"""Numbers from a hat: whatever the numeric flags are, a run is refused in one line, or stops with one, or finishes."""
+
+import contextlib
+import math
+import shutil
+import signal
+import tempfile
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from tests import helpers
+
+SIZES = st.integers(-2, 40)  # of everything that costs time or memory
+NUMBERS = st.one_of(
+    st.floats(-0.5, 1.5),
+    st.floats(),  # NaN, infinities, the smallest and the largest
+    st.sampled_from([0.0, 1.0, 1e-8, 1e3, 1e12]),
+)
+COUNTS = "num_envs num_steps num_minibatches update_epochs batch_size train_frequency gradient_steps policy_frequency "
+COUNTS += "target_network_frequency eval_episodes n_atoms learning_starts eval_every save_every"
+FIXED = {"threads", "cuda", "compile"}
+
+
+def strategies(script):
+    """A strategy for each numeric flag of the script."""
+    for name, value in vars(helpers.small_args(script, "unused")).items():
+        if type(value) is int and name not in FIXED:
+            yield name, SIZES if name in COUNTS.split() else st.integers(-(2**70), 2**70)
+        elif type(value) is float or name == "target_kl":
+            yield name, NUMBERS
+
+
+def flags(script):
+    """Some of the flags, the others as in the small run: with all of them wrong, only the first check is tried."""
+    drawn = dict(strategies(script)) | dict(total_timesteps=st.integers(-10, 300), buffer_size=st.integers(-5, 500))
+    names = st.lists(st.sampled_from(sorted(drawn)), min_size=1, max_size=4, unique=True)
+    known = set(vars(helpers.small_args(script, "unused")))
+    return names.flatmap(lambda some: st.fixed_dictionaries({n: drawn[n] for n in some if n in known}))
+
+
+@contextlib.contextmanager
+def no_hang(seconds):
+    def late(*_):
+        raise AssertionError(f"not ended after {seconds} s")
+
+    signal.signal(signal.SIGALRM, late)
+    signal.alarm(seconds)
+    try:
+        yield
+    finally:
+        signal.alarm(0)
+
+
+def attempt(script, drawn):
+    """Runs it; returns the line with which it was refused or stopped, if it was."""
+    folder = Path(tempfile.mkdtemp())
+    try:
+        with no_hang(60):
+            returns = helpers.main(script, helpers.small_args(script, folder / "runs", **drawn))
+        run_dir = helpers.only_run(folder / "runs")
+        assert all(math.isfinite(value) for value in returns)
+        for tag, points in helpers.scalars(run_dir).items():
+            if tag != "losses/explained_variance":  # of returns that are all the same, it is no number of meaning
+                assert all(math.isfinite(value) for _, value in points), tag
+    except SystemExit as end:
+        assert str(end.code).startswith("error: ") and "\n" not in end.code
+        if (folder / "runs").exists():  # it began, and then something was not finite
+            assert "the last good checkpoint is of step" in end.code, end.code
+            helpers.load(helpers.only_run(folder / "runs"))
+        return end.code
+    finally:
+        shutil.rmtree(folder)
+
+
+@pytest.mark.parametrize("script", helpers.SCRIPTS)
+def test_any_numbers(script):
+    examples = 6 if script in helpers.ATARI_SCRIPTS else 40
+
+    @settings(max_examples=examples, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+    @given(flags(script))
+    def check(drawn):
+        outcomes.append(attempt(script, drawn))
+
+    outcomes = []
+    check()
+    assert None in outcomes and any(outcomes), "some are refused, some run"

@@ -30,8 +30,8 @@ RESULTS = Path(__file__).parent / "results"
 OFF_POLICY = "--learning-starts 1000 --save-every 100 --eval-every 4000"
 ATARI = "--num-envs 4 --save-every 100 --eval-episodes 1"
 RUNS = dict(  # some seconds each, with a checkpoint every 0.1 s or so
-    ppo="--env-id CartPole-v1 --total-timesteps 60000 --save-every 512 --eval-every 20000",
-    ppo_continuous="--env-id Hopper-v4 --total-timesteps 16000 --num-steps 256 --save-every 256 --eval-every 8000",
+    ppo="--env-id CartPole-v1 --total-timesteps 120000 --save-every 512 --eval-every 40000",
+    ppo_continuous="--env-id Hopper-v4 --total-timesteps 30000 --num-steps 256 --save-every 256 --eval-every 8000",
     dqn=f"--env-id CartPole-v1 --total-timesteps 16000 {OFF_POLICY}",
     c51=f"--env-id Acrobot-v1 --total-timesteps 10000 {OFF_POLICY}",
     ddpg=f"--env-id Pendulum-v1 --total-timesteps 4000 --num-envs 2 {OFF_POLICY}",
@@ -80,14 +80,15 @@ def group_is_gone(group):
     return False
 
 
-def interrupt(script, flags, folder, number, rng, seconds):
-    """Starts or resumes the run and sends the signal some time later; what happened."""
+def interrupt(script, flags, folder, number, rng, longest):
+    """Starts or resumes the run and sends the signal up to `longest` seconds after its first checkpoint since then."""
     began, process = time.time(), start(script, flags, folder)
-    while not only_run(folder) and process.poll() is None:
+    while process.poll() is None and not (
+        only_run(folder) and (only_run(folder) / "checkpoint.pt").stat().st_mtime > began
+    ):
         time.sleep(0.01)
-    wait = rng.uniform(*seconds)
     try:
-        process.wait(max(wait - (time.time() - began), 0))
+        process.wait(rng.uniform(0, longest))
         return None  # it had finished before
     except subprocess.TimeoutExpired:
         pass
@@ -148,8 +149,8 @@ def torture(script, kills, terms, mode, folder, seed):
     duration = time.time() - began
     events, order = [], [signal.SIGKILL] * kills + [signal.SIGTERM] * terms
     rng.shuffle(order)
-    for number in order:  # late enough that something has happened since the last one
-        events.append(interrupt(script, flags, parts, number, rng, (3.0, 3.0 + max(duration - 3, 3) * 2 / len(order))))
+    for number in order:
+        events.append(interrupt(script, flags, parts, number, rng, max(duration - 3, 1) * 1.5 / len(order)))
     assert start(script, flags, parts).wait() == 0, (folder / "parts.log").read_text()[-2000:]
     events = [event for event in events if event]
     differs = compare(script, only_run(whole), only_run(parts))

@@ -1,6 +1,6 @@
 # make train                                                  PPO on Hopper-v4, 200,000 steps, with a video
 # make train SCRIPT=ppo ENV=CartPole-v1 ARGS="--seed 3"       anything else
-# make test | make docs | make results
+# make test | make docs | make results | make torture
 PYTHON ?= python3
 BIN = .venv/bin
 ifndef SCRIPT
@@ -10,7 +10,7 @@ ARGS = --total-timesteps 200000
 endif
 FLAGS = $(if $(ENV),--env-id $(ENV)) --capture-video $(ARGS)
 
-.PHONY: train test docs results format clean
+.PHONY: train test torture docs results format clean
 
 train: .venv/run
 	$(BIN)/python cleanrl_lite/$(SCRIPT).py $(FLAGS)
@@ -21,6 +21,11 @@ train: .venv/run
 
 test: .venv/test
 	$(BIN)/python -m pytest -n auto
+
+torture: .venv/test  # kills runs at random moments, sees whether they recover; watches long runs for leaks
+	$(BIN)/python -m benchmark.torture
+	$(BIN)/python -m benchmark.torture --compile --scripts ppo_continuous,dqn,sac --kills 4 --terms 2
+	$(BIN)/python -m benchmark.torture --leaks
 
 docs: .venv/docs
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict

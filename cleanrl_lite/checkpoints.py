@@ -105,6 +105,7 @@ def load(path, script, env_id=None, agent=None):
     try:
         state = torch.load(path, map_location="cpu", weights_only=True, mmap=True) | dict(run_dir=path.resolve().parent)
         found, weights = (state["script"], state["args"]["env_id"]), state["agent"]
+        state.setdefault("last_eval", dict(global_step=0, returns=None))  # not in the first versions
     except Exception as error:
         check(False, f"{path} is damaged or not a checkpoint of this project ({type(error).__name__})")
     wanted = (script, env_id or found[1])

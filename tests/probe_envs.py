@@ -200,6 +200,7 @@ class Faulty(Constant):
         huge_reward=dict(reward=1e39),
         nan_obs=dict(obs=np.float32([np.nan])),
         inf_obs=dict(obs=np.float32([np.inf])),
+        huge_obs=dict(obs=np.array([-1e39])),  # infinite in float32
         wrong_shape=dict(obs=np.zeros(3, dtype=np.float32)),
         broadcasts=dict(obs=np.zeros((), dtype=np.float32)),
         no_number=dict(reward=None),

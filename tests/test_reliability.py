@@ -441,6 +441,7 @@ TOLD = dict(
     huge_reward="not a finite reward: 1e+39",
     nan_obs="not a finite observation: [nan]",
     inf_obs="not a finite observation: [inf]",
+    huge_obs="not a finite observation: [-1.e+39]",
     wrong_shape="an observation of shape (3,), not (1,)",
     broadcasts="an observation of shape (), not (1,)",
     no_number="TypeError: ",

@@ -47,8 +47,9 @@ def assert_same_run(one, other, without=UNSEEDED):
     assert_same_state(*states)
 
 
-def test_same_seed_same_run(script, tmp_path):
-    (one, first), (other, second) = (helpers.train(script, tmp_path / name) for name in "ab")
+@pytest.mark.parametrize("num_envs", [1, 4])
+def test_same_seed_same_run(script, num_envs, tmp_path):
+    (one, first), (other, second) = (helpers.train(script, tmp_path / name, num_envs=num_envs) for name in "ab")
     assert first == second
     assert_same_run(one, other)
 
@@ -71,11 +72,13 @@ def test_evaluations_and_saving_do_not_change_training(script, tmp_path):
     assert_same_run(one, other, UNSEEDED | {"eval/episodic_return", "eval/episodic_length"})
 
 
-@pytest.mark.parametrize("script, env_id", [("ppo", "CartPole-v1"), ("c51", "CartPole-v1"), ("td3", "Pendulum-v1")])
-def test_video_does_not_change_training(script, env_id, tmp_path):
-    one, _ = helpers.train(script, tmp_path / "a", eval_every=256, env_id=env_id)
-    other, _ = helpers.train(script, tmp_path / "b", eval_every=256, env_id=env_id, capture_video=True)
-    assert len(list((other / "videos").rglob("*.mp4"))) == 2
+def test_video_does_not_change_training(script, tmp_path):
+    flags = dict(eval_every=256 if script in helpers.MLP_SCRIPTS else 32, capture_video=True)
+    flags |= dict(env_id="Pendulum-v1") if script in helpers.CONTINUOUS_SCRIPTS else {}
+    one, _ = helpers.train(script, tmp_path / "a", **{**flags, "capture_video": False})
+    other, _ = helpers.train(script, tmp_path / "b", **flags)
+    films = len(list((other / "videos").rglob("*.mp4")))
+    assert films == len(helpers.scalars(other)["eval/episodic_return"]) >= 2
     assert_same_run(one, other)
 
 
@@ -523,6 +526,9 @@ def test_compiled_is_eager(script, capfd, tmp_path):
     assert "not compiled" not in capfd.readouterr().err
     assert torch._dynamo.utils.counters["stats"]["unique_graphs"] >= 1
     assert not torch._dynamo.utils.counters["graph_break"]
+    torch._dynamo.reset()
+    again, _ = helpers.train(script, tmp_path / "again", total_timesteps=total, compile=True)
+    assert_same_run(compiled, again)
     states = [helpers.adams(helpers.load(run_dir)) for run_dir in (eager, compiled)]
     updates, again = ({name: adam["step"] for name, adam in state.items()} for state in states)
     assert updates == again and min(updates.values()) >= 20

@@ -307,12 +307,12 @@ def main(args: Args):
             log_step, log_time = global_step, time.perf_counter()
 
     # === evaluation
+    save()
     if finished:
         evaluate()
-    save()
+    checkpoints.end(run_dir, last_eval, writer)
     envs.close()
     print(f"the run is in {run_dir}")
-    writer.close()
     utils.end_run(args, stop)
     return last_eval["returns"]
 

@@ -317,7 +317,7 @@ def main(args: Args):
     save_every, eval_every = args.save_every or math.inf, args.eval_every or math.inf
     progress, saved = utils.Progress(args.total_timesteps, global_step), global_step if resume else -1
     metrics, log_step, log_time = checkpoint.get("metrics", {}), global_step, time.perf_counter()
-    obs, _ = envs.reset(seed=args.seed + global_step)  # a resumed run does not play the same episodes again
+    obs, _ = envs.reset(seed=(args.seed + global_step) % 2**30)  # a resumed run plays other games; ALE wants 32 bits
     del checkpoint  # or the file behind its tensors stays on the disk when the next one replaces it
     while True:
         # evaluate, save
@@ -373,12 +373,12 @@ def main(args: Args):
             log_step, log_time = global_step, time.perf_counter()
 
     # === evaluation
+    save()
     if finished:
         evaluate()
-    save()
+    checkpoints.end(run_dir, last_eval, writer)
     envs.close()
     print(f"the run is in {run_dir}")
-    writer.close()
     utils.end_run(args, stop)
     return last_eval["returns"]
 

@@ -5,10 +5,12 @@ import os
 import shutil
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
 import torch
+from google.protobuf.message import DecodeError
 from tensorboard.compat.proto.event_pb2 import Event
 
 from cleanrl_lite.environments import portable
@@ -27,10 +29,12 @@ def make_run_dir(args, script):
         run_dir = Path(args.runs_dir) / name
         try:
             run_dir.parent.mkdir(parents=True, exist_ok=True)
-            if run_dir.exists() or run_dir.mkdir():
-                continue
+            run_dir.mkdir()
             shutil.copy(script, run_dir)
             (run_dir / "args.json").write_text(json.dumps(vars(args), indent=2) + "\n")
+        except FileExistsError as error:
+            check(run_dir.exists(), f"cannot create the run directory {run_dir}: {error.strerror}")
+            continue
         except OSError as error:
             check(False, f"cannot create the run directory {run_dir}: {error.strerror}")
         lock(run_dir)
@@ -57,14 +61,18 @@ def find_run(args, script):
     """What --resume means: nothing, a run directory or checkpoint, or with `auto` the last run of this script and these
     arguments, if there is one."""
     check(not (args.resume and args.evaluate), "either --resume or --evaluate")
+    if args.resume and args.resume != "auto" and Path(args.resume).exists():
+        lock(Path(args.resume).resolve() if Path(args.resume).is_dir() else Path(args.resume).resolve().parent)
     if args.resume != "auto":
         return args.resume
     wanted = json.dumps(vars(args) | dict(resume=None), sort_keys=True)
     for path in sorted(Path(args.runs_dir).glob("*/checkpoint.pt"), key=os.path.getmtime, reverse=True):
         if (path.parent / f"{script}.py").is_file() and (path.parent / "args.json").is_file():
-            found = json.loads((path.parent / "args.json").read_text()) | dict(resume=None)
-            if json.dumps(found, sort_keys=True) == wanted:
-                return path.parent
+            with suppress(ValueError, TypeError):  # it is something else
+                found = json.loads((path.parent / "args.json").read_text()) | dict(resume=None)
+                if json.dumps(found, sort_keys=True) == wanted:
+                    lock(path.resolve().parent)
+                    return path.parent
 
 
 def save(run_dir, state, writer):
@@ -78,7 +86,7 @@ def save(run_dir, state, writer):
             stop_run(f"{name} is not finite at step {step:,}", run_dir)
     try:
         for events in run_dir.glob("events.out.tfevents.*"):
-            with open(events) as file:
+            with open(events, "r+b") as file:
                 os.fsync(file.fileno())
         with open(f"{path}.tmp", "wb") as file:
             torch.save(state, file)
@@ -103,9 +111,16 @@ def load(path, script, env_id=None, agent=None):
     path = Path(path, "checkpoint.pt") if Path(path).is_dir() else Path(path)
     check(path.is_file(), f"there is no checkpoint at {path}")
     try:
-        state = torch.load(path, map_location="cpu", weights_only=True, mmap=True) | dict(run_dir=path.resolve().parent)
+        large = path.stat().st_size > 1e8  # a replay buffer: read where it is needed, but Windows keeps such a file
+        state = torch.load(path, map_location="cpu", weights_only=True, mmap=large) | dict(
+            run_dir=path.resolve().parent
+        )
         found, weights = (state["script"], state["args"]["env_id"]), state["agent"]
-        state.setdefault("last_eval", dict(global_step=0, returns=None))  # not in the first versions
+        evaluations = [dict(global_step=0, returns=None), state.get("last_eval")]  # the first versions had none
+        if (path.parent / "last_eval.json").is_file():
+            evaluations.append(json.loads((path.parent / "last_eval.json").read_text()))
+        evaluations = [one for one in evaluations if one and one["global_step"] <= state["global_step"]]
+        state["last_eval"] = max(evaluations, key=lambda one: one["global_step"])
     except Exception as error:
         check(False, f"{path} is damaged or not a checkpoint of this project ({type(error).__name__})")
     wanted = (script, env_id or found[1])
@@ -129,30 +144,48 @@ def saved_args(Args):
 def is_finished(checkpoint, args):
     """Whether the run has been evaluated at its end; if so, says it."""
     finished = checkpoint["last_eval"]["global_step"] >= args.total_timesteps
-    print(f"the run in {checkpoint['run_dir']} is finished\n" if finished else "", end="")
+    if finished:
+        print(f"the run in {checkpoint['run_dir']} is finished")
+        LOCKS.pop(checkpoint["run_dir"]).close()
     return finished
 
 
 def reopen(run_dir, checkpoint, num_envs):
-    """Locks the run, and removes what was logged after the checkpoint: it will be logged again, and no reader sees a
-    step twice. The last evaluation is older than the checkpoint's step where a signal has broken one off.
+    """Removes what was logged after the checkpoint: it will be logged again, and no reader sees a step twice. The last
+    evaluation is older than the checkpoint's step where it was broken off.
 
     A file of events is a row of records: 8 bytes with the length of the data, their checksum (4), data, checksum (4).
     """
     check(num_envs == checkpoint["args"]["num_envs"], "a resumed run keeps its --num-envs")
-    lock(run_dir)
     global_step, last_eval = checkpoint["global_step"], checkpoint["last_eval"]["global_step"]
     for path in run_dir.glob("events.out.tfevents.*"):
         data, kept, start = path.read_bytes(), [], 0
-        while start + 12 <= len(data):
-            end = start + 16 + int.from_bytes(data[start : start + 8], "little")
-            event = Event.FromString(data[start + 12 : end - 4]) if end <= len(data) else None  # the kill tore it
-            evaluation = event and any(value.tag.startswith("eval/") for value in event.summary.value)
-            if event and event.step <= (last_eval if evaluation else global_step):
-                kept.append(data[start:end])
-            start = end
-        (run_dir / "events.tmp").write_bytes(b"".join(kept))
-        os.replace(run_dir / "events.tmp", path)
+        with suppress(DecodeError):  # the rest is torn, by a kill or a crash
+            while 0 < int.from_bytes(data[start : start + 8], "little") <= len(data) - start - 16:
+                end = start + 16 + int.from_bytes(data[start : start + 8], "little")
+                event = Event.FromString(data[start + 12 : end - 4])
+                evaluation = any(value.tag.startswith("eval/") for value in event.summary.value)
+                if event.step <= (last_eval if evaluation else global_step):
+                    kept.append(data[start:end])
+                start = end
+        if sum(map(len, kept)) < len(data):
+            replace(path, b"".join(kept))
+
+
+def replace(path, data):
+    """Writes bytes into a file, atomically."""
+    with open(path.parent / "new.tmp", "wb") as file:
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())
+    os.replace(path.parent / "new.tmp", path)
+
+
+def end(run_dir, last_eval, writer):
+    """Notes the last evaluation, which is newer than the checkpoint where it ended the run, and releases the run."""
+    writer.close()
+    replace(run_dir / "last_eval.json", json.dumps(last_eval).encode())
+    LOCKS.pop(run_dir).close()
 
 
 def check_finite(metrics, global_step, run_dir):

@@ -4,11 +4,13 @@ import atexit
 import ctypes
 import math
 import multiprocessing
+import os
 import pickle
 import signal
 import sys
+import time
 import traceback
-from collections import deque
+from contextlib import suppress
 from functools import partial
 from importlib import import_module
 from types import FunctionType
@@ -51,13 +53,13 @@ class Fault(Exception):
 class Guarded(gym.Wrapper):
     """An environment of a vector: what it returns is checked, and where it stands can be read and set."""
 
-    def __init__(self, env_fn):
+    def __init__(self, env_fn, main_process):
         super().__init__(env_fn())
         self.shape = self.env.observation_space.shape
         # A product with these is finite where all numbers are, and would be in float32: one call of 0.3 us.
         size = int(np.prod(self.shape or ()))
         self.weights = dict(f=np.ones(size, np.float32), d=np.full(size, np.finfo(np.float64).max / FLOAT32_MAX))
-        if multiprocessing.parent_process():  # in a worker process
+        if os.getpid() != main_process:  # a worker process
             for number in (signal.SIGINT, signal.SIGTERM):  # sent to all processes; the main one decides what happens
                 signal.signal(number, signal.SIG_IGN)
             if sys.platform == "linux":  # the worker dies with it: PR_SET_PDEATHSIG
@@ -68,6 +70,8 @@ class Guarded(gym.Wrapper):
         array = obs if type(obs) is np.ndarray else np.asarray(obs)
         if array.shape != self.shape:
             raise Fault(f"an observation of shape {array.shape}, not {self.shape}")
+        if array.dtype.char in "eg":  # half and extended precision, which are rare
+            array = array.astype(np.float64)
         if array.dtype.char in self.weights and not math.isfinite(array.ravel().dot(self.weights[array.dtype.char])):
             raise Fault(f"not a finite observation: {obs}")
         if not abs(reward) <= FLOAT32_MAX:  # so put, it is true of NaN
@@ -88,13 +92,13 @@ class Guarded(gym.Wrapper):
         """All that the next steps depend on, as bytes; None where it cannot be known."""
         states = [layer_state(layer) for layer in layers(self.env)]
         try:
-            return None if None in states else pickle.dumps(states)
+            return None if any(state is None for state in states) else pickle.dumps(states)
         except (TypeError, AttributeError, pickle.PicklingError):
             return None
 
     @snapshot.setter
     def snapshot(self, states):
-        for layer, state in zip(layers(self.env), pickle.loads(states)):
+        for layer, state in zip(layers(self.env), pickle.loads(states), strict=True):
             set_layer_state(layer, state)
 
 
@@ -123,10 +127,9 @@ class Resumable:
 
     def fail(self, error):
         """Ends the run with a line that names the environment and the step, after the traceback if there is one."""
-        known = dict(Fault=str(error), TimeoutError="no answer from its process", EOFError="its process died")
-        if type(error).__name__ not in known:
+        if not isinstance(error, Fault):
             traceback.print_exception(error)
-        what = known.get(type(error).__name__, f"{type(error).__name__}: {error}".splitlines()[0])
+        what = str(error) if isinstance(error, Fault) else f"{type(error).__name__}: {error}".splitlines()[0]
         utils.stop_run(f"{self.env_id} failed at step {self.global_step:,}: {what}", self.run_dir)
 
 
@@ -135,7 +138,8 @@ class VectorEnv(Resumable, gym.vector.SyncVectorEnv):
     those takes 18 us of a Hopper step's 131, and no script reads them. The next step overwrites what `step` returns."""
 
     def __init__(self, env_fns, autoreset_mode):
-        super().__init__([partial(Guarded, env_fn) for env_fn in env_fns], copy=False, autoreset_mode=autoreset_mode)
+        guarded = [partial(Guarded, env_fn, os.getpid()) for env_fn in env_fns]
+        super().__init__(guarded, copy=False, autoreset_mode=autoreset_mode)
 
     def reset(self, **kwargs):
         try:
@@ -166,7 +170,8 @@ class AsyncVectorEnv(Resumable, gym.vector.AsyncVectorEnv):
     def __init__(self, env_fns, autoreset_mode):
         self.processes = []
         atexit.register(self.kill)  # before multiprocessing's own, which would wait for a worker that hangs
-        super().__init__([partial(Guarded, env_fn) for env_fn in env_fns], copy=False, autoreset_mode=autoreset_mode)
+        guarded = [partial(Guarded, env_fn, os.getpid()) for env_fn in env_fns]
+        super().__init__(guarded, copy=False, autoreset_mode=autoreset_mode)
 
     def reset(self, **kwargs):
         try:
@@ -184,18 +189,30 @@ class AsyncVectorEnv(Resumable, gym.vector.AsyncVectorEnv):
             self.fail(error)
 
     def fail(self, error):
+        if isinstance(error, multiprocessing.TimeoutError):
+            error = Fault(f"no answer from its process for {self.timeout} s")
+        elif isinstance(error, EOFError | ConnectionError) and not all(
+            process.is_alive() for process in self.processes
+        ):
+            error = Fault("its process died")
         self.kill()
         super().fail(error)
 
     def kill(self):
         self.closed = True
         for process in self.processes:
-            process.kill()
-            process.join()
+            if process.pid:
+                process.kill()
+                process.join()
         atexit.unregister(self.kill)
 
     def close_extras(self, **kwargs):
-        super().close_extras(timeout=10)
+        for pipe in self.parent_pipes:
+            with suppress(OSError):
+                pipe.send(("close", None))
+        deadline = time.monotonic() + 5
+        for process in self.processes:
+            process.join(max(deadline - time.monotonic(), 0))
         self.kill()
 
 
@@ -204,8 +221,9 @@ def layers(env):
     return [env] if env is env.unwrapped else [env, *layers(env.env)]
 
 
-# What a layer holds besides its state: it does not change, or nobody reads it (the deques of statistics).
-OTHER = (gym.Env, gym.Space, gym.envs.registration.EnvSpec, deque, FunctionType)
+# What a layer holds besides its state: what does not change, and what nobody reads, a clock and statistics.
+OTHER = (gym.Env, gym.Space, gym.envs.registration.EnvSpec, FunctionType)
+UNREAD = {"episode_start_time", "time_queue", "return_queue", "length_queue"}
 
 
 def layer_state(layer):
@@ -218,8 +236,7 @@ def layer_state(layer):
         return layer.state_dict()
     if not type(layer).__module__.startswith("gymnasium."):
         return None
-    state = {name: value for name, value in vars(layer).items() if not isinstance(value, OTHER)}
-    state.pop("episode_start_time", None)  # of a clock
+    state = {k: value for k, value in vars(layer).items() if not isinstance(value, OTHER) and k not in UNREAD}
     if "_np_random" in state:
         state["_np_random"] = layer.np_random.bit_generator.state
     if "mujoco_renderer" in state:

@@ -330,12 +330,12 @@ def main(args: Args):
         progress.update(global_step)
 
     # === evaluation
+    checkpoints.save(run_dir, state, writer)
     if finished:
         evaluate()
-    checkpoints.save(run_dir, state, writer)
+    checkpoints.end(run_dir, last_eval, writer)
     envs.close()
     print(f"the run is in {run_dir}")
-    writer.close()
     utils.end_run(args, stop)
     return last_eval["returns"]
 

@@ -312,7 +312,7 @@ def main(args: Args):
     terminations, dones = np.zeros((2, *shape), dtype=bool)
     save_every, eval_every = args.save_every or math.inf, args.eval_every or math.inf
     progress, saved = utils.Progress(args.total_timesteps, global_step), global_step if resume else -1
-    obs, _ = envs.reset(seed=args.seed + global_step)  # a resumed run does not play the same episodes again
+    obs, _ = envs.reset(seed=(args.seed + global_step) % 2**30)  # a resumed run plays other games; ALE wants 32 bits
     while True:
         # evaluate, save: always at the start of a rollout, which a signal breaks off
         finished = global_step >= args.total_timesteps
@@ -385,12 +385,12 @@ def main(args: Args):
         progress.update(global_step)
 
     # === evaluation
+    checkpoints.save(run_dir, state, writer)
     if finished:
         evaluate()
-    checkpoints.save(run_dir, state, writer)
+    checkpoints.end(run_dir, last_eval, writer)
     envs.close()
     print(f"the run is in {run_dir}")
-    writer.close()
     utils.end_run(args, stop)
     return last_eval["returns"]
 

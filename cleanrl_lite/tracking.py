@@ -1,9 +1,23 @@
 """Weights & Biases, with --track: whatever happens to it, training goes on and TensorBoard has everything."""
 
+import atexit
 import sys
 import threading
+from contextlib import suppress
 
 import psutil
+
+BUSY = []  # not empty for the half minute or more in which the loop cannot react, here or while an update is compiled
+
+
+def told(function, *args, **kwargs):
+    """Calls it; what it raises is told in a line. Returns whether it has worked."""
+    try:
+        function(*args, **kwargs)
+    except Exception as error:
+        print("W&B:", (str(error) or type(error).__name__).splitlines()[0], file=sys.stderr)
+        return False
+    return True
 
 
 def start(args, run_dir, script):
@@ -14,24 +28,23 @@ def start(args, run_dir, script):
 
     names = dict(project=args.wandb_project_name, entity=args.wandb_entity, name=run_dir.name, id=run_dir.name)
     names |= dict(config=vars(args), resume="allow", sync_tensorboard=True, dir=run_dir.parent)
-    try:
-        wandb.init(**names, settings=wandb.Settings(init_timeout=60))
-    except Exception as error:
-        print(f"W&B: {str(error).splitlines()[0]} It logs offline; `wandb sync` uploads that.", file=sys.stderr)
-        wandb.teardown()
-        wandb.init(**names, mode="offline")
-    wandb.save(run_dir / f"{script}.py", base_path=run_dir, policy="now")
+    BUSY.append(True)  # it may take a minute, after which a signal would have to wait for the first step
+    if not told(wandb.init, **names, settings=wandb.Settings(init_timeout=60)):
+        told(wandb.teardown)
+        if told(wandb.init, **names, mode="offline"):
+            print("W&B: it logs offline; `wandb sync` uploads that", file=sys.stderr)
+    BUSY.clear()
+    if wandb.run:
+        told(wandb.save, run_dir / f"{script}.py", base_path=run_dir, policy="now")
+        atexit.register(finish, args, seconds=5)  # before W&B's own, which would wait as long as it takes
 
 
 def log_video(folder):
     """Uploads the film in this folder."""
     import wandb
 
-    try:
-        film = next(folder.glob("*.mp4"))
-        wandb.log({"eval/video": wandb.Video(str(film), format="mp4")})
-    except Exception as error:
-        print(f"W&B: {type(error).__name__}: {error}", file=sys.stderr)
+    for film in folder.glob("*.mp4") if wandb.run else ():
+        told(lambda: wandb.log({"eval/video": wandb.Video(str(film), format="mp4")}))
 
 
 def finish(args, seconds):
@@ -40,15 +53,12 @@ def finish(args, seconds):
         return
     import wandb
 
-    def wait():
-        try:
-            wandb.finish()
-        except Exception as error:
-            print(f"W&B: {type(error).__name__}: {error}", file=sys.stderr)
-
-    thread = threading.Thread(target=wait, daemon=True)
+    if not wandb.run:
+        return
+    thread = threading.Thread(target=told, args=[wandb.finish], daemon=True)
     thread.start()
     thread.join(seconds)
     for process in psutil.Process().children(recursive=True) if thread.is_alive() else ():
-        if "wandb" in process.name():
-            process.kill()
+        with suppress(psutil.Error):
+            if "wandb" in process.name():
+                process.kill()

@@ -3,11 +3,13 @@
 import json
 import os
 import random
+import re
 import signal
 import subprocess
 import sys
 import threading
 import time
+import traceback
 from collections import deque
 from contextlib import contextmanager, suppress
 from ctypes.util import find_library
@@ -52,13 +54,14 @@ def check_ranges(args, positive, unit, not_negative=""):
         (unit, lambda x: 0 <= x <= 1, "between 0 and 1"),
         (not_negative, lambda x: x >= 0, "not negative"),
     ):
-        check(all(ok(numbers[name]) for name in names.split()), f"these must be {what}: {', '.join(names.split())}")
+        wrong = [name for name in names.split() if not ok(numbers[name])]
+        check(not wrong, f"these must be {what}: {', '.join(wrong)}")
 
 
 def setup_torch(args):
     """Seeds python, numpy and torch, sets the number of threads, and returns the device."""
-    check(0 <= args.seed < 2**31, f"--seed must not be negative and must be below {2**31}")
-    check(0 <= args.threads <= 1024, "--threads must not be negative, nor above 1024")
+    in_range = 0 <= args.seed < 2**31 and 0 <= args.threads <= 1024
+    check(in_range, f"--seed and --threads must not be negative, nor above {2**31 - 1} and 1024")
     check(not args.track or find_spec("wandb"), "--track needs wandb: pip install wandb")
     for seed in (random.seed, np.random.seed, torch.manual_seed):
         seed(args.seed)
@@ -81,17 +84,14 @@ def set_rng_state(state):
     torch.cuda.set_rng_state_all(state["cuda"][: torch.cuda.device_count()])
 
 
-COMPILING = []  # not empty while it lasts, half a minute or more, in which the training loop cannot react
-
-
 def stop_signals():
-    """A list that gets the number of the first SIGTERM or SIGINT, for the loop to save and end; a second one kills."""
+    """A list that gets the number of the first SIGTERM or SIGINT, for the loop to save and end. Ctrl-C kills then."""
     received = []
 
     def note(number, _):
         received.append(number)
-        signal.signal(number, signal.SIG_DFL)
-        if COMPILING:
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+        if tracking.BUSY:
             raise SystemExit(128 + number)
 
     for number in (signal.SIGINT, signal.SIGTERM):
@@ -107,13 +107,15 @@ def quietly(function):
 @contextmanager
 def short_errors():
     """For the command line: when the machine runs out of something, one line says so, and not a traceback."""
-    threading.excepthook = lambda thread: None  # TensorBoard's tells the main thread, too
+    # TensorBoard's thread tells the main one, too.
+    threading.excepthook = lambda thread: issubclass(thread.exc_type, OSError) or threading.__excepthook__(thread)
     try:
         yield
     except (OSError, MemoryError, RuntimeError) as error:
-        if type(error) is RuntimeError and "can't allocate memory" not in str(error):
+        texts = "No space left|quota exceeded|Read-only file system|out of memory|allocate memory|MemoryError"
+        if not re.search(texts, f"{error!r}"):
             raise
-        check(False, f"{type(error).__name__}: {str(error).splitlines()[0]}")
+        check(False, f"{type(error).__name__}: {error}".splitlines()[0])
 
 
 def end_run(args, stop):
@@ -125,24 +127,25 @@ def end_run(args, stop):
 
 def evaluate(act, make_env, args, device, global_step, path, video_dir=None, stop=()):
     """Plays --eval-episodes episodes with the policy act(obs), films the first one if `video_dir` is given, prints the
-    result and writes it to `path` (JSON). Puts training's random streams back: only the clock has moved on.
-    Returns the returns and lengths, or None if a signal has broken it off."""
+    result and writes it to `path` (JSON). Puts training's random streams back. None if a signal has broken it off."""
     streams, returns, lengths = rng_state(), [], []
     env = make_env(args, "rgb_array" if video_dir else None)
     env = gym.wrappers.RecordVideo(env, video_dir / f"step-{global_step}", lambda n: n == 0) if video_dir else env
-    obs, _ = env.reset(seed=args.seed + 10_000)
-    while len(returns) < args.eval_episodes and not stop:
-        with torch.no_grad():
-            action = act(torch.as_tensor(np.asarray(obs)[None], device=device))[0].cpu().numpy()
-        obs, _, terminated, truncated, info = env.step(action if action.shape else action.item())
-        if terminated or truncated:
-            returns.append(float(info["episode"]["r"]))
-            lengths.append(int(info["episode"]["l"]))
-            check(
-                np.isfinite(returns[-1]), f"{args.env_id} paid {returns[-1]} in the evaluation at step {global_step:,}"
-            )
-            obs, _ = env.reset()
-    env.close()
+    try:
+        obs, _ = env.reset(seed=args.seed + 10_000)
+        while len(returns) < args.eval_episodes and not stop:
+            with torch.no_grad():
+                action = act(torch.as_tensor(np.asarray(obs)[None], device=device))[0].cpu().numpy()
+            obs, _, terminated, truncated, info = env.step(action if action.shape else action.item())
+            if terminated or truncated:
+                returns.append(float(info["episode"]["r"]))
+                lengths.append(int(info["episode"]["l"]))
+                assert np.isfinite(returns[-1]), f"a return of {returns[-1]}"
+                obs, _ = env.reset()
+        env.close()
+    except Exception as error:
+        traceback.print_exception(error)
+        stop_run(f"{args.env_id} failed in the evaluation at step {global_step:,}: {error!r}", Path(path).parent)
     set_rng_state(streams)
     if len(returns) < args.eval_episodes:
         return None
@@ -207,7 +210,7 @@ def compile_update(update, compile, cuda_graph):
     first = [True] if compile else []
 
     def call(*tensors):
-        COMPILING.extend(first)
+        tracking.BUSY.extend(first)
         try:
             return chosen[0](*tensors)
         except torch._dynamo.exc.TorchDynamoException as error:  # raised before anything ran
@@ -216,7 +219,7 @@ def compile_update(update, compile, cuda_graph):
             return update(*tensors)
         finally:
             first.clear()
-            COMPILING.clear()
+            tracking.BUSY.clear()
 
     return CudaGraph(call) if cuda_graph else call
 

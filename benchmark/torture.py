@@ -80,6 +80,10 @@ def group_is_gone(group):
     return False
 
 
+def last_line(folder):
+    return (folder.parent / f"{folder.name}.log").read_text().strip().splitlines()[-1]
+
+
 def interrupt(script, flags, folder, number, rng, longest):
     """Starts or resumes the run and sends the signal up to `longest` seconds after its first checkpoint since then."""
     began, process = time.time(), start(script, flags, folder)
@@ -96,6 +100,8 @@ def interrupt(script, flags, folder, number, rng, longest):
     process.send_signal(number)
     status = process.wait(60)
     took, run_dir = time.time() - sent, only_run(folder)
+    if number == signal.SIGTERM and status in (0, -15) and "the run is in" in last_line(folder):
+        return None  # it had finished: Python was on its way out, where it has no handlers any more
     state = torch.load(run_dir / "checkpoint.pt", weights_only=True)  # whole, or this raises
     writing = (run_dir / "checkpoint.pt.tmp").exists()
     assert status == (-9 if number == signal.SIGKILL else 128 + number), status

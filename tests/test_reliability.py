@@ -418,8 +418,11 @@ def test_a_signal_to_all_processes(script, number, tmp_path):
 
 @pytest.mark.parametrize("script", ["ppo", "dqn"])
 def test_no_worker_outlives_a_killed_run(script, tmp_path):
-    process = start(script, tmp_path, async_envs=True)
+    """Not even one that hangs, which does not see that its pipe is closed."""
+    hangs = dict(FAULT="hangs", FAULT_STEP="40")
+    process = start(script, tmp_path, env=hangs, env_id=probe("Faulty", script), async_envs=True)
     assert len(psutil.Process(process.pid).children(recursive=True)) >= 2
+    time.sleep(1)
     process.kill()
     assert ended(process, process.pid, 10)[0] == -signal.SIGKILL
 

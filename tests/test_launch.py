@@ -1,0 +1,119 @@
+"""benchmark/launch.py: what a queue of runs does when jobs finish, crash, are killed, or the launcher itself ends."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import psutil
+
+from benchmark import launch
+from tests import helpers
+
+SMALL = ["--no-compile", "--num-envs", "4", "--num-steps", "32", "--eval-episodes", "1", "--save-every", "128"]
+
+
+def command(folder, *words, flags=()):
+    return [sys.executable, "-m", "benchmark.launch", *words, "--runs-dir", folder, "--", *SMALL, *flags]
+
+
+def manifest(folder):
+    return helpers.read_json(folder / "launch.json")["jobs"]
+
+
+def start(folder, *words, flags=()):
+    environ = helpers.environment() | dict(PYTHONWARNINGS="ignore")
+    pipes = dict(stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    return subprocess.Popen(
+        list(map(str, command(folder, *words, flags=flags))), cwd=helpers.ROOT, env=environ, **pipes
+    )
+
+
+def wait_for(condition, seconds=60):
+    deadline = time.time() + seconds
+    while not condition():
+        assert time.time() < deadline
+        time.sleep(0.1)
+
+
+def checkpoints_in(folder):
+    return list(folder.glob("*/checkpoint.pt"))
+
+
+def test_seeds():
+    assert launch.seeds(["1-3", "7", "9-9"]) == [1, 2, 3, 7, 9]
+
+
+def test_jobs_and_what_had_failed(tmp_path):
+    """Two that finish and two that cannot: tried twice, the last line told; the same command runs only those again."""
+    words, flags = ["ppo", "--env-ids", "CartPole-v1", "CartPol-v1", "--seeds", "1-2"], ["--total-timesteps", "512"]
+    for again in (False, True):
+        began = time.time()
+        process = start(tmp_path, *words, flags=flags)
+        output, _ = process.communicate(timeout=120)
+        assert process.returncode == 1, output
+        assert f"4 jobs, {2 if again else 4} to run" in output
+        found = manifest(tmp_path)
+        assert [job["state"] for job in found.values()] == ["finished"] * 2 + ["failed"] * 2
+        assert "ppo-CartPol-v1-2: error: --env-id CartPol-v1: " in output
+        for name, job in found.items():
+            assert job["command"][:5] == [
+                "cleanrl_lite/ppo.py",
+                "--env-id",
+                name.split("-", 1)[1][:-2],
+                "--seed",
+                name[-1],
+            ]
+            assert job["status"] == (job["state"] == "failed") and job["crashes"] == 2 * (job["state"] == "failed")
+            assert 0 < job["seconds"] < time.time() and job["hardware"] and job["versions"] and job["commit"]
+        for name in ("ppo-CartPole-v1-1", "ppo-CartPole-v1-2"):
+            assert helpers.load(found[name]["run_dir"])["global_step"] == 512
+    assert len(checkpoints_in(tmp_path)) == 2 and time.time() > began
+
+
+def test_a_killed_job_goes_on(tmp_path):
+    process = start(tmp_path, "ppo", "--env-ids", "CartPole-v1", "--seeds", "1", flags=["--total-timesteps", "20000"])
+    wait_for(lambda: checkpoints_in(tmp_path))
+    os.kill(manifest(tmp_path)["ppo-CartPole-v1-1"]["pid"], signal.SIGKILL)
+    output, _ = process.communicate(timeout=120)
+    assert process.returncode == 0, output
+    (job,) = manifest(tmp_path).values()
+    assert (job["state"], job["kills"], job["crashes"]) == ("finished", 1, 0)
+    (run_dir,) = [path.parent for path in checkpoints_in(tmp_path)]
+    assert helpers.load(run_dir)["global_step"] == 20000
+
+
+def test_the_launcher_is_stopped(tmp_path):
+    """Its jobs save and end; the same command goes on with them."""
+    words, flags = ["ppo", "--env-ids", "CartPole-v1", "--seeds", "1-3", "--jobs", "2"], ["--total-timesteps", "20000"]
+    process = start(tmp_path, *words, flags=flags)
+    wait_for(lambda: len(checkpoints_in(tmp_path)) == 2)
+    children = psutil.Process(process.pid).children()
+    process.send_signal(signal.SIGTERM)
+    output, _ = process.communicate(timeout=30)
+    assert process.returncode == 130, output
+    assert len(children) == 2 and not any(child.is_running() for child in children)
+    assert [job["state"] for job in manifest(tmp_path).values()] == ["waiting"] * 3
+    done = helpers.run(command(tmp_path, *words, flags=flags), cwd=helpers.ROOT)
+    assert done.returncode == 0, done.stdout
+    assert [helpers.load(path.parent)["global_step"] for path in checkpoints_in(tmp_path)] == [20000] * 3
+
+
+def test_the_launcher_is_killed(tmp_path):
+    """Its jobs work on; the next launcher waits for them and does not start them twice."""
+    words, flags = ["ppo", "--env-ids", "CartPole-v1", "--seeds", "1"], ["--total-timesteps", "40000"]
+    process = start(tmp_path, *words, flags=flags)
+    wait_for(lambda: checkpoints_in(tmp_path))
+    process.kill()
+    process.communicate()
+    done = helpers.run(command(tmp_path, *words, flags=flags), cwd=helpers.ROOT)
+    assert done.returncode == 0, done.stdout
+    (job,) = manifest(tmp_path).values()
+    assert (job["state"], job["crashes"]) == ("finished", 0)
+    (path,) = checkpoints_in(tmp_path)
+    assert helpers.load(path.parent)["global_step"] == 40000
+    status = helpers.run(
+        [sys.executable, "-m", "benchmark.launch", "--status", "--runs-dir", tmp_path], cwd=helpers.ROOT
+    ).stdout
+    assert "finished" in status and "100%" in status

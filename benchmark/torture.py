@@ -85,7 +85,8 @@ def last_line(folder):
 
 
 def interrupt(script, flags, folder, number, rng, longest):
-    """Starts or resumes the run and sends the signal up to `longest` seconds after its first checkpoint since then."""
+    """Starts or resumes the run and sends the signal up to `longest` seconds after its first checkpoint since then, or,
+    in half of the cases, when the next checkpoint after that is being written."""
     began, process = time.time(), start(script, flags, folder)
     while process.poll() is None and not (
         only_run(folder) and (only_run(folder) / "checkpoint.pt").stat().st_mtime > began
@@ -96,11 +97,14 @@ def interrupt(script, flags, folder, number, rng, longest):
         return None  # it had finished before
     except subprocess.TimeoutExpired:
         pass
+    if number == signal.SIGKILL and rng.random() < 0.5:  # into the next checkpoint
+        while process.poll() is None and not list(folder.glob("*/checkpoint.pt.tmp")):
+            pass
     sent = time.time()
     process.send_signal(number)
     status = process.wait(60)
     took, run_dir = time.time() - sent, only_run(folder)
-    if number == signal.SIGTERM and status in (0, -15) and "the run is in" in last_line(folder):
+    if (status == 0 or number == signal.SIGTERM and status == -15) and "the run is in" in last_line(folder):
         return None  # it had finished: Python was on its way out, where it has no handlers any more
     state = torch.load(run_dir / "checkpoint.pt", weights_only=True)  # whole, or this raises
     writing = (run_dir / "checkpoint.pt.tmp").exists()

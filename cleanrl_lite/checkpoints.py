@@ -112,9 +112,8 @@ def load(path, script, env_id=None, agent=None):
     check(path.is_file(), f"there is no checkpoint at {path}")
     try:
         large = path.stat().st_size > 1e8  # a replay buffer: read where it is needed, but Windows keeps such a file
-        state = torch.load(path, map_location="cpu", weights_only=True, mmap=large) | dict(
-            run_dir=path.resolve().parent
-        )
+        state = torch.load(path, map_location="cpu", weights_only=True, mmap=large)
+        state["run_dir"] = path.resolve().parent
         found, weights = (state["script"], state["args"]["env_id"]), state["agent"]
         evaluations = [dict(global_step=0, returns=None), state.get("last_eval")]  # the first versions had none
         if (path.parent / "last_eval.json").is_file():

@@ -47,7 +47,7 @@ def test_only_like_with_like(monkeypatch, capsys, tmp_path):
 
 
 def test_how_often_it_is_wrong():
-    """Equal means, ten seeds each: an interval of 95 % misses zero in some 5 to 10 % of the cases, not in half of them."""
+    """Equal means, ten seeds each: an interval of 95 % misses zero in some 5 to 10 % of the cases, not in half."""
     rng = np.random.default_rng(1)
     wrong = 0
     for _ in range(200):

@@ -599,7 +599,8 @@ def test_learns_pendulum_with_the_defaults(script, last, tmp_path):
 
 @pytest.mark.full
 def test_learns_inverted_pendulum_off_policy(tmp_path):
-    """The best of twelve evaluations; 1000 is the most, the random policy gets 6."""
+    """The best of twelve evaluations; 1000 is the most, the random policy gets 6. With the learning rate and the batch
+    of the published curves: with the defaults, one to two seeds of four are there after 30,000 steps."""
     flags = dict(env_id="InvertedPendulum-v4", total_timesteps=30_000, learning_starts=1_000, eval_every=2_500)
-    run_dir = helpers.train_defaults("td3", tmp_path, **flags)
+    run_dir = helpers.train_defaults("td3", tmp_path, learning_rate=1e-3, batch_size=100, **flags)
     assert max(value for _, value in helpers.scalars(run_dir)["eval/episodic_return"]) >= 900

@@ -483,18 +483,18 @@ def damaged(run_dir, folder, damage):
     elif damage == "no agent":
         torch.save({name: value for name, value in state.items() if name != "agent"}, path)
     elif damage == "network":
-        state["agent"]["actor.4.weight"] = torch.zeros(7, 64)
+        state["agent"][next(name for name in state["agent"] if name.endswith("weight"))] = torch.zeros(7, 64)
         torch.save(state, path)
     return copy
 
 
 @pytest.mark.parametrize("flag", ["--resume", "--evaluate"])
 @pytest.mark.parametrize("damage", ["truncated", "empty", "text", "foreign", "no dict", "no agent", "network"])
-def test_bad_checkpoint(damage, flag, trained, capfd, tmp_path):
-    copy = damaged(trained("ppo"), tmp_path, damage)
+def test_bad_checkpoint(script, damage, flag, trained, capfd, tmp_path):
+    copy = damaged(trained(script), tmp_path, damage)
     before = {path: path.read_bytes() for path in copy.iterdir()}
     capfd.readouterr()
-    assert helpers.command_line("ppo", [flag, copy, "--no-compile", "--total-timesteps", "2048"]) == 1
+    assert helpers.command_line(script, [flag, copy, "--no-compile", "--total-timesteps", "2048"]) == 1
     assert_one_line(capfd.readouterr().err, r"checkpoint\.pt")
     assert {path: path.read_bytes() for path in copy.iterdir()} == before
 
@@ -510,11 +510,14 @@ def test_checkpoint_of_another_script(script, flag, trained, capfd, monkeypatch,
     assert {path: path.read_bytes() for path in run_dir.iterdir()} == before and not list(tmp_path.iterdir())
 
 
-def test_checkpoint_of_another_environment(trained, capfd):
-    run_dir = trained("ppo")
+@pytest.mark.parametrize("flag", ["--resume", "--evaluate"])
+def test_checkpoint_of_another_environment(script, flag, trained, capfd):
+    run_dir, env_id = trained(script), helpers.SMALL[script]["env_id"]
+    other = "Pendulum-v1" if script in helpers.CONTINUOUS_SCRIPTS else "Acrobot-v1"
+    other = "PongNoFrameskip-v4" if script in helpers.ATARI_SCRIPTS else other
     capfd.readouterr()
-    assert helpers.command_line("ppo", ["--resume", run_dir, "--env-id", "Acrobot-v1"]) == 1
-    assert_one_line(capfd.readouterr().err, "CartPole-v1, not of ppo on Acrobot-v1")
+    assert helpers.command_line(script, [flag, run_dir, "--env-id", other]) == 1
+    assert_one_line(capfd.readouterr().err, f"{env_id}, not of {script} on {other}")
 
 
 def test_resume_with_another_number_of_environments(trained, tmp_path):
@@ -546,13 +549,13 @@ class Malicious:
         return (open, (str(self.path), "w"))
 
 
-def test_malicious_checkpoint_is_not_executed(trained, capfd, tmp_path):
+def test_malicious_checkpoint_is_not_executed(script, trained, capfd, tmp_path):
     trap = tmp_path / "executed"
-    copy = Path(shutil.copytree(trained("ppo"), tmp_path / "copy"))
-    torch.save({**helpers.load(trained("ppo")), "extra": Malicious(trap)}, copy / "checkpoint.pt")
+    copy = Path(shutil.copytree(trained(script), tmp_path / "copy"))
+    torch.save({**helpers.load(trained(script)), "extra": Malicious(trap)}, copy / "checkpoint.pt")
     capfd.readouterr()
     for flag in ("--resume", "--evaluate"):
-        assert helpers.command_line("ppo", [flag, copy]) == 1
+        assert helpers.command_line(script, [flag, copy]) == 1
         assert_one_line(capfd.readouterr().err, "damaged or not a checkpoint")
     assert not trap.exists()
     torch.load(copy / "checkpoint.pt", weights_only=False)["extra"].close()

@@ -1,6 +1,6 @@
 """Kills runs at random moments and compares what they become with the run that nobody touched; watches for leaks.
 
-    python -m benchmark.torture                        60 SIGKILLs, 30 SIGTERMs over all scripts: some 30 minutes
+    python -m benchmark.torture                        70 SIGKILLs, 30 SIGTERMs over all scripts: some 10 minutes
     python -m benchmark.torture --scripts ppo --kills 2 --terms 1
     python -m benchmark.torture --leaks                memory and open files of long runs
     python -m benchmark.torture --table                results/torture.md again, from results/torture.json
@@ -215,7 +215,7 @@ def table(record):
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--scripts", default="", help="commas between them (default: all)")
-    parser.add_argument("--kills", type=int, default=6, help="SIGKILLs of each script")
+    parser.add_argument("--kills", type=int, default=7, help="SIGKILLs of each script")
     parser.add_argument("--terms", type=int, default=3, help="SIGTERMs of each script")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--compile", action="store_true", help="compiled updates instead of eager ones")

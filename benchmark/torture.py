@@ -25,6 +25,9 @@ import psutil
 import torch
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
+from benchmark.collect import machine
+from benchmark.launch import commit
+
 ROOT = Path(__file__).resolve().parent.parent
 RESULTS = Path(__file__).parent / "results"
 OFF_POLICY = "--learning-starts 1000 --save-every 100 --eval-every 4000"
@@ -209,6 +212,10 @@ def table(record):
             files = f"{third[2]}, {end[2]}"
             lines.append(f"| {script} | `{run['flags']}` | {third[1]} MB | {end[1]} MB | {files} | {end[0]} |")
         lines.append("")
+    runs = [*record["runs"].values(), *record.get("leaks", {}).values()]
+    places = sorted({f"{run['hardware']}, {', '.join(map(' '.join, run['versions'].items()))}" for run in runs})
+    commits = ", ".join(sorted({run["commit"] for run in runs}))
+    lines += [f"Made by `python -m benchmark.torture` on {'; '.join(places)}; commit {commits}.", ""]
     (RESULTS / "torture.md").write_text("\n".join(lines))
 
 
@@ -235,11 +242,11 @@ def main():
         else:
             result = torture(script, args.kills, args.terms, mode, folder, args.seed)
             record["runs"][f"{script}, compiled" if args.compile else script] = result
+        result |= machine() | dict(commit=commit())
             print(script, f"{len(result['events'])} interruptions, differs: {result['differs']}", flush=True)
             failed |= bool(result["differs"])
-        if not args.no_record:
-            path.write_text(json.dumps(record) + "\n")
     if not args.no_record:
+        path.write_text(json.dumps(record) + "\n")
         table(record)
     raise SystemExit(int(failed))
 

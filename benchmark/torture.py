@@ -242,11 +242,12 @@ def main():
         else:
             result = torture(script, args.kills, args.terms, mode, folder, args.seed)
             record["runs"][f"{script}, compiled" if args.compile else script] = result
-        result |= machine() | dict(commit=commit())
             print(script, f"{len(result['events'])} interruptions, differs: {result['differs']}", flush=True)
             failed |= bool(result["differs"])
+        result |= machine() | dict(commit=commit())
+        if not args.no_record:
+            path.write_text(json.dumps(record) + "\n")
     if not args.no_record:
-        path.write_text(json.dumps(record) + "\n")
         table(record)
     raise SystemExit(int(failed))
 

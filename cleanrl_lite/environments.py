@@ -73,9 +73,10 @@ class Guarded(gym.Wrapper):
         if array.dtype.char in "eg":  # half and extended precision, which are rare
             array = array.astype(np.float64)
         if array.dtype.char in self.weights and not math.isfinite(array.ravel().dot(self.weights[array.dtype.char])):
-            raise Fault(f"not a finite observation: {obs}")
+            worst = np.nan_to_num(np.abs(array.ravel()), nan=np.inf).argmax()
+            raise Fault(f"an observation whose number {worst} is {array.ravel()[worst]}")
         if not abs(reward) <= FLOAT32_MAX:  # so put, it is true of NaN
-            raise Fault(f"not a finite reward: {reward}")
+            raise Fault(f"a reward that is {reward}")
 
     def reset(self, **kwargs):
         obs, info = self.env.reset(**kwargs)

@@ -455,11 +455,11 @@ def test_a_second_ctrl_c_stops_at_once(tmp_path):
 # --- environments that fail
 
 TOLD = dict(
-    nan_reward="not a finite reward: nan",
-    huge_reward="not a finite reward: 1e+39",
-    nan_obs="not a finite observation: [nan]",
-    inf_obs="not a finite observation: [inf]",
-    huge_obs="not a finite observation: [-1.e+39]",
+    nan_reward="a reward that is nan",
+    huge_reward="a reward that is 1e+39",
+    nan_obs="an observation whose number 0 is nan",
+    inf_obs="an observation whose number 0 is inf",
+    huge_obs="an observation whose number 0 is -1e+39",
     wrong_shape="an observation of shape (3,), not (1,)",
     broadcasts="an observation of shape (), not (1,)",
     no_number="TypeError: ",
@@ -497,6 +497,20 @@ def test_a_faulty_environment(mlp_script, vector, fault, monkeypatch, capfd, tmp
 
 def rows(state):
     return dict(rows=state["replay"]["rows"]) if "replay" in state else {}
+
+
+@pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64, np.longdouble])
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+def test_one_wrong_number_among_many_is_told_in_one_line(dtype, value):
+    """Of an observation as long as Humanoid's."""
+    env = gym.make("CartPole-v1")
+    env.unwrapped.observation_space = gym.spaces.Box(-np.inf, np.inf, (400,), dtype)
+    env = environments.Guarded(lambda: env, os.getpid())
+    obs = np.linspace(-6e4, 6e4, 400).astype(dtype)
+    env.check(obs, 1.0)
+    obs[123] = value
+    with pytest.raises(environments.Fault, match=f"^an observation whose number 123 is {value}$"):
+        env.check(obs, 1.0)
 
 
 @pytest.mark.parametrize("fault, text", [("hangs", "no answer from its process for 2 s"), ("dies", "its process died")])

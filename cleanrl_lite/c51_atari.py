@@ -315,7 +315,7 @@ def main(args: Args):
     q_network = utils.numpy_forward(agent.q_network, device, live=True)
     atoms = agent.atoms.cpu().numpy()
     save_every, eval_every = args.save_every or math.inf, args.eval_every or math.inf
-    progress, saved = utils.Progress(args.total_timesteps, global_step), global_step if resume else -1
+    progress, saved = utils.Progress(args.total_timesteps, global_step), global_step if resume else -1  # -1: at once
     metrics, log_step, log_time = checkpoint.get("metrics", {}), global_step, time.perf_counter()
     obs, _ = envs.reset(seed=(args.seed + global_step) % 2**30)  # a resumed run plays other games; ALE wants 32 bits
     del checkpoint  # or the file behind its tensors stays on the disk when the next one replaces it
@@ -373,7 +373,7 @@ def main(args: Args):
             log_step, log_time = global_step, time.perf_counter()
 
     # === evaluation
-    save()
+    save()  # first: a failing evaluation must not cost the training
     if finished:
         evaluate()
     checkpoints.end(run_dir, last_eval, writer)

@@ -190,11 +190,10 @@ class AsyncVectorEnv(Resumable, gym.vector.AsyncVectorEnv):
             self.fail(error)
 
     def fail(self, error):
+        died = any(not process.is_alive() for process in self.processes)
         if isinstance(error, multiprocessing.TimeoutError):
             error = Fault(f"no answer from its process for {self.timeout} s")
-        elif isinstance(error, EOFError | ConnectionError) and not all(
-            process.is_alive() for process in self.processes
-        ):
+        elif died and isinstance(error, EOFError | ConnectionError):
             error = Fault("its process died")
         self.kill()
         super().fail(error)

@@ -254,7 +254,7 @@ def main(args: Args):
     actions, rewards = np.zeros(shape, dtype=np.int64), np.zeros(shape, dtype=np.float32)
     terminations, dones = np.zeros((2, *shape), dtype=bool)
     save_every, eval_every = args.save_every or math.inf, args.eval_every or math.inf
-    progress, saved = utils.Progress(args.total_timesteps, global_step), global_step if resume else -1
+    progress, saved = utils.Progress(args.total_timesteps, global_step), global_step if resume else -1  # -1: at once
     obs = envs.start(args, run_dir, global_step, checkpoint.get("envs"))
     while True:
         # evaluate, save: always at the start of a rollout, which a signal breaks off
@@ -292,7 +292,7 @@ def main(args: Args):
                 writer.add_scalar("charts/episodic_length", episodic_length, global_step)
                 progress.returns.append(episodic_return)
         if stop:
-            break
+            break  # `state` is still true: nothing has been learned from this rollout
 
         # values, log-probabilities and advantages of the whole rollout
         with torch.no_grad():
@@ -330,7 +330,7 @@ def main(args: Args):
         progress.update(global_step)
 
     # === evaluation
-    checkpoints.save(run_dir, state, writer)
+    checkpoints.save(run_dir, state, writer)  # first: a failing evaluation must not cost the training
     if finished:
         evaluate()
     checkpoints.end(run_dir, last_eval, writer)

@@ -311,7 +311,7 @@ def main(args: Args):
     rewards = np.zeros(shape, dtype=np.float32)
     terminations, dones = np.zeros((2, *shape), dtype=bool)
     save_every, eval_every = args.save_every or math.inf, args.eval_every or math.inf
-    progress, saved = utils.Progress(args.total_timesteps, global_step), global_step if resume else -1
+    progress, saved = utils.Progress(args.total_timesteps, global_step), global_step if resume else -1  # -1: at once
     obs, _ = envs.reset(seed=(args.seed + global_step) % 2**30)  # a resumed run plays other games; ALE wants 32 bits
     while True:
         # evaluate, save: always at the start of a rollout, which a signal breaks off
@@ -350,7 +350,7 @@ def main(args: Args):
                 progress.returns.append(episodic_return)
             truncated += [(t, n, infos["final_obs"][n].copy()) for n in np.flatnonzero(truncations)]
         if stop:
-            break
+            break  # `state` is still true: nothing has been learned from this rollout
 
         # values and advantages of the whole rollout
         with torch.no_grad():
@@ -385,7 +385,7 @@ def main(args: Args):
         progress.update(global_step)
 
     # === evaluation
-    checkpoints.save(run_dir, state, writer)
+    checkpoints.save(run_dir, state, writer)  # first: a failing evaluation must not cost the training
     if finished:
         evaluate()
     checkpoints.end(run_dir, last_eval, writer)

@@ -286,7 +286,7 @@ def main(args: Args):
     rewards = np.zeros(shape, dtype=np.float32)
     terminations, dones = np.zeros((2, *shape), dtype=bool)
     save_every, eval_every = args.save_every or math.inf, args.eval_every or math.inf
-    progress, saved = utils.Progress(args.total_timesteps, global_step), global_step if resume else -1
+    progress, saved = utils.Progress(args.total_timesteps, global_step), global_step if resume else -1  # -1: at once
     return_so_far = np.zeros(args.num_envs)  # discounted, of the episodes under way
     if checkpoint.get("envs"):
         return_so_far = np.array(checkpoint["return_so_far"])
@@ -331,7 +331,7 @@ def main(args: Args):
                 writer.add_scalar("charts/episodic_length", episodic_length, global_step)
                 progress.returns.append(episodic_return)
         if stop:
-            break
+            break  # `state` is still true: nothing has been learned from this rollout
 
         # values, log-probabilities and advantages of the whole rollout
         with torch.no_grad():
@@ -379,7 +379,7 @@ def main(args: Args):
         progress.update(global_step)
 
     # === evaluation
-    checkpoints.save(run_dir, state, writer)
+    checkpoints.save(run_dir, state, writer)  # first: a failing evaluation must not cost the training
     if finished:
         evaluate()
     checkpoints.end(run_dir, last_eval, writer)

@@ -304,7 +304,7 @@ def main(args: Args):
     actor = utils.numpy_forward(agent.actor, device, live=True)
     scale, bias = agent.action_scale.cpu().numpy(), agent.action_bias.cpu().numpy()
     save_every, eval_every = args.save_every or math.inf, args.eval_every or math.inf
-    progress, saved = utils.Progress(args.total_timesteps, global_step), global_step if resume else -1
+    progress, saved = utils.Progress(args.total_timesteps, global_step), global_step if resume else -1  # -1: at once
     metrics, log_step, log_time = checkpoint.get("metrics", {}), global_step, time.perf_counter()
     obs = envs.start(args, run_dir, global_step, checkpoint.get("envs")).astype(np.float32)
     del checkpoint  # or the file behind its tensors stays on the disk when the next one replaces it
@@ -358,7 +358,7 @@ def main(args: Args):
             log_step, log_time = global_step, time.perf_counter()
 
     # === evaluation
-    save()
+    save()  # first: a failing evaluation must not cost the training
     if finished:
         evaluate()
     checkpoints.end(run_dir, last_eval, writer)

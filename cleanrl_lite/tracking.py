@@ -7,7 +7,7 @@ from contextlib import suppress
 
 import psutil
 
-BUSY = []  # not empty for the half minute or more in which the loop cannot react, here or while an update is compiled
+BUSY = []  # not empty where no loop can react to a signal: while W&B connects, or an update is compiled
 
 
 def told(function, *args, **kwargs):
@@ -28,12 +28,14 @@ def start(args, run_dir, script):
 
     names = dict(project=args.wandb_project_name, entity=args.wandb_entity, name=run_dir.name, id=run_dir.name)
     names |= dict(config=vars(args), resume="allow", sync_tensorboard=True, dir=run_dir.parent)
-    BUSY.append(True)  # it may take a minute, after which a signal would have to wait for the first step
-    if not told(wandb.init, **names, settings=wandb.Settings(init_timeout=60)):
-        told(wandb.teardown)
-        if told(wandb.init, **names, mode="offline"):
-            print("W&B: it logs offline; `wandb sync` uploads that", file=sys.stderr)
-    BUSY.clear()
+    BUSY.append(True)  # it may take minutes
+    try:
+        if not told(wandb.init, **names, settings=wandb.Settings(init_timeout=60)):
+            told(wandb.teardown)
+            if told(wandb.init, **names, mode="offline"):
+                print("W&B: it logs offline; `wandb sync` uploads that", file=sys.stderr)
+    finally:
+        BUSY.clear()
     if wandb.run:
         told(wandb.save, run_dir / f"{script}.py", base_path=run_dir, policy="now")
         atexit.register(finish, args, seconds=5)  # before W&B's own, which would wait as long as it takes

@@ -239,6 +239,34 @@ def test_a_signal_during_an_evaluation(script, when, monkeypatch, tmp_path):
     assert [step for step, _ in evaluations[1]] == [step for step, _ in evaluations[0]]
 
 
+def test_a_signal_while_an_evaluation_is_filmed(monkeypatch, tmp_path):
+    """The film is closed, so that it can be seen, and the resumed run films the whole."""
+    play, steps = gym.wrappers.RecordVideo.step, []
+
+    def step(self, action):
+        steps.append(action)
+        if len(steps) == 5:
+            os.kill(os.getpid(), signal.SIGTERM)
+        return play(self, action)
+
+    monkeypatch.setattr(gym.wrappers.RecordVideo, "step", step)
+    args = helpers.small_args("ppo", tmp_path, resume="auto", capture_video=True)
+    with pytest.raises(SystemExit) as end:
+        helpers.main("ppo", args)
+    assert end.value.code == 143
+    (film,) = helpers.only_run(tmp_path).rglob("*.mp4")
+    assert frames(film) == 6  # those of five steps, and the first
+    helpers.next_second()
+    (length,) = [len(steps) for _ in [helpers.main("ppo", args)]]
+    assert frames(film) == length - 5 + 1
+
+
+def frames(film):
+    from moviepy.video.io.ffmpeg_reader import ffmpeg_parse_infos
+
+    return ffmpeg_parse_infos(str(film))["video_n_frames"]
+
+
 # --- kills
 
 KILLED = """

@@ -2,12 +2,16 @@
 
     python -m benchmark.launch ppo dqn --env-ids CartPole-v1 Acrobot-v1 --seeds 1-5
     python -m benchmark.launch sac --env-ids Hopper-v4 --seeds 1 2 3 --jobs 4 -- --total-timesteps 300000 --bf16
+    RUN=cat benchmark/ppo.sh | python -m benchmark.launch --jobs 4
     python -m benchmark.launch --status            how far it is, from another terminal or a day later
     python -m benchmark.launch --log sac-Hopper-v4-1
 
-Everything after -- goes to the scripts. The same command again skips what is finished, goes on with what was stopped
-and tries again what had failed. Each job has one thread and, where there are enough, a core of its own. A job that
-crashes is tried a second time; one that is killed from outside goes on. Ctrl-C lets the jobs save, and ends.
+Everything after -- goes to the scripts. Where no script is named, the commands come from standard input, one per line:
+`python cleanrl_lite/ppo.py --env-id CartPole-v1 --seed 1 ...`. --runs-dir and --resume auto are added to all of them.
+
+The same command again skips what is finished, goes on with what was stopped and tries again what had failed. Each job
+has one thread and, where there are enough, a core of its own. A job that crashes is tried a second time; one that is
+killed from outside goes on. Ctrl-C lets the jobs save, and ends.
 
 The manifest, NAME.json in --runs-dir, has each job's command, attempts, exit status, wall time and run directory, and
 the machine, the versions and the commit it ran with. `python -m benchmark.collect RUNS_DIR` makes results of the runs.
@@ -18,10 +22,12 @@ import itertools
 import json
 import os
 import re
+import shlex
 import signal
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 
 import psutil
@@ -39,16 +45,38 @@ def seeds(words):
     return [seed for ends in ranges for seed in range(ends[0], ends[-1] + 1)]
 
 
-def jobs(args):
-    """{name: command} of every script, environment and seed."""
-    commands = {}
+def listed(args):
+    """Commands, without python in front, of every script, environment and seed."""
     for script, env_id, seed in itertools.product(args.scripts, args.env_ids, seeds(args.seeds)):
-        assert (ROOT / "cleanrl_lite" / f"{script}.py").is_file(), f"there is no cleanrl_lite/{script}.py"
-        exp_name = args.exp_name or script
-        flags = ["--env-id", env_id, "--seed", str(seed), "--exp-name", exp_name, "--runs-dir", args.runs_dir]
-        command = [f"cleanrl_lite/{script}.py", *flags, "--resume", "auto", *args.flags]
-        commands[f"{exp_name}-{env_id}-{seed}".replace("/", "-").replace(":", "-")] = command
-    return commands
+        exp_name = ["--exp-name", args.exp_name] if args.exp_name else []
+        yield [f"cleanrl_lite/{script}.py", "--env-id", env_id, "--seed", str(seed), *exp_name, *args.flags]
+
+
+def piped(lines, flags):
+    """Commands from a list of commands, as a shell would read them."""
+    for words in filter(None, (shlex.split(line, comments=True) for line in lines)):
+        yield [*words[bool(re.fullmatch(r"python[\d.]*", words[0])) :], *flags]
+
+
+def value(command, name, default):
+    """Of a flag that is given as two words."""
+    return command[command.index(name) + 1] if name in command[:-1] else default
+
+
+def jobs(commands, runs_dir):
+    """{name: command} with the flags that every job gets; one line, and the end, for what cannot be a job."""
+    found = {}
+    for command in commands:
+        script = Path(command[0])
+        if script.suffix != ".py" or not (ROOT / script).is_file():
+            raise SystemExit(f"error: there is no {script}: {shlex.join(command)}")
+        given = (value(command, flag, "") for flag in ("--env-id", "--seed"))
+        name = "-".join([value(command, "--exp-name", script.stem), *filter(None, given)])
+        name = name.replace("/", "-").replace(":", "-")  # it names a file
+        if name in found:
+            raise SystemExit(f"error: two jobs are called {name}; --exp-name tells them apart")
+        found[name] = [*command, "--runs-dir", runs_dir, "--resume", "auto"]
+    return found
 
 
 class Manifest:
@@ -64,6 +92,19 @@ class Manifest:
         self.path.with_suffix(".tmp").write_text(text + "\n")
         os.replace(self.path.with_suffix(".tmp"), self.path)
 
+    def lock(self):
+        """For one launcher at a time; the lock goes with the process."""
+        with suppress(ImportError):  # not on Windows
+            import fcntl
+
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            self.file = open(self.path.with_suffix(".lock"), "w")
+            try:
+                fcntl.flock(self.file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                message = "another launcher is at work with it; --name names another manifest, --status shows this one"
+                raise SystemExit(f"error: {self.path}: {message}") from None
+
     def plan(self, commands):
         """Adds the jobs; one whose command has changed, or that failed or was interrupted, is to be run (again)."""
         for name, command in commands.items():
@@ -76,6 +117,13 @@ class Manifest:
                 job |= dict(state="waiting", crashes=0, kills=0)
             self.jobs[name] = job
         return [name for name in commands if self.jobs[name]["state"] == "waiting"]
+
+
+def stamp(run_dir, here):
+    """Tells the collector on which machine a run was made, be it collected on another one."""
+    path = Path(run_dir, "machine.json")
+    if path.parent.is_dir() and not path.exists():
+        path.write_text(json.dumps(here, indent=2) + "\n")
 
 
 def commit():
@@ -111,19 +159,18 @@ def start(name, command, runs_dir, core):
 
 
 class Adopted:
-    """A job that a launcher before this one has started, and that is still at work."""
+    """A job that a launcher before this one has started, and that is still at work. How it ends cannot be known: it is
+    started again then, and says whether it is finished."""
 
     def __init__(self, pid):
-        self.pid, self.returncode = (
-            pid,
-            -signal.SIGKILL,
-        )  # unknown: it is started again, and says whether it is finished
+        self.pid, self.returncode = pid, -signal.SIGKILL
 
     def poll(self):
         return None if at_work(self.pid) else self.returncode
 
     def send_signal(self, number):
-        os.kill(self.pid, number)
+        with suppress(ProcessLookupError):
+            os.kill(self.pid, number)
 
 
 def at_work(pid):
@@ -168,13 +215,21 @@ def status_line(manifest, names, running, runs_dir, began, done_before):
     return ", ".join(parts)
 
 
-def run(args):
-    path = Path(args.runs_dir) / f"{args.name}.json"
-    manifest = Manifest(path)
-    commands = jobs(args)
+def show(line, shown):
+    """The status line: on a terminal always in the same place, elsewhere only when a job has started or ended."""
+    if sys.stdout.isatty():
+        print(f"\r{line}\033[K", end="", flush=True)
+    elif line.split(", ")[:2] != shown.split(", ")[:2]:
+        print(line, flush=True)
+    return line
+
+
+def run(commands, args):
+    manifest = Manifest(Path(args.runs_dir) / f"{args.name}.json")
+    manifest.lock()
     waiting = manifest.plan(commands)
     manifest.save()
-    stop, began, shown, here = [], time.time(), "", machine() | dict(commit=commit())
+    stop, told, began, shown, here = [], False, time.time(), "", machine()
     adopted = [name for name in commands if manifest.jobs[name]["state"] == "running"]
     running = {name: (Adopted(manifest.jobs[name]["pid"]), time.time(), None) for name in adopted}
     for number in (signal.SIGINT, signal.SIGTERM):
@@ -182,42 +237,36 @@ def run(args):
     cores = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else []
     cores = cores if args.jobs <= len(cores) else []
     done_before = len(commands) - len(waiting) + sum(fraction(args.runs_dir, name) for name in waiting)
-    print(f"{len(commands)} jobs, {len(waiting)} to run, {args.jobs} at a time; manifest: {path}", flush=True)
-    while (waiting or running) and not (stop and not running):
+    print(f"{len(commands)} jobs, {len(waiting)} to run, {args.jobs} at a time; manifest: {manifest.path}", flush=True)
+    while running or (waiting and not stop):
         while waiting and len(running) < args.jobs and not stop:
             name = waiting.pop(0)
             free = [core for core in cores if core not in [other for *_, other in running.values()]]
             core = free[0] if free else None
             process = start(name, commands[name], args.runs_dir, core)
             running[name] = process, time.time(), core
-            manifest.jobs[name] |= dict(state="running", pid=process.pid, began=time.strftime("%FT%T%z"), **here)
+            job = dict(state="running", pid=process.pid, began=time.strftime("%FT%T%z"), commit=commit())
+            manifest.jobs[name] |= job | here
             manifest.save()
         time.sleep(0.2)
-        for name, (process, since, _) in list(running.items()):
-            if stop and process.poll() is None and stop[0]:
+        if stop and not told:
+            told = True
+            for process, *_ in running.values():
                 process.send_signal(signal.SIGTERM)
-            if process.poll() is not None:
-                del running[name]
-                job = manifest.jobs[name]
-                ended(job, process.returncode, time.time() - since, log_path(args.runs_dir, name))
-                if job["state"] == "waiting":
-                    waiting.append(name)
-                if not stop or job["state"] == "finished":
-                    print(
-                        f"{name}: {job['state']} with status {process.returncode}, {job['seconds']:.0f} s", flush=True
-                    )
-                manifest.save()
-        if stop:
-            stop[0] = 0  # the jobs have been told
-        elif (line := status_line(manifest, commands, running, args.runs_dir, began, done_before)) != shown:
-            if sys.stdout.isatty() or line.split(", ")[:2] != shown.split(", ")[:2]:
-                print(
-                    f"\r{line}\033[K" if sys.stdout.isatty() else line,
-                    end="" if sys.stdout.isatty() else "\n",
-                    flush=True,
-                )
-            shown = line
-    print()
+        for name, (process, since, _) in list(running.items()):
+            if process.poll() is None:
+                continue
+            del running[name]
+            job = manifest.jobs[name]
+            ended(job, process.returncode, time.time() - since, log_path(args.runs_dir, name))
+            if job["state"] == "waiting":
+                waiting.append(name)
+            if job["run_dir"]:
+                stamp(job["run_dir"], here)
+            manifest.save()
+            print(f"{name}: {job['state']} with status {process.returncode}, {job['seconds']:.0f} s", flush=True)
+        if not stop:
+            shown = show(status_line(manifest, commands, running, args.runs_dir, began, done_before), shown)
     failed = [name for name in commands if manifest.jobs[name]["state"] == "failed"]
     for name in failed:
         print(f"{name}: {manifest.jobs[name]['last_line']}")
@@ -240,16 +289,14 @@ def main():
     if "--" in words:
         words, flags = words[: words.index("--")], words[words.index("--") + 1 :]
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("scripts", nargs="*", help="names of scripts, without .py")
+    parser.add_argument("scripts", nargs="*", help="names of scripts, without .py; none: commands are read from a pipe")
     parser.add_argument("--env-ids", nargs="+", default=[])
     parser.add_argument("--seeds", nargs="+", default=["1-5"], help="numbers and ranges")
     parser.add_argument("--exp-name", default="", help="name of the experiment (default: the script's)")
-    parser.add_argument(
-        "--jobs", type=int, default=os.cpu_count(), help="how many at a time (default: as many as cores)"
-    )
+    parser.add_argument("--jobs", type=int, default=os.cpu_count(), help="how many at a time (default: one a core)")
     parser.add_argument("--runs-dir", default="runs/benchmark")
     parser.add_argument("--name", default="launch", help="name of the manifest")
-    parser.add_argument("--status", action="store_true")
+    parser.add_argument("--status", action="store_true", help="how far the jobs of the manifest are")
     parser.add_argument("--log", metavar="JOB", help="print a job's output")
     args = parser.parse_args(words)
     args.flags, args.runs_dir = flags, str(Path(args.runs_dir).resolve())
@@ -257,12 +304,10 @@ def main():
         return show_status(args)
     if args.log:
         return print(log_path(args.runs_dir, args.log).read_text(), end="")
-    if not args.scripts or not args.env_ids:
-        parser.error("which scripts, and --env-ids?")
-    for script in args.scripts:
-        if not (ROOT / "cleanrl_lite" / f"{script}.py").is_file():
-            parser.error(f"there is no cleanrl_lite/{script}.py")
-    raise SystemExit(run(args))
+    if bool(args.scripts) != bool(args.env_ids) or (not args.scripts and sys.stdin.isatty()):
+        parser.error("which scripts, and --env-ids? Or a list of commands through a pipe")
+    commands = jobs(listed(args) if args.scripts else piped(sys.stdin, flags), args.runs_dir)
+    raise SystemExit(run(commands, args))
 
 
 if __name__ == "__main__":

@@ -167,9 +167,9 @@ def environment(**extra):
     return {**os.environ, "PYTHONPATH": path, "COLUMNS": "200", "OMP_NUM_THREADS": "1", **extra}
 
 
-def run(command, cwd, timeout=180, **extra):
-    words = [str(word) for word in command]
-    return subprocess.run(words, cwd=cwd, env=environment(**extra), capture_output=True, text=True, timeout=timeout)
+def run(command, cwd, timeout=180, input="", **extra):
+    words, environ = [str(word) for word in command], environment(**extra)
+    return subprocess.run(words, cwd=cwd, env=environ, capture_output=True, text=True, timeout=timeout, input=input)
 
 
 def next_second():

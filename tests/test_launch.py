@@ -5,8 +5,10 @@ import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import psutil
+import pytest
 
 from benchmark import launch
 from tests import helpers
@@ -58,13 +60,8 @@ def test_jobs_and_what_had_failed(tmp_path):
         assert [job["state"] for job in found.values()] == ["finished"] * 2 + ["failed"] * 2
         assert "ppo-CartPol-v1-2: error: --env-id CartPol-v1: " in output
         for name, job in found.items():
-            assert job["command"][:5] == [
-                "cleanrl_lite/ppo.py",
-                "--env-id",
-                name.split("-", 1)[1][:-2],
-                "--seed",
-                name[-1],
-            ]
+            own = ["--env-id", name.split("-", 1)[1][:-2], "--seed", name[-1]]
+            assert job["command"][:5] == ["cleanrl_lite/ppo.py", *own]
             assert job["status"] == (job["state"] == "failed") and job["crashes"] == 2 * (job["state"] == "failed")
             assert 0 < job["seconds"] < time.time() and job["hardware"] and job["versions"] and job["commit"]
         for name in ("ppo-CartPole-v1-1", "ppo-CartPole-v1-2"):
@@ -117,3 +114,42 @@ def test_the_launcher_is_killed(tmp_path):
         [sys.executable, "-m", "benchmark.launch", "--status", "--runs-dir", tmp_path], cwd=helpers.ROOT
     ).stdout
     assert "finished" in status and "100%" in status
+
+
+def test_commands_from_a_pipe(tmp_path):
+    """What a benchmark/*.sh prints; the launcher's own flags come after theirs."""
+    lines = "# two jobs\npython cleanrl_lite/ppo.py --env-id CartPole-v1 --seed 1 --exp-name a --gamma 0.9\n\n"
+    lines += "python3 cleanrl_lite/ppo.py --env-id 'CartPole-v1' --seed 2\n"
+    done = helpers.run(command(tmp_path, flags=["--total-timesteps", "256"]), cwd=helpers.ROOT, input=lines)
+    assert done.returncode == 0, done.stdout
+    found = manifest(tmp_path)
+    assert sorted(found) == ["a-CartPole-v1-1", "ppo-CartPole-v1-2"]
+    args = helpers.read_json(Path(found["a-CartPole-v1-1"]["run_dir"]) / "args.json")
+    assert (args["exp_name"], args["gamma"], args["total_timesteps"], args["seed"]) == ("a", 0.9, 256, 1)
+    stamped = helpers.read_json(Path(found["a-CartPole-v1-1"]["run_dir"]) / "machine.json")
+    assert stamped == {name: found["a-CartPole-v1-1"][name] for name in ("hardware", "versions")}
+
+
+@pytest.mark.parametrize(
+    "lines, message",
+    [
+        ("python cleanrl_lite/pp.py --seed 1", "there is no cleanrl_lite/pp.py"),
+        ("python cleanrl_lite/ppo.py --seed 1\npython cleanrl_lite/ppo.py --seed 1 --gamma 0.9", "are called ppo-1"),
+    ],
+)
+def test_a_list_that_is_wrong(tmp_path, lines, message):
+    done = helpers.run(command(tmp_path), cwd=helpers.ROOT, input=lines)
+    assert done.returncode == 1 and message in done.stderr and "Traceback" not in done.stderr
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_second_launcher(tmp_path):
+    """The manifest belongs to one launcher at a time."""
+    words, flags = ["ppo", "--env-ids", "CartPole-v1", "--seeds", "1"], ["--total-timesteps", "2000000"]
+    process = start(tmp_path, *words, flags=flags)
+    wait_for(lambda: checkpoints_in(tmp_path))
+    done = helpers.run(command(tmp_path, *words, flags=flags), cwd=helpers.ROOT)
+    assert done.returncode == 1 and "another launcher is at work" in done.stderr
+    process.send_signal(signal.SIGTERM)
+    process.communicate(timeout=30)
+    assert [job["state"] for job in manifest(tmp_path).values()] == ["waiting"]

@@ -30,8 +30,9 @@ torture: .venv/test  # kills runs at random moments, sees whether they recover; 
 docs: .venv/docs
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
-results: .venv/docs  # tables and pictures, from the files in benchmark/results alone
+results: .venv/results  # tables and pictures, from the files in benchmark/results alone
 	$(BIN)/python -m benchmark.collect --from-results
+	$(BIN)/python -m benchmark.overview > /dev/null
 	$(BIN)/python -m benchmark.plot
 	$(BIN)/python -m benchmark.readme
 
@@ -53,9 +54,13 @@ clean:
 	touch $@
 
 .venv/test: .venv/run
-	$(BIN)/pip install -q -c constraints.txt -e ".[test]"
+	$(BIN)/pip install -q -c constraints.txt -e ".[test,results]"
 	touch $@
 
 .venv/docs: .venv/run
 	$(BIN)/pip install -q -c constraints.txt -e ".[docs]"
+	touch $@
+
+.venv/results: .venv/run
+	$(BIN)/pip install -q -c constraints.txt -e ".[results]"
 	touch $@

@@ -52,6 +52,24 @@ def stamp(folder):
             print(file)
 
 
+def clock(run_dir):
+    """The function that makes seconds of running out of times: it stands still where the run did.
+
+    Each start of a run has an event file of its own. From its first event to its last the clock goes; what was lost
+    between the last checkpoint and a kill is cut out of the files, and not in the time either.
+    """
+    from tensorboard.backend.event_processing.event_file_loader import EventFileLoader
+
+    times, seconds = [], []
+    for path in sorted(run_dir.glob("events.out.tfevents.*")):
+        walls = [event.wall_time for event in EventFileLoader(str(path)).Load()]
+        if walls:
+            begin = seconds[-1] if seconds else 0.0
+            times += [min(walls), max(walls)]
+            seconds += [begin, begin + max(walls) - min(walls)]
+    return lambda time: np.interp(time, times, seconds)
+
+
 def read_run(run_dir):
     """A run directory as an entry of runs.json and a list of episodes; None where no episode or no update has ended."""
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
@@ -65,7 +83,7 @@ def read_run(run_dir):
     evaluation = json.loads((run_dir / "eval.json").read_text()) if (run_dir / "eval.json").exists() else {}
     finished = evaluation.get("global_step", -1) >= args["total_timesteps"]  # the last one, not one on the way
     evaluations = events.Scalars("eval/episodic_return") if evaluation else []
-    resumed = len(list(run_dir.glob("events.out.tfevents.*"))) > 1  # its clock stood still in between
+    seconds = clock(run_dir)
     end = max(event.wall_time for event in [sps[-1], *evaluations])
     source = next(run_dir.glob("*.py"))
     defaults = default_args(source.read_text())
@@ -75,14 +93,14 @@ def read_run(run_dir):
     run |= dict(best_20_mean=np.convolve(values, np.ones(20) / 20, "valid").max() if len(values) >= 20 else None)
     run |= {f"eval_{name}": evaluation.get(name) for name in ("mean", "std", "episodes")}
     run |= dict(best_eval_mean=max(event.value for event in evaluations)) if len(evaluations) > 1 else {}
-    run |= dict(wall_seconds=None if resumed else end - start, median_sps=np.median([event.value for event in sps]))
+    run |= dict(wall_seconds=seconds(end), median_sps=np.median([event.value for event in sps]))
     run = {name: round(float(v), 2) if isinstance(v, float) else v for name, v in run.items()}
     run |= dict(started=time.strftime("%FT%TZ", time.gmtime(start)), commit=evaluation.get("commit"))
     changed = {name: v for name, v in args.items() if name not in RUN_FLAGS and v != defaults.get(name)}
     stamped = run_dir / "machine.json"
     run |= dict(arguments=changed) | (json.loads(stamped.read_text()) if stamped.exists() else machine())
     lengths = [int(event.value) for event in lengths]
-    rows = [(e.step, f"{e.value:.7g}", n, f"{e.wall_time - start:.1f}") for e, n in zip(returns, lengths)]
+    rows = [(e.step, f"{e.value:.7g}", n, f"{seconds(e.wall_time):.1f}") for e, n in zip(returns, lengths)]
     return run, rows
 
 
@@ -108,19 +126,21 @@ def collect(folder, partial):
 
 
 def groups(script=None):
-    """The runs in runs.json, of one script or all: (script, env_id, exp_name) -> one run per seed."""
+    """The runs in runs.json, of one script or all: (script, env_id, exp_name, finished) -> one run per seed."""
     found = defaultdict(list)
     for run in json.loads((RESULTS / "runs.json").read_text()):
         if script in (None, run["script"]):
-            found[key(run)[:3]].append(run)
+            found[(*key(run)[:3], run["finished"])].append(run)
     return found
 
 
 def published(run):
-    """Rows of published.csv to compare a run with: those with its number of steps, else all of its environment."""
+    """{metric: row of published.csv} to compare a run with: with its number of steps where there is one, else the
+    nearest. The metrics: training (CleanRL's), evaluation (of another project), best (by anyone, any metric)."""
     with open(RESULTS.parent / "published.csv", newline="") as file:
         rows = [row for row in csv.DictReader(file) if (row["script"], row["env_id"]) == key(run)[:2]]
-    return [row for row in rows if int(row["total_timesteps"]) == run["total_timesteps"]] or rows
+    rows.sort(key=lambda row: abs(int(row["total_timesteps"]) - run["total_timesteps"]), reverse=True)
+    return {row["metric"]: row for row in rows}
 
 
 def figure(mean, std=None):
@@ -141,18 +161,26 @@ def flag(name, value):
     return (f"--{name}" if value else f"--no-{name}") if isinstance(value, bool) else f"--{name} {value}"
 
 
+def reported(other, total):
+    """A published figure as a table shows it: with its number of steps where that is another one."""
+    at = int(other["total_timesteps"])
+    mean, std = float(other["mean"]), float(other["std"]) if other["std"] else None
+    return figure(mean, std) + (f" at {steps(at)}" if at != total else "")
+
+
+def version(other):
+    """Of a published figure's environment, where it is not ours: ", v3"."""
+    found = re.search(r"\(on .*-(v\d+)\)", other["source"])
+    return f", {found[1]}" if found else ""
+
+
 def row(runs):
     """The cells of one experiment in one environment."""
     script, env_id, exp_name, _ = key(runs[0])
-    total, cleanrl, peer = runs[0]["total_timesteps"], "", ""
-    for other in published(runs[0]):
-        std, at = float(other["std"]) if other["std"] else None, int(other["total_timesteps"])
-        reported = figure(float(other["mean"]), std) + (f" at {steps(at)}" if at != total else "")
-        if other["metric"] == "training":
-            cleanrl = reported
-        else:
-            version = re.search(r"\(on .*-(v\d+)\)", other["source"])  # of the environment, where it is another one
-            peer = f" ({other['project']}{f', {version[1]}' if version else ''}: {reported})"
+    total, others = runs[0]["total_timesteps"], published(runs[0])
+    cleanrl = reported(others["training"], total) if "training" in others else ""
+    peer = others.get("evaluation")
+    peer = f" ({peer['project']}{version(peer)}: {reported(peer, total)})" if peer else ""
     finished = [run for run in runs if run["finished"]]
     reached = [run["global_step"] for run in runs if not run["finished"]]
     seeds = str(len(runs)) + (f" ({len(reached)} under way, from {steps(min(reached))})" if reached else "")
@@ -178,11 +206,15 @@ def table(script):
         *map(row, experiments.values()),
     ]
     notes = ["Mean ± standard deviation over seeds. CleanRL's figures and their sources: `benchmark/published.csv`."]
-    for name in sorted({name for _, _, name in experiments} - {script}):
-        arguments = next(run["arguments"] for run in runs if run["exp_name"] == name)
-        flags = f"`{' '.join(flag(*item) for item in arguments.items())}`" if arguments else "the default arguments"
-        notes.append(f"`{name}`: {flags}.")
-    for (_, env_id, name), group in experiments.items():
+    found = defaultdict(dict)  # flags of an experiment -> its environments
+    for (_, env_id, name, _), group in experiments.items():
+        flags = " ".join(flag(*item) for item in group[0]["arguments"].items() if item[0] != "cuda")
+        if flags or name != script:
+            found[name, f"`{flags}`" if flags else "the default arguments"][env_id] = True
+    for (name, flags), env_ids in sorted(found.items()):
+        elsewhere = any(other == name and env_id not in env_ids for _, env_id, other, _ in experiments)
+        notes.append(f"`{name}`{' in ' + ', '.join(env_ids) if elsewhere else ''}: {flags}.")
+    for (_, env_id, name, _), group in experiments.items():
         if (fewest := min(run["episodes"] for run in group)) < 100:
             notes.append(f"`{name}` in {env_id}: a run with fewer than 100 episodes ({fewest}) has the mean of all.")
     made = {f"{run['hardware']}, {', '.join(map(' '.join, run['versions'].items()))}" for run in runs}

@@ -1,8 +1,11 @@
 """Learning curves of all collected runs:  python -m benchmark.plot
 
-Reads benchmark/results (see collect.py) and draws docs/img/{script}.png, one panel per environment, and
-docs/img/readme.png. Thin lines are seeds: the mean return of the last training episodes (5 % of the run's episodes, at
-least 10 and at most 100); the thick line is their mean, the band its 95 % bootstrap interval, over resampled seeds.
+Reads benchmark/results (see collect.py) and draws docs/img/{script}.png, one panel per environment, the same against
+time as docs/img/{script}_time.png, docs/img/aggregate.png and docs/img/readme.png. Thin lines are seeds: the mean
+return of the last training episodes (5 % of the run's episodes, at least 10 and at most 100); the thick line is their
+mean, the band its 95 % bootstrap interval, over resampled seeds. In the aggregate the returns are normalised (0 is the
+random policy's, 1 CleanRL's published one), the line is the interquartile mean over seeds and environments, and the
+bootstrap is stratified: seeds are drawn within each environment (rliable).
 """
 
 import argparse
@@ -17,20 +20,23 @@ import numpy as np  # noqa: E402
 from matplotlib.ticker import EngFormatter, MaxNLocator  # noqa: E402
 
 from benchmark.collect import episodes_path, groups, published, steps  # noqa: E402
+from benchmark.overview import intervals, normalised  # noqa: E402
+from benchmark.readme import SCRIPTS  # noqa: E402
 
 README = [("ppo", "CartPole-v1"), ("ppo_continuous", "Hopper-v4"), ("ppo_continuous", "HalfCheetah-v4")]
 README += [("ppo_continuous", "Walker2d-v4")]
 OURS, THEIRS, INK = "#3987e5", "#d97b29", "#75808c"  # legible on white and on black
 
 
-def curve(run):
-    """Environment steps and smoothed returns of one run."""
+def curve(run, time=False):
+    """Environment steps, or minutes since the start, and smoothed returns of one run."""
     with gzip.open(episodes_path(run), "rt") as file:
-        global_step, returns = np.loadtxt(file, delimiter=",", skiprows=1, usecols=(0, 1), ndmin=2).T
+        at, returns = np.loadtxt(file, delimiter=",", skiprows=1, usecols=(3 if time else 0, 1), ndmin=2).T
+    at = at / 60 if time else at
     window = int(np.clip(0.05 * len(returns), 10, 100))
     sums = np.concatenate([[0], returns.cumsum()])
     first = np.maximum(np.arange(1, len(sums)) - window, 0)
-    return global_step, (sums[1:] - sums[first]) / (np.arange(1, len(sums)) - first)
+    return at, (sums[1:] - sums[first]) / (np.arange(1, len(sums)) - first)
 
 
 def bootstrap(values, samples=2000):
@@ -39,28 +45,37 @@ def bootstrap(values, samples=2000):
     return np.percentile(values[picks].mean(1), [2.5, 97.5], axis=0)
 
 
-def panel(ax, runs):
-    first, curves = runs[0], [curve(run) for run in runs]
-    grid = np.linspace(max(x[0] for x, _ in curves), min(x[-1] for x, _ in curves), 200)  # where every seed has data
+def panel(ax, runs, time=False):
+    first, curves = runs[0], [curve(run, time) for run in runs]
+    # Where every seed has data; against time to the end of the slowest: the others keep their last return till then.
+    end = max if time else min
+    grid = np.linspace(max(x[0] for x, _ in curves), end(x[-1] for x, _ in curves), 200)
     values = np.stack([np.interp(grid, x, y) for x, y in curves])
     if len(runs) > 1:
-        ax.plot(grid, values.T, color=OURS, linewidth=0.7, alpha=0.55)
+        for (x, _), y in zip(curves, values):
+            ax.plot(grid[grid <= x[-1]], y[grid <= x[-1]], color=OURS, linewidth=0.7, alpha=0.55)
         ax.fill_between(grid, *bootstrap(values), color=OURS, alpha=0.22, linewidth=0)
     ax.plot(grid, values.mean(0), color=OURS, linewidth=1.9)
-    for row in published(first):
+    if row := published(first).get("training"):
         at = int(row["total_timesteps"])
-        if row["metric"] == "training":
-            label = "CleanRL" + (f" at {steps(at)}" if at != first["total_timesteps"] else "")
-            ax.axhline(float(row["mean"]), color=THEIRS, linewidth=1.4, linestyle=(0, (5, 3)))
-            place = dict(xytext=(3, 3), textcoords="offset points", fontsize=8, color=THEIRS)
-            ax.annotate(label, (0, float(row["mean"])), **place)
+        label = "CleanRL" + (f" at {steps(at)}" if at != first["total_timesteps"] else "")
+        ax.axhline(float(row["mean"]), color=THEIRS, linewidth=1.4, linestyle=(0, (5, 3)))
+        place = dict(xytext=(3, 3), textcoords="offset points", fontsize=8, color=THEIRS)
+        ax.annotate(label, (0, float(row["mean"])), **place)
     seeds = f"{len(runs)} seed{'s' * (len(runs) > 1)}" + ", unfinished" * (not all(run["finished"] for run in runs))
     name = f"{first['exp_name']}, " if first["exp_name"] != first["script"] else ""
     ax.text(0.985, 0.012, name + seeds, transform=ax.transAxes, ha="right", fontsize=8, color=INK)
     ax.set_title(first["env_id"], loc="left", fontsize=10.5, color=INK, fontweight="bold")
-    ax.set_xlim(0, first["total_timesteps"])
-    ax.set_xticks(np.linspace(0, first["total_timesteps"], 6))
-    ax.xaxis.set_major_formatter(EngFormatter(sep=""))
+    if time:
+        ax.set_xlim(0, max(x[-1] for x, _ in curves))
+    else:
+        ax.set_xlim(0, first["total_timesteps"])
+        ax.set_xticks(np.linspace(0, first["total_timesteps"], 6))
+        ax.xaxis.set_major_formatter(EngFormatter(sep=""))
+    decorate(ax)
+
+
+def decorate(ax):
     ax.margins(y=0.1)
     ax.yaxis.set_major_locator(MaxNLocator(6, steps=[1, 2, 5, 10]))
     ax.tick_params(colors=INK, labelsize=8.5, length=0)
@@ -68,21 +83,57 @@ def panel(ax, runs):
     ax.spines[:].set_visible(False)
 
 
-def draw(experiments, path):
-    """One picture with a panel per experiment."""
-    columns = 2 if len(experiments) in (2, 4) else min(len(experiments), 3)
-    rows = -(-len(experiments) // columns)
-    figure, axes = plt.subplots(rows, columns, figsize=(3.6 * columns, 2.4 * rows), layout="constrained", squeeze=False)
-    for ax in axes.flat[len(experiments) :]:
-        ax.set_visible(False)
-    for ax, runs in zip(axes.flat, experiments):
-        panel(ax, runs)
-    figure.supxlabel("environment steps", fontsize=9, color=INK)
-    figure.supylabel("return of training episodes", fontsize=9, color=INK)
+def save(figure, path, x, y):
+    figure.supxlabel(x, fontsize=9, color=INK)
+    figure.supylabel(y, fontsize=9, color=INK)
     path.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path, dpi=180, transparent=True, pil_kwargs=dict(optimize=True))
     plt.close(figure)
-    print(f"{path}: {len(experiments)} panels, {path.stat().st_size // 1000} kB")
+    print(f"{path}: {path.stat().st_size // 1000} kB")
+
+
+def grid_of_axes(count):
+    columns = 2 if count in (2, 4) else min(count, 3)
+    rows = -(-count // columns)
+    figure, axes = plt.subplots(rows, columns, figsize=(3.6 * columns, 2.4 * rows), layout="constrained", squeeze=False)
+    for ax in axes.flat[count:]:
+        ax.set_visible(False)
+    return figure, axes.flat
+
+
+def draw(experiments, path, time=False):
+    """One picture with a panel per experiment."""
+    figure, axes = grid_of_axes(len(experiments))
+    for ax, runs in zip(axes, experiments):
+        panel(ax, runs, time)
+    save(figure, path, "minutes" if time else "environment steps", "return of training episodes")
+
+
+def draw_aggregate(path, points=30, reps=1000):
+    """A panel per script: interquartile mean over seeds and environments of the normalised returns."""
+    from rliable import metrics
+
+    chosen = [(script, *normalised(script, lambda run: np.interp(at(run, points), *curve(run)))) for script in SCRIPTS]
+    chosen = [(script, env_ids, scores) for script, env_ids, scores in chosen if len(env_ids) >= 2]
+    figure, axes = grid_of_axes(len(chosen))
+    for ax, (script, env_ids, scores) in zip(axes, chosen):  # scores (seeds, environments, points)
+        measure = lambda x: np.array([metrics.aggregate_iqm(x[..., n]) for n in range(points)])  # noqa: E731
+        middle, low, high = intervals(scores, measure, reps)
+        x = np.linspace(0, 100, points)
+        ax.fill_between(x, low, high, color=OURS, alpha=0.22, linewidth=0)
+        ax.plot(x, middle, color=OURS, linewidth=1.9)
+        ax.axhline(1, color=THEIRS, linewidth=1.4, linestyle=(0, (5, 3)))
+        ax.annotate("CleanRL", (0, 1), xytext=(3, 3), textcoords="offset points", fontsize=8, color=THEIRS)
+        told = f"{len(env_ids)} environments, {len(scores)} seeds"
+        ax.text(0.985, 0.012, told, transform=ax.transAxes, ha="right", fontsize=8, color=INK)
+        ax.set_title(f"{script}.py", loc="left", fontsize=10.5, color=INK, fontweight="bold")
+        ax.set_xlim(0, 100)
+        decorate(ax)
+    save(figure, path, "% of the steps", "normalised return")
+
+
+def at(run, points):
+    return np.linspace(0, run["total_timesteps"], points)
 
 
 def main():
@@ -91,10 +142,12 @@ def main():
     args = parser.parse_args()
     found = groups()
     for script in sorted({name[0] for name in found}):
-        draw([runs for name, runs in found.items() if name[0] == script], args.out / f"{script}.png")
-    chosen = [found[(script, env_id, script)] for script, env_id in README if (script, env_id, script) in found]
-    if chosen:
-        draw(chosen, args.out / "readme.png")
+        experiments = [runs for name, runs in found.items() if name[0] == script]
+        draw(experiments, args.out / f"{script}.png")
+        draw(experiments, args.out / f"{script}_time.png", time=True)
+    chosen = [found[script, env_id, script, True] for script, env_id in README]
+    draw(chosen, args.out / "readme.png")
+    draw_aggregate(args.out / "aggregate.png")
 
 
 if __name__ == "__main__":

@@ -1,13 +1,21 @@
 #!/bin/sh
-# The published runs of sac.py, JOBS at a time (default 2), one thread each:
-#     benchmark/sac.sh                                                all of them, 1M steps, float32
-#     ENVS=Hopper-v4 SEEDS=1 STEPS=200000 NAME=sac_200k FLAGS=--bf16 \
-#         benchmark/sac.sh                                            a part of them, shorter, with flags
-#     NAME=sac_bf16 FLAGS=--bf16 benchmark/sac.sh                      in bfloat16; on a GPU: FLAGS=--cuda-graph
+# The published runs of sac.py, JOBS at a time (default 2), one thread each; again to go on where it was stopped:
+#     benchmark/sac.sh                                                all of them, float32
+#     ENVS=Hopper-v4 SEEDS="1 2" STEPS=300000 NAME=sac_bf16_300k FLAGS=--bf16 \
+#         benchmark/sac.sh                                            a part of them, shorter, in bfloat16
+#     NAME=sac_gpu FLAGS=--cuda-graph JOBS=12 benchmark/sac.sh         on a GPU, which many runs can share
+#     RUN=cat benchmark/sac.sh                                        show the commands only
 # Run directories go to runs/benchmark/; `python -m benchmark.collect` makes the results out of them.
-for seed in ${SEEDS:-1 2 3}; do
-    for env in ${ENVS:-HalfCheetah-v4 Hopper-v4 Walker2d-v4}; do
-        echo "python cleanrl_lite/sac.py --env-id $env --seed $seed --total-timesteps ${STEPS:-1000000}" \
-            "--exp-name ${NAME:-sac} $FLAGS --runs-dir runs/benchmark $*"
+mujoco="HalfCheetah-v4 Hopper-v4 Walker2d-v4 Humanoid-v4"
+for env in ${ENVS:-$mujoco Pendulum-v1 MountainCarContinuous-v0 LunarLanderContinuous-v3 BipedalWalker-v3}; do
+    seeds="1 2 3" steps=1000000 flags=
+    case $env in
+        Pendulum-v1) seeds="1 2 3 4 5" steps=20000 flags="--learning-starts 1000" ;;
+        MountainCarContinuous-v0) seeds="1 2 3 4 5" steps=50000 flags="--learning-starts 5000" ;;
+        LunarLanderContinuous-v3 | BipedalWalker-v3) steps=300000 flags="--learning-starts 10000" ;;
+    esac
+    for seed in ${SEEDS:-$seeds}; do
+        echo "python cleanrl_lite/sac.py --env-id $env --seed $seed --total-timesteps ${STEPS:-$steps}" \
+            "--exp-name ${NAME:-sac} $flags $FLAGS $*"
     done
-done | xargs -P "${JOBS:-2}" -I {} sh -c '{} 2>&1 | tail -n 2'
+done | ${RUN:-python -m benchmark.launch --jobs ${JOBS:-2}}

@@ -2,11 +2,17 @@
 
 import json
 import re
+import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
+import tyro
+from tensorboard.compat.proto.event_pb2 import Event
+from tensorboard.summary.writer.record_writer import RecordWriter
 
-from benchmark import collect, readme
+from benchmark import collect, launch, overview, readme
+from tests import helpers
 from tests.helpers import ROOT, SCRIPTS
 
 RUNS = json.loads((ROOT / "benchmark/results/runs.json").read_text())
@@ -45,3 +51,81 @@ def test_expected_results_in_the_docstrings_are_the_tables(script):
 def test_every_script_has_results_and_a_benchmark():
     assert {run["script"] for run in RUNS} == set(SCRIPTS)
     assert all((ROOT / f"benchmark/{script}.sh").exists() for script in SCRIPTS)
+
+
+def test_the_overview_is_what_the_files_give():
+    assert (ROOT / "benchmark/results/overview.md").read_text() == overview.page(), "run `make results`"
+
+
+def test_a_published_figure_of_the_same_steps_comes_first():
+    run = dict(script="ppo", env_id="CartPole-v1", exp_name="ppo", seed=1, total_timesteps=100_000)
+    found = collect.published(run)
+    assert (found["training"]["project"], found["training"]["total_timesteps"]) == ("CleanRL", "500000")
+    assert (found["evaluation"]["project"], found["evaluation"]["total_timesteps"]) == ("rl-baselines3-zoo", "100000")
+    assert collect.reported(found["training"], 100_000) == "490.0 ± 6.1 at 500k"
+    assert collect.reported(found["evaluation"], 100_000) == "500.0 ± 0.0"
+
+
+@pytest.mark.parametrize(
+    "ours, verdict",
+    [([10, 11, 12], "yes"), ([9, 9.5, 10], "open"), ([5, 5.1, 4.9], "no"), ([9.9], "no"), ([10], "yes")],
+)
+def test_at_or_above(ours, verdict):
+    """Two standard errors are 1.5 and more here: 9.5 could be as good as 10 ± 1, 5 is not; of one run nobody knows."""
+    assert overview.judge(ours, dict(mean="10", std="1", seeds="3")) == verdict
+
+
+def test_normalised_scores():
+    """CleanRL's mean is 1, a random policy's 0; as many seeds of every environment; MountainCar, where nothing is
+    learned, and runs with flags or fewer seeds stay out."""
+    env_ids, scores = overview.normalised("ppo_continuous")
+    assert set(env_ids) >= {"HalfCheetah-v4", "Hopper-v4"} and scores.shape[1] == len(env_ids)
+    zero = json.loads((ROOT / "benchmark/results/random.json").read_text())["Hopper-v4"]
+    hopper = [run for run in RUNS if (run["exp_name"], run["env_id"]) == ("ppo_continuous", "Hopper-v4")]
+    expected = [(run["last_100_mean"] - zero) / (2382.86 - zero) for run in hopper if run["seed"] <= len(scores)]
+    assert scores[:, env_ids.index("Hopper-v4")] == pytest.approx(expected)
+    assert "MountainCar-v0" not in overview.normalised("ppo")[0]
+
+
+def test_the_interval_is_stratified():
+    """Environments at different heights, seeds that agree: drawing seeds within each environment, nothing varies."""
+    scores = np.tile([0.0, 1.0, 2.0, 3.0], (5, 1))
+    middle, low, high = overview.intervals(scores, lambda x: np.array([x.mean()]), reps=50)
+    assert middle == low == high == pytest.approx(1.5)
+    middle, low, high = overview.intervals(scores + np.arange(5)[:, None], lambda x: np.array([x.mean()]), reps=50)
+    assert 2 < low < middle < high < 5 and middle == pytest.approx(3.5)
+
+
+def test_the_clock_stands_still_between_the_parts_of_a_run(tmp_path):
+    """Two event files: 100 to 160 s, and 1000 to 1030 s on the clock on the wall."""
+    for first, last in ((100, 160), (1000, 1030)):
+        with open(tmp_path / f"events.out.tfevents.{first:010}", "wb") as file:
+            for at in (first, last):
+                RecordWriter(file).write(Event(wall_time=at, step=1).SerializeToString())
+    seconds = collect.clock(tmp_path)
+    assert [float(seconds(at)) for at in (100, 130, 160, 500, 1000, 1030)] == [0, 30, 60, 60, 60, 90]
+
+
+@pytest.mark.parametrize("name", [*SCRIPTS, "fast"])
+def test_the_commands_of_a_benchmark(name):
+    """Every command is one that its script accepts, and no two would share a run directory."""
+    shell = helpers.run(["sh", f"benchmark/{name}.sh"], cwd=ROOT, RUN="cat")
+    assert shell.returncode == 0 and not shell.stderr
+    commands = list(launch.piped(shell.stdout.splitlines(), []))
+    assert len(launch.jobs(commands, "runs/benchmark")) == len(commands) > 5
+    for command in commands:
+        module = helpers.module(Path(command[0]).stem)
+        args = tyro.cli(module.Args, args=command[1:])
+        environments = {"--env-id": args.env_id, "--seed": str(args.seed)}
+        assert all(launch.value(command, flag, None) == value for flag, value in environments.items())
+
+
+def test_a_benchmark_runs(tmp_path):
+    """ENVS, SEEDS, JOBS, more flags, and another launcher: what benchmark/README.md offers."""
+    words = f"{sys.executable} -m benchmark.launch --runs-dir {tmp_path} --jobs 1"
+    flags = "--total-timesteps 400 --learning-starts 100 --no-compile --eval-episodes 1".split()
+    done = helpers.run(["sh", "benchmark/dqn.sh", *flags], cwd=ROOT, ENVS="CartPole-v1", SEEDS="3", RUN=words)
+    assert done.returncode == 0, done.stdout
+    (found,) = [collect.read_run(path.parent)[0] for path in tmp_path.glob("*/args.json")]
+    assert (found["script"], found["env_id"], found["seed"], found["global_step"]) == ("dqn", "CartPole-v1", 3, 400)
+    assert found["finished"] and found["wall_seconds"] > 0

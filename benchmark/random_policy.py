@@ -1,0 +1,34 @@
+"""What actions drawn at random get, the zero of the normalised scores:  python -m benchmark.random_policy ENV_ID ...
+
+Writes the mean return of 100 episodes to benchmark/results/random.json, beside those of other environments.
+"""
+
+import json
+import sys
+
+import gymnasium as gym
+import numpy as np
+
+from benchmark.speed import RESULTS
+
+PATH, EPISODES = RESULTS / "random.json", 100
+
+
+def mean_return(env_id):
+    env, returns = gym.wrappers.RecordEpisodeStatistics(gym.make(env_id)), []
+    env.reset(seed=1)
+    env.action_space.seed(1)
+    while len(returns) < EPISODES:
+        *_, terminated, truncated, info = env.step(env.action_space.sample())
+        if terminated or truncated:
+            returns.append(info["episode"]["r"])
+            env.reset()
+    return round(float(np.mean(returns)), 3)
+
+
+if __name__ == "__main__":
+    found = json.loads(PATH.read_text()) if PATH.exists() else {}
+    for env_id in sys.argv[1:]:
+        found[env_id] = mean_return(env_id)
+        print(f"{env_id}: {found[env_id]}", flush=True)
+    PATH.write_text(json.dumps(dict(sorted(found.items())), indent=1) + "\n")

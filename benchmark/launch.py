@@ -6,6 +6,10 @@
     python -m benchmark.launch --status            how far it is, from another terminal or a day later
     python -m benchmark.launch --log sac-Hopper-v4-1
 
+    python -m benchmark.launch ppo --env-ids CartPole-v1 --slurm --partition cpu --time 1:00:00 --mem 4G
+    python -m benchmark.launch --collect           the runs of the manifest -> benchmark/results
+    python -m benchmark.launch --cancel            what Slurm has not finished yet
+
 Everything after -- goes to the scripts. Where no script is named, the commands come from standard input, one per line:
 `python cleanrl_lite/ppo.py --env-id CartPole-v1 --seed 1 ...`. --runs-dir and --resume auto are added to all of them.
 
@@ -32,6 +36,7 @@ from pathlib import Path
 
 import psutil
 
+from benchmark import slurm
 from benchmark.collect import machine
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -107,14 +112,18 @@ class Manifest:
 
     def plan(self, commands):
         """Adds the jobs; one whose command has changed, or that failed or was interrupted, is to be run (again)."""
+        slurm.refresh(self)
         for name, command in commands.items():
             job = self.jobs.get(name)
             if not job or job["command"] != command:
                 job = dict(command=command, seconds=0.0)
-            if job.get("state") == "running" and at_work(job["pid"]):
+            if job.get("state") == "running" and at_work(job):
+                continue
+            if "slurm" in job and job["state"].upper() in slurm.IN_QUEUE:
                 continue
             if job.get("state") != "finished":
                 job |= dict(state="waiting", crashes=0, kills=0)
+                job.pop("slurm", None)
             self.jobs[name] = job
         return [name for name in commands if self.jobs[name]["state"] == "waiting"]
 
@@ -162,21 +171,22 @@ class Adopted:
     """A job that a launcher before this one has started, and that is still at work. How it ends cannot be known: it is
     started again then, and says whether it is finished."""
 
-    def __init__(self, pid):
-        self.pid, self.returncode = pid, -signal.SIGKILL
+    def __init__(self, job):
+        self.job, self.returncode = job, -signal.SIGKILL
 
     def poll(self):
-        return None if at_work(self.pid) else self.returncode
+        return None if at_work(self.job) else self.returncode
 
     def send_signal(self, number):
         with suppress(ProcessLookupError):
-            os.kill(self.pid, number)
+            os.kill(self.job["pid"], number)
 
 
-def at_work(pid):
+def at_work(job):
+    """Is its process still there? A number can be another process's by now, or one of another machine."""
     try:
-        process = psutil.Process(pid)
-        return process.status() != psutil.STATUS_ZOMBIE and "--resume" in process.cmdline()
+        process = psutil.Process(job["pid"])
+        return process.status() != psutil.STATUS_ZOMBIE and process.cmdline()[1:] == job["command"]
     except psutil.Error:
         return False
 
@@ -231,10 +241,10 @@ def run(commands, args):
     manifest.save()
     stop, told, began, shown, here = [], False, time.time(), "", machine()
     adopted = [name for name in commands if manifest.jobs[name]["state"] == "running"]
-    running = {name: (Adopted(manifest.jobs[name]["pid"]), time.time(), None) for name in adopted}
-    for number in (signal.SIGINT, signal.SIGTERM):
+    running = {name: (Adopted(dict(manifest.jobs[name])), time.time(), None) for name in adopted}
+    for number in (signal.SIGINT, signal.SIGTERM, getattr(signal, "SIGUSR1", signal.SIGTERM)):
         signal.signal(number, lambda number, _: stop.append(number))
-    cores = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else []
+    cores = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") and not args.task else []
     cores = cores if args.jobs <= len(cores) else []
     done_before = len(commands) - len(waiting) + sum(fraction(args.runs_dir, name) for name in waiting)
     print(f"{len(commands)} jobs, {len(waiting)} to run, {args.jobs} at a time; manifest: {manifest.path}", flush=True)
@@ -270,14 +280,26 @@ def run(commands, args):
     failed = [name for name in commands if manifest.jobs[name]["state"] == "failed"]
     for name in failed:
         print(f"{name}: {manifest.jobs[name]['last_line']}")
+    if args.task and stop and stop[0] == signal.SIGUSR1 and slurm.task_id():  # its time is over, the job is not
+        slurm.slurm("scontrol", "requeue", slurm.task_id())
     return 130 if stop else int(bool(failed))
+
+
+def run_task(args):
+    """One job of a list, that of this task of Slurm's array, with a manifest of its own."""
+    manifest = Manifest(Path(args.runs_dir) / f"{args.name}.json")
+    name = json.loads(Path(args.task).read_text())[int(os.environ["SLURM_ARRAY_TASK_ID"])]
+    args.name, args.jobs = f"{args.name}/{name}", 1
+    return run({name: manifest.jobs[name]["command"]}, args)
 
 
 def show_status(args):
     """One line for each job; a job whose process is gone without a word was interrupted."""
-    for name, job in Manifest(Path(args.runs_dir) / f"{args.name}.json").jobs.items():
+    manifest = Manifest(Path(args.runs_dir) / f"{args.name}.json")
+    slurm.refresh(manifest)
+    for name, job in manifest.jobs.items():
         state = job["state"]
-        if state == "running" and not at_work(job["pid"]):
+        if state == "running" and "slurm" not in job and not at_work(job):
             state = "interrupted"
         part = 1.0 if state == "finished" else fraction(args.runs_dir, name)
         told = f"  {job['last_line']}" if state == "failed" else ""
@@ -298,15 +320,42 @@ def main():
     parser.add_argument("--name", default="launch", help="name of the manifest")
     parser.add_argument("--status", action="store_true", help="how far the jobs of the manifest are")
     parser.add_argument("--log", metavar="JOB", help="print a job's output")
+    parser.add_argument("--collect", action="store_true", help="make results of the finished jobs of the manifest")
+    parser.add_argument("--cancel", action="store_true", help="cancel the manifest's jobs that are with Slurm")
+    group = parser.add_argument_group("Slurm: an array job instead of processes here")
+    group.add_argument("--slurm", action="store_true", help="submit the jobs, one task of an array each")
+    group.add_argument("--partition")
+    group.add_argument("--time", help="limit of one task, as sbatch takes it; a job that needs longer is requeued")
+    group.add_argument("--mem", help="memory of a task, such as 8G")
+    group.add_argument("--gpus", help="GPUs of a task")
+    group.add_argument("--cpus", type=int, default=1, help="CPUs of a task (default: 1)")
+    group.add_argument("--max-parallel", type=int, help="how many tasks at a time (default: Slurm's limits)")
+    group.add_argument("--grace", type=int, default=120, help="seconds before the limit at which a task saves and ends")
+    group.add_argument(
+        "--sbatch", action="append", default=[], metavar="FLAG", help="another flag: --sbatch=--account=x"
+    )
+    group.add_argument("--task", help=argparse.SUPPRESS)  # what a task of the array calls
     args = parser.parse_args(words)
     args.flags, args.runs_dir = flags, str(Path(args.runs_dir).resolve())
     if args.status:
         return show_status(args)
     if args.log:
         return print(log_path(args.runs_dir, args.log).read_text(), end="")
+    if args.task:
+        raise SystemExit(run_task(args))
+    if args.collect:
+        return subprocess.run([sys.executable, "-m", "benchmark.collect", args.runs_dir], cwd=ROOT, check=True)
+    if args.cancel:
+        manifest = Manifest(Path(args.runs_dir) / f"{args.name}.json")
+        slurm.refresh(manifest)
+        return slurm.cancel(manifest)
     if bool(args.scripts) != bool(args.env_ids) or (not args.scripts and sys.stdin.isatty()):
         parser.error("which scripts, and --env-ids? Or a list of commands through a pipe")
     commands = jobs(listed(args) if args.scripts else piped(sys.stdin, flags), args.runs_dir)
+    if args.slurm:
+        manifest = Manifest(Path(args.runs_dir) / f"{args.name}.json")
+        manifest.lock()
+        return slurm.submit(manifest, manifest.plan(commands), args)
     raise SystemExit(run(commands, args))
 
 

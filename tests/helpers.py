@@ -172,6 +172,14 @@ def run(command, cwd, timeout=180, input="", **extra):
     return subprocess.run(words, cwd=cwd, env=environ, capture_output=True, text=True, timeout=timeout, input=input)
 
 
+def wait_for(condition, seconds=120):
+    """Until condition() is true; fails after so many seconds."""
+    deadline = time.time() + seconds
+    while not condition():
+        assert time.time() < deadline, f"waited {seconds} s"
+        time.sleep(0.2)
+
+
 def next_second():
     """TensorBoard orders a run's event files by the second of their creation: a resumed run has to come in a later one,
     as every real one does (it takes longer to start)."""

@@ -32,13 +32,6 @@ def start(folder, *words, flags=()):
     )
 
 
-def wait_for(condition, seconds=60):
-    deadline = time.time() + seconds
-    while not condition():
-        assert time.time() < deadline
-        time.sleep(0.1)
-
-
 def checkpoints_in(folder):
     return list(folder.glob("*/checkpoint.pt"))
 
@@ -71,7 +64,7 @@ def test_jobs_and_what_had_failed(tmp_path):
 
 def test_a_killed_job_goes_on(tmp_path):
     process = start(tmp_path, "ppo", "--env-ids", "CartPole-v1", "--seeds", "1", flags=["--total-timesteps", "20000"])
-    wait_for(lambda: checkpoints_in(tmp_path))
+    helpers.wait_for(lambda: checkpoints_in(tmp_path))
     os.kill(manifest(tmp_path)["ppo-CartPole-v1-1"]["pid"], signal.SIGKILL)
     output, _ = process.communicate(timeout=120)
     assert process.returncode == 0, output
@@ -85,7 +78,7 @@ def test_the_launcher_is_stopped(tmp_path):
     """Its jobs save and end; the same command goes on with them."""
     words, flags = ["ppo", "--env-ids", "CartPole-v1", "--seeds", "1-3", "--jobs", "2"], ["--total-timesteps", "20000"]
     process = start(tmp_path, *words, flags=flags)
-    wait_for(lambda: len(checkpoints_in(tmp_path)) == 2)
+    helpers.wait_for(lambda: len(checkpoints_in(tmp_path)) == 2)
     children = psutil.Process(process.pid).children()
     process.send_signal(signal.SIGTERM)
     output, _ = process.communicate(timeout=30)
@@ -101,7 +94,7 @@ def test_the_launcher_is_killed(tmp_path):
     """Its jobs work on; the next launcher waits for them and does not start them twice."""
     words, flags = ["ppo", "--env-ids", "CartPole-v1", "--seeds", "1"], ["--total-timesteps", "40000"]
     process = start(tmp_path, *words, flags=flags)
-    wait_for(lambda: checkpoints_in(tmp_path))
+    helpers.wait_for(lambda: checkpoints_in(tmp_path))
     process.kill()
     process.communicate()
     done = helpers.run(command(tmp_path, *words, flags=flags), cwd=helpers.ROOT)
@@ -147,7 +140,7 @@ def test_a_second_launcher(tmp_path):
     """The manifest belongs to one launcher at a time."""
     words, flags = ["ppo", "--env-ids", "CartPole-v1", "--seeds", "1"], ["--total-timesteps", "2000000"]
     process = start(tmp_path, *words, flags=flags)
-    wait_for(lambda: checkpoints_in(tmp_path))
+    helpers.wait_for(lambda: checkpoints_in(tmp_path))
     done = helpers.run(command(tmp_path, *words, flags=flags), cwd=helpers.ROOT)
     assert done.returncode == 1 and "another launcher is at work" in done.stderr
     process.send_signal(signal.SIGTERM)

@@ -71,7 +71,9 @@ def cluster(tmp_path_factory):
         )
         time.sleep(1)
     try:
-        wait_for(lambda: asked(environ, "sinfo", "--noheader", "--Node", "--format=%N %t").count("idle") == 2, 60)
+        helpers.wait_for(
+            lambda: asked(environ, "sinfo", "--noheader", "--Node", "--format=%N %t").count("idle") == 2, 60
+        )
         yield environ
     finally:
         subprocess.run(["scancel", "--me"], env=os.environ | environ)
@@ -91,14 +93,6 @@ def asked(environ, *words):
 
 def queue(cluster):
     return asked(cluster, "squeue", "--noheader", "--array", "--format=%T").split()
-
-
-def wait_for(condition, seconds=120):
-    deadline = time.time() + seconds
-    while not (found := condition()):
-        assert time.time() < deadline
-        time.sleep(0.5)
-    return found
 
 
 def launcher(cluster, folder, *words, flags=()):
@@ -121,7 +115,7 @@ def test_an_array_with_one_failure(cluster, tmp_path):
         cluster, tmp_path, *words, "--mem", "1G", "--partition", "all", flags=["--total-timesteps", "512"]
     )
     assert code == 0 and "4 jobs are array job" in output, output
-    wait_for(lambda: set(status(cluster, tmp_path).values()) <= {"finished", "failed"})
+    helpers.wait_for(lambda: set(status(cluster, tmp_path).values()) <= {"finished", "failed"})
     found = status(cluster, tmp_path)
     assert [found[f"ppo-CartPole-v1-{seed}"] for seed in (1, 2)] == ["finished"] * 2
     assert [found[f"ppo-CartPol-v1-{seed}"] for seed in (1, 2)] == ["failed"] * 2
@@ -130,11 +124,11 @@ def test_an_array_with_one_failure(cluster, tmp_path):
     assert len(list(tmp_path.glob("*/checkpoint.pt"))) == 2
     code, output = launcher(cluster, tmp_path, *words, flags=["--total-timesteps", "512"])
     assert code == 0 and "2 jobs are array job" in output, output
-    wait_for(lambda: not queue(cluster))
+    helpers.wait_for(lambda: not queue(cluster))
 
 
 def running(cluster, folder):
-    wait_for(lambda: list(folder.glob("*/checkpoint.pt")) and "running" in status(cluster, folder).values())
+    helpers.wait_for(lambda: list(folder.glob("*/checkpoint.pt")) and "running" in status(cluster, folder).values())
     (task,) = [job["slurm"] for job in helpers.read_json(folder / "launch.json")["jobs"].values()]
     return task
 
@@ -145,17 +139,17 @@ def test_requeued_cancelled_and_submitted_again(cluster, tmp_path):
     launcher(cluster, tmp_path, *words, flags=flags)
     task = running(cluster, tmp_path)
     subprocess.run(["scontrol", "requeue", task], env=os.environ | cluster, check=True)
-    wait_for(lambda: "Restarts=1" in asked(cluster, "scontrol", "show", "job", task))
+    helpers.wait_for(lambda: "Restarts=1" in asked(cluster, "scontrol", "show", "job", task))
     steps = saved(tmp_path)
-    wait_for(lambda: saved(tmp_path) > steps + 2000)
+    helpers.wait_for(lambda: saved(tmp_path) > steps + 2000)
     assert task == running(cluster, tmp_path) and len(list(tmp_path.glob("*/checkpoint.pt"))) == 1
     code, output = launcher(cluster, tmp_path, "--cancel")
     assert "1 tasks cancelled" in output
-    wait_for(lambda: status(cluster, tmp_path) == {"ppo-CartPole-v1-1": "interrupted"})
+    helpers.wait_for(lambda: status(cluster, tmp_path) == {"ppo-CartPole-v1-1": "interrupted"})
     steps = saved(tmp_path)
     assert 0 < steps < 100_000 and not queue(cluster)
     launcher(cluster, tmp_path, *words, flags=flags)
-    wait_for(lambda: status(cluster, tmp_path) == {"ppo-CartPole-v1-1": "finished"}, 240)
+    helpers.wait_for(lambda: status(cluster, tmp_path) == {"ppo-CartPole-v1-1": "finished"}, 240)
     assert saved(tmp_path) == 100_000 and len(list(tmp_path.glob("*/checkpoint.pt"))) == 1
 
 
@@ -169,11 +163,11 @@ def test_the_time_limit(cluster, tmp_path):
     words = ["ppo", "--env-ids", "CartPole-v1", "--seeds", "1", "--slurm", "--time", "1", "--grace", "50"]
     launcher(cluster, tmp_path, *words, flags=["--total-timesteps", "2000000"])
     task = running(cluster, tmp_path)
-    wait_for(lambda: "Restarts=1" in asked(cluster, "scontrol", "show", "job", task), 180)
+    helpers.wait_for(lambda: "Restarts=1" in asked(cluster, "scontrol", "show", "job", task), 180)
     steps = saved(tmp_path)
-    wait_for(lambda: saved(tmp_path) > steps, 120)
+    helpers.wait_for(lambda: saved(tmp_path) > steps, 120)
     launcher(cluster, tmp_path, "--cancel")
-    wait_for(lambda: not queue(cluster))
+    helpers.wait_for(lambda: not queue(cluster))
 
 
 def test_without_slurm(tmp_path):

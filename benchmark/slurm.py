@@ -26,7 +26,8 @@ def slurm(*words):
     except FileNotFoundError:
         raise SystemExit(f"error: there is no {words[0]} here: --slurm needs Slurm's commands") from None
     if done.returncode:
-        raise SystemExit(f"error: {shlex.join(words)}: {done.stderr.strip() or done.stdout.strip()}")
+        said = (done.stderr.strip() or done.stdout.strip() or "no reason given").splitlines()
+        raise SystemExit(f"error: {shlex.join(words)}: {said[-1]}")
     return done.stdout
 
 

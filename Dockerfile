@@ -24,7 +24,7 @@ RUN uv pip install --system --no-cache --torch-backend "${TORCH_BACKEND}" -c con
 # The dependencies, from the project's file and an empty package.
 COPY pyproject.toml README.md LICENSE ./
 RUN mkdir cleanrl_lite \
-    && uv pip install --system --no-cache -c constraints.txt -e ".[mujoco,atari,box2d]"
+    && uv pip install --system --no-cache -c constraints.txt -e ".[mujoco,atari,box2d,aws]"
 
 COPY benchmark benchmark
 COPY cleanrl_lite cleanrl_lite

@@ -7,8 +7,9 @@
     python -m benchmark.launch --log sac-Hopper-v4-1
 
     python -m benchmark.launch ppo --env-ids CartPole-v1 --slurm --partition cpu --time 1:00:00 --mem 4G
+    python -m benchmark.launch ppo --env-ids CartPole-v1 --aws-batch --s3 s3://BUCKET/PREFIX
     python -m benchmark.launch --collect           the runs of the manifest -> benchmark/results
-    python -m benchmark.launch --cancel            what Slurm has not finished yet
+    python -m benchmark.launch --cancel            what Slurm or AWS Batch has not finished yet
 
 Everything after -- goes to the scripts. Where no script is named, the commands come from standard input, one per line:
 `python cleanrl_lite/ppo.py --env-id CartPole-v1 --seed 1 ...`. --runs-dir and --resume auto are added to all of them.
@@ -36,7 +37,7 @@ from pathlib import Path
 
 import psutil
 
-from benchmark import slurm
+from benchmark import aws_batch, slurm
 from benchmark.collect import machine
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -110,22 +111,32 @@ class Manifest:
                 message = "another launcher is at work with it; --name names another manifest, --status shows this one"
                 raise SystemExit(f"error: {self.path}: {message}") from None
 
+    def refresh(self):
+        """Asks the engines that jobs were submitted to."""
+        slurm.refresh(self)
+        aws_batch.refresh(self)
+
     def plan(self, commands):
         """Adds the jobs; one whose command has changed, or that failed or was interrupted, is to be run (again)."""
-        slurm.refresh(self)
+        self.refresh()
         for name, command in commands.items():
             job = self.jobs.get(name)
             if not job or job["command"] != command:
                 job = dict(command=command, seconds=0.0)
             if job.get("state") == "running" and at_work(job):
                 continue
-            if "slurm" in job and job["state"].upper() in slurm.IN_QUEUE:
+            if submitted(job) and job["state"].upper() in slurm.IN_QUEUE + aws_batch.IN_QUEUE:
                 continue
             if job.get("state") != "finished":
                 job |= dict(state="waiting", crashes=0, kills=0)
                 job.pop("slurm", None)
+                job.pop("aws", None)
             self.jobs[name] = job
         return [name for name in commands if self.jobs[name]["state"] == "waiting"]
+
+
+def submitted(job):
+    return "slurm" in job or "aws" in job
 
 
 def stamp(run_dir, here):
@@ -296,10 +307,10 @@ def run_task(args):
 def show_status(args):
     """One line for each job; a job whose process is gone without a word was interrupted."""
     manifest = Manifest(Path(args.runs_dir) / f"{args.name}.json")
-    slurm.refresh(manifest)
+    manifest.refresh()
     for name, job in manifest.jobs.items():
         state = job["state"]
-        if state == "running" and "slurm" not in job and not at_work(job):
+        if state == "running" and not submitted(job) and not at_work(job):
             state = "interrupted"
         part = 1.0 if state == "finished" else fraction(args.runs_dir, name)
         told = f"  {job['last_line']}" if state == "failed" else ""
@@ -321,7 +332,7 @@ def main():
     parser.add_argument("--status", action="store_true", help="how far the jobs of the manifest are")
     parser.add_argument("--log", metavar="JOB", help="print a job's output")
     parser.add_argument("--collect", action="store_true", help="make results of the finished jobs of the manifest")
-    parser.add_argument("--cancel", action="store_true", help="cancel the manifest's jobs that are with Slurm")
+    parser.add_argument("--cancel", action="store_true", help="cancel the manifest's submitted jobs")
     group = parser.add_argument_group("Slurm: an array job instead of processes here")
     group.add_argument("--slurm", action="store_true", help="submit the jobs, one task of an array each")
     group.add_argument("--partition")
@@ -335,27 +346,35 @@ def main():
         "--sbatch", action="append", default=[], metavar="FLAG", help="another flag: --sbatch=--account=x"
     )
     group.add_argument("--task", help=argparse.SUPPRESS)  # what a task of the array calls
+    group = parser.add_argument_group("AWS Batch: the same, with --time, --mem, --gpus and --cpus as above")
+    group.add_argument("--aws-batch", action="store_true", help="submit the jobs, one task of an array each")
+    group.add_argument("--s3", metavar="s3://BUCKET/PREFIX", help="where the tasks put checkpoints and results")
+    group.add_argument("--queue", default="cleanrl-lite", help="name of the job queue")
+    group.add_argument("--definition", default="cleanrl-lite", help="name of the job definition")
     args = parser.parse_args(words)
     args.flags, args.runs_dir = flags, str(Path(args.runs_dir).resolve())
     if args.status:
         return show_status(args)
+    manifest = Manifest(Path(args.runs_dir) / f"{args.name}.json")
     if args.log:
         return print(log_path(args.runs_dir, args.log).read_text(), end="")
     if args.task:
         raise SystemExit(run_task(args))
     if args.collect:
+        aws_batch.collect(manifest)
         return subprocess.run([sys.executable, "-m", "benchmark.collect", args.runs_dir], cwd=ROOT, check=True)
     if args.cancel:
-        manifest = Manifest(Path(args.runs_dir) / f"{args.name}.json")
-        slurm.refresh(manifest)
-        return slurm.cancel(manifest)
+        manifest.refresh()
+        slurm.cancel(manifest)
+        return aws_batch.cancel(manifest)
     if bool(args.scripts) != bool(args.env_ids) or (not args.scripts and sys.stdin.isatty()):
         parser.error("which scripts, and --env-ids? Or a list of commands through a pipe")
     commands = jobs(listed(args) if args.scripts else piped(sys.stdin, flags), args.runs_dir)
-    if args.slurm:
-        manifest = Manifest(Path(args.runs_dir) / f"{args.name}.json")
+    if args.aws_batch and not args.s3:
+        parser.error("--aws-batch needs --s3 s3://BUCKET/PREFIX")
+    if args.slurm or args.aws_batch:
         manifest.lock()
-        return slurm.submit(manifest, manifest.plan(commands), args)
+        return (slurm if args.slurm else aws_batch).submit(manifest, manifest.plan(commands), args)
     raise SystemExit(run(commands, args))
 
 

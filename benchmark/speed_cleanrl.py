@@ -1,9 +1,10 @@
-"""Speed of c51.py against CleanRL's c51.py on one CPU core: Stable-Baselines3, which speed.py compares with, has no C51.
+"""Speed of c51.py against CleanRL's on one CPU core: Stable-Baselines3, which speed.py compares with, has no C51.
 
 CleanRL 1.2.0 and what it was written for do not live in one environment with ours, so theirs is made first:
 
     python -m venv cleanrl && cleanrl/bin/pip install -c constraints.txt torch "numpy<2" "setuptools<81" wheel
-    cleanrl/bin/pip install --no-build-isolation gym==0.23.1 && cleanrl/bin/pip install --no-deps stable-baselines3==1.8.0
+    cleanrl/bin/pip install --no-build-isolation gym==0.23.1
+    cleanrl/bin/pip install --no-deps stable-baselines3==1.8.0
     cleanrl/bin/pip install gymnasium==0.29.1 tensorboard cloudpickle pandas matplotlib pygame "numpy<2"
     cleanrl/bin/pip install --no-deps --ignore-requires-python --target cleanrl/cleanrl cleanrl==1.2.0
     python benchmark/speed_cleanrl.py cleanrl/bin/python cleanrl/cleanrl/cleanrl/c51.py

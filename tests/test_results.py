@@ -11,7 +11,7 @@ import tyro
 from tensorboard.compat.proto.event_pb2 import Event
 from tensorboard.summary.writer.record_writer import RecordWriter
 
-from benchmark import collect, launch, overview, readme
+from benchmark import collect, launch, overview, readme, speed_cleanrl
 from tests import helpers
 from tests.helpers import ROOT, SCRIPTS
 
@@ -28,6 +28,11 @@ def test_tables_are_what_the_files_give():
     for script in {run["script"] for run in RUNS}:
         written = (ROOT / f"benchmark/results/{script}.md").read_text()
         assert written == collect.table(script), "run `make results`"
+
+
+def test_the_speed_beside_cleanrl_is_what_the_pairs_give():
+    record = helpers.read_json(ROOT / "benchmark" / "results" / "speed_cleanrl.json")
+    assert speed_cleanrl.table(record) == (ROOT / "benchmark" / "results" / "speed_cleanrl.md").read_text()
 
 
 def test_runs_are_what_their_episodes_give():

@@ -39,9 +39,12 @@ SlurmctldLogFile={folder}/slurmctld.log
 SlurmdLogFile={folder}/slurmd-%n.log
 SelectType=select/cons_tres
 SelectTypeParameters=CR_Core
+PreemptType=preempt/partition_prio
+PreemptMode=REQUEUE
 NodeName=n1 NodeHostname={host} Port={port1} CPUs={cpus} RealMemory=4000 State=UNKNOWN
 NodeName=n2 NodeHostname={host} Port={port2} CPUs={cpus} RealMemory=4000 State=UNKNOWN
 PartitionName=all Nodes=ALL Default=YES MaxTime=INFINITE State=UP
+PartitionName=urgent Nodes=ALL MaxTime=INFINITE PriorityTier=10 State=UP
 """
 
 
@@ -71,9 +74,8 @@ def cluster(tmp_path_factory):
         )
         time.sleep(1)
     try:
-        helpers.wait_for(
-            lambda: asked(environ, "sinfo", "--noheader", "--Node", "--format=%N %t").count("idle") == 2, 60
-        )
+        nodes = ["sinfo", "--noheader", "--partition=all", "--Node", "--format=%t"]
+        helpers.wait_for(lambda: asked(environ, *nodes).split() == ["idle", "idle"], 60)
         yield environ
     finally:
         subprocess.run(["scancel", "--me"], env=os.environ | environ)
@@ -166,6 +168,22 @@ def test_the_time_limit(cluster, tmp_path):
     helpers.wait_for(lambda: "Restarts=1" in asked(cluster, "scontrol", "show", "job", task), 180)
     steps = saved(tmp_path)
     helpers.wait_for(lambda: saved(tmp_path) > steps, 120)
+    launcher(cluster, tmp_path, "--cancel")
+    helpers.wait_for(lambda: not queue(cluster))
+
+
+def test_preempted(cluster, tmp_path):
+    """A job of a partition that comes first takes the nodes; the task saves, waits, and goes on when they are free."""
+    words = ["ppo", "--env-ids", "CartPole-v1", "--seeds", "1", "--slurm", "--partition", "all"]
+    launcher(cluster, tmp_path, *words, flags=["--total-timesteps", "2000000"])
+    task = running(cluster, tmp_path)
+    urgent = ["sbatch", "--partition=urgent", "--nodes=2", "--exclusive", "--output=/dev/null", "--wrap", "sleep 15"]
+    subprocess.run(urgent, env=os.environ | cluster, check=True)
+    helpers.wait_for(lambda: status(cluster, tmp_path) == {"ppo-CartPole-v1-1": "pending"})
+    steps = saved(tmp_path)
+    helpers.wait_for(lambda: "Restarts=1" in asked(cluster, "scontrol", "show", "job", task), 180)
+    helpers.wait_for(lambda: saved(tmp_path) > steps, 180)
+    assert len(list(tmp_path.glob("*/checkpoint.pt"))) == 1
     launcher(cluster, tmp_path, "--cancel")
     helpers.wait_for(lambda: not queue(cluster))
 

@@ -78,7 +78,7 @@ def download(uri, folder, wanted=lambda name: True):
 
 
 def state(path):
-    with suppress(FileNotFoundError):  # a checkpoint's .tmp may be gone by now
+    with suppress(FileNotFoundError):  # gone by now
         return path.stat().st_size, path.stat().st_mtime_ns
 
 
@@ -89,20 +89,22 @@ def upload(folder, uri, sent):
     checkpoint there, and a resumed run, which cuts off what is later than its checkpoint, leaves no gap in them.
     """
     bucket, prefix = split(uri)
-    paths = [path for path in sorted(Path(folder).rglob("*")) if path.is_file()]
-    changed = {path: state(path) for path in paths if path.suffix != ".tmp" and path.name != "lock"}
-    changed = {path: now for path, now in changed.items() if now and sent.get(path) != now}
-    with tempfile.TemporaryDirectory(dir=folder, suffix=".tmp") as links:
-        sources = {path: path for path in changed}
-        for number, path in enumerate(path for path in changed if path.name == "checkpoint.pt"):
+    with tempfile.TemporaryDirectory(dir=folder, suffix=".tmp") as links:  # links: a volume is another file system
+        sources = {}
+        for number, path in enumerate(Path(folder).rglob("checkpoint.pt")):
             sources[path] = Path(links, str(number))
             os.link(path, sources[path])
-            changed[path] = state(sources[path])
-        for path in sorted(changed, key=lambda path: path.name == "checkpoint.pt"):
-            key = f"{prefix}/{path.relative_to(folder)}"
-            with suppress(FileNotFoundError):
-                aws("s3", "upload_file", Filename=str(sources[path]), Bucket=bucket, Key=key)
-                sent[path] = changed[path]
+        for path in sorted(Path(folder).rglob("*")):
+            ours = path.suffix in (".tmp", ".lock") or path.name == "lock" or Path(links) in path.parents
+            if path.is_file() and not ours:
+                sources.setdefault(path, path)
+        for path in sorted(sources, key=lambda path: path.name == "checkpoint.pt"):
+            now = state(sources[path])
+            if now and sent.get(path) != now:
+                with suppress(FileNotFoundError):
+                    key = f"{prefix}/{path.relative_to(folder)}"
+                    aws("s3", "upload_file", Filename=str(sources[path]), Bucket=bucket, Key=key)
+                    sent[path] = now
 
 
 # === here

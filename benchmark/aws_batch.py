@@ -18,6 +18,7 @@ import sys
 import tempfile
 import time
 from contextlib import suppress
+from functools import cache
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -25,16 +26,22 @@ IN_QUEUE = ("SUBMITTED", "PENDING", "RUNNABLE", "STARTING", "RUNNING")
 EVERY = 60  # seconds between copies to S3
 
 
+@cache
+def client(service):
+    import boto3
+
+    return boto3.client(service)
+
+
 def aws(service, call, **words):
     """The answer to a call of an AWS service; what it says against it ends the program in one line."""
     try:
-        import boto3
         from boto3.exceptions import Boto3Error
         from botocore.exceptions import BotoCoreError, ClientError
     except ImportError:
         raise SystemExit('error: --aws-batch needs boto3: pip install -c constraints.txt -e ".[aws]"') from None
     try:
-        return getattr(boto3.client(service), call)(**words)
+        return getattr(client(service), call)(**words)
     except (Boto3Error, BotoCoreError, ClientError) as error:
         raise SystemExit(f"error: AWS {service} {call}: {error}") from None
 

@@ -154,21 +154,21 @@ def test_an_instance_is_taken_away(account, tmp_path):
     """SIGTERM: the run saves, S3 gets it; the next attempt, on another machine, goes on from there and finishes."""
     s3 = f"s3://{account['BUCKET']}/third"
     words = ["ppo", "--env-ids", "CartPole-v1", "--seeds", "1", "--aws-batch", "--s3", s3]
-    launcher(account, tmp_path, *words, flags=["--total-timesteps", "60000"])
+    launcher(account, tmp_path, *words, flags=["--total-timesteps", "30000"])
     job, container = submitted(), tmp_path / "container"
     process = task(account, container, job)
     helpers.wait_for(lambda: list(container.glob("*/checkpoint.pt")))
     process.send_signal(signal.SIGTERM)
     assert process.wait(60) == 130
-    assert 0 < saved(container) < 60_000 and states(account, tmp_path) == {"ppo-CartPole-v1-1": "interrupted"}
+    assert 0 < saved(container) < 30_000 and states(account, tmp_path) == {"ppo-CartPole-v1-1": "interrupted"}
     shutil.rmtree(container)  # what it has left is on S3 alone
     process = task(account, container, job)
     assert process.wait(180) == 0
-    assert saved(container) == 60_000 and states(account, tmp_path) == {"ppo-CartPole-v1-1": "finished"}
+    assert saved(container) == 30_000 and states(account, tmp_path) == {"ppo-CartPole-v1-1": "finished"}
     (run_dir,) = [path.parent for path in container.glob("*/checkpoint.pt")]
     steps = [step for step, _ in helpers.scalars(run_dir)["charts/SPS"]]
-    assert steps == [*range(128, 60_000, 128), 60_000]  # no gap, and nothing twice
-    code, output = launcher(account, tmp_path, *words, flags=["--total-timesteps", "60000"])
+    assert steps == [*range(128, 30_000, 128), 30_000]  # no gap, and nothing twice
+    code, output = launcher(account, tmp_path, *words, flags=["--total-timesteps", "30000"])
     assert "nothing to submit" in output
 
 
@@ -201,12 +201,21 @@ def test_checkpoints_are_copied_last(account, tmp_path, monkeypatch):
     assert len(order) == 3  # nothing has changed
 
 
-def test_pages(account, tmp_path):
-    """More files than one answer of S3 lists."""
-    for number in range(1005):
+def test_pages(account, tmp_path, monkeypatch):
+    """More files than one answer of S3 lists, here two."""
+    call, listed = aws_batch.aws, []
+
+    def two_a_page(service, name, **words):
+        if name == "list_objects_v2":
+            listed.append(words)
+            words["MaxKeys"] = 2
+        return call(service, name, **words)
+
+    monkeypatch.setattr(aws_batch, "aws", two_a_page)
+    for number in range(5):
         aws_batch.write(f"s3://{account['BUCKET']}/fifth/{number}", str(number))
     aws_batch.download(f"s3://{account['BUCKET']}/fifth", tmp_path)
-    assert {path.read_text() for path in tmp_path.iterdir()} == set(map(str, range(1005)))
+    assert {path.read_text() for path in tmp_path.iterdir()} == set("01234") and len(listed) == 3
 
 
 @pytest.mark.parametrize(

@@ -225,4 +225,6 @@ def run_task(uri, runs_dir):
 
 
 if __name__ == "__main__":
+    if len(sys.argv) not in (2, 3):
+        raise SystemExit("usage: python -m benchmark.aws_batch s3://BUCKET/.../array-X.json [RUNS_DIR]")
     raise SystemExit(run_task(sys.argv[1], sys.argv[2] if len(sys.argv) > 2 else ROOT / "cleanrl_lite" / "runs"))

@@ -406,7 +406,11 @@ def start(script, folder, *words, env=None, **flags):
 
 def ended(process, group, seconds):
     """Its exit status and what it said, within so many seconds; and nothing is left of its process group."""
-    _, errors = process.communicate(timeout=seconds)
+    try:
+        _, errors = process.communicate(timeout=seconds)
+    except subprocess.TimeoutExpired:
+        os.killpg(group, signal.SIGKILL)
+        pytest.fail(f"it did not end in {seconds} s: {process.communicate()}")
     deadline = time.time() + 5
     while [p for p in psutil.process_iter() if alive_in(p, group)]:
         assert time.time() < deadline, "processes are left"
@@ -468,6 +472,33 @@ def test_a_signal_while_the_update_is_compiled(script, tmp_path):
     status, errors = ended(process, process.pid, 10)
     assert status == 143 and "Traceback" not in errors, errors
     assert helpers.load(helpers.only_run(tmp_path / "runs"))["global_step"] == 0
+
+
+COMPILES = """
+import signal, subprocess, sys, time, types, weakref
+from cleanrl_lite import tracking, utils
+
+sys.modules["wandb"] = types.SimpleNamespace(run=True, finish=lambda: print("finished", file=sys.stderr))
+utils.stop_signals(types.SimpleNamespace(track=True))
+compiler = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
+print("not flushed yet")
+tracking.BUSY.append(True)
+graph = type("Graph", (), {})()
+watched = weakref.ref(graph, lambda _: signal.raise_signal(signal.SIGTERM))
+del graph
+time.sleep(600)
+"""
+
+
+def test_a_signal_where_python_ignores_exceptions(tmp_path):
+    """In a weak reference's callback, of which compilers have many: SystemExit got lost there now and then."""
+    out, command = tmp_path / "out", [sys.executable, "-c", COMPILES]
+    with out.open("w") as stdout:
+        pipes = dict(stdout=stdout, stderr=subprocess.PIPE, text=True, start_new_session=True)
+        process = subprocess.Popen(command, env=helpers.environment(), **pipes)
+    status, errors = ended(process, process.pid, 20)
+    assert status == 143 and errors == "finished\n", errors
+    assert out.read_text() == "not flushed yet\n"
 
 
 def test_a_second_ctrl_c_stops_at_once(tmp_path):

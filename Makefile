@@ -20,7 +20,7 @@ train: .venv/run
 	echo "video:  $$(ls $$run/videos/*/*.mp4 2>/dev/null || echo 'none (see above)')"
 
 test: .venv/test
-	$(BIN)/python -m pytest -n auto
+	$(BIN)/python -m pytest -n auto --dist loadgroup
 
 torture: .venv/test  # kills runs at random moments, sees whether they recover; watches long runs for leaks
 	$(BIN)/python -m benchmark.torture

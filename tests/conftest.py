@@ -1,3 +1,4 @@
+import os
 import random
 import signal
 
@@ -11,6 +12,11 @@ from tests import helpers
 def pytest_configure(config):
     config.addinivalue_line("markers", "slow: takes more than 20 s; deselect with -m 'not slow'")
     config.addinivalue_line("markers", "full: takes minutes, not part of `make test`; select with -m full")
+
+
+def pytest_xdist_auto_num_workers(config):
+    """One worker more than cores: some minutes go by in waiting for Slurm, servers and the ends of processes."""
+    return (os.cpu_count() or 1) + 1
 
 
 @pytest.fixture(autouse=True)

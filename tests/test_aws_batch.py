@@ -42,6 +42,7 @@ def account():
         environ = KEYS | dict(AWS_ENDPOINT_URL=f"http://{host}:{port}", AWS_CONFIG_FILE="/dev/null")
         for name, value in environ.items():
             patch.setenv(name, value)
+        urllib.request.urlopen(f"{environ['AWS_ENDPOINT_URL']}/moto-api/reset", data=b"").close()
         set_docker(environ["AWS_ENDPOINT_URL"], False)
         subnets = [subnet["SubnetId"] for subnet in boto3.client("ec2").describe_subnets()["Subnets"]]
         groups = [group["GroupId"] for group in boto3.client("ec2").describe_security_groups()["SecurityGroups"]]

@@ -43,11 +43,18 @@ def test_runs_are_what_their_episodes_give():
 
 
 def test_expected_results_in_the_docstrings_are_the_tables(script):
-    """`Hopper-v4 2,687` in the field Expected is the mean of that environment's runs."""
+    """`Hopper-v4 2,687` in the field Expected is the mean of that environment's runs; `with --bf16`: of the finished
+    runs of that name, `2 seeds` says of how many."""
     expected = re.search(r"Expected: (.*?)\nDetails:", (ROOT / f"cleanrl_lite/{script}.py").read_text(), re.S)[1]
-    claims = re.findall(r"([\w/]+-v\d+) (-?[\d,.]*\d)", expected)
+    claims = re.findall(r"([\w/]+-v\d+) (-?[\d,.]*\d)(?: with (--bf16) \((\d+) seeds?)?", expected)
     assert claims
-    for env_id, mean in claims:
+    for env_id, mean, bf16, seeds in claims:
+        if bf16:
+            runs = [run for run in RUNS if (run["script"], run["env_id"], run["finished"]) == (script, env_id, True)]
+            runs = [run for run in runs if run["exp_name"].startswith(f"{script}_bf16")]
+            assert len(runs) == int(seeds)
+            assert float(mean.replace(",", "")) == pytest.approx(np.mean([r["last_100_mean"] for r in runs]), rel=1e-3)
+            continue
         runs = [run for run in RUNS if (run["script"], run["env_id"], run["exp_name"]) == (script, env_id, script)]
         runs = runs or [run for run in RUNS if (run["script"], run["env_id"]) == (script, env_id)]
         assert float(mean.replace(",", "")) == pytest.approx(np.mean([r["last_100_mean"] for r in runs]), rel=1e-2)

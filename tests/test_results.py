@@ -50,8 +50,8 @@ def test_expected_results_in_the_docstrings_are_the_tables(script):
     assert claims
     for env_id, mean, bf16, seeds in claims:
         if bf16:
-            runs = [run for run in RUNS if (run["script"], run["env_id"], run["finished"]) == (script, env_id, True)]
-            runs = [run for run in runs if run["exp_name"].startswith(f"{script}_bf16")]
+            runs = [run for run in RUNS if (run["env_id"], run["exp_name"]) == (env_id, f"{script}_bf16")]
+            runs = [run for run in runs if run["finished"]]
             assert len(runs) == int(seeds)
             assert float(mean.replace(",", "")) == pytest.approx(np.mean([r["last_100_mean"] for r in runs]), rel=1e-3)
             continue

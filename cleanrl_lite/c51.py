@@ -172,7 +172,7 @@ def main(args: Args):
     replay = None if args.evaluate else buffers.ReplayBuffer(args.buffer_size, args.num_envs, shapes, device)
     check(not (replay and args.cuda_graph) or replay.rows.is_cuda, "--cuda-graph needs a smaller --buffer-size")
 
-    script, stop = Path(__file__).stem, [] if args.evaluate else utils.stop_signals(args)
+    script, stop = Path(__file__).stem, [] if args.evaluate else utils.stop_signals()
     resume = checkpoints.find_run(args, script)
     if resume or args.evaluate:
         checkpoint = checkpoints.load(resume or args.evaluate, script, args.env_id, agent)

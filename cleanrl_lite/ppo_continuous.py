@@ -208,7 +208,7 @@ def main(args: Args):
     adam = dict(step=torch.zeros((), device=device), exp_avg=zeros.clone(), exp_avg_sq=zeros.clone())
     learning_rate = torch.tensor(args.learning_rate, device=device)
 
-    script, stop = Path(__file__).stem, [] if args.evaluate else utils.stop_signals(args)
+    script, stop = Path(__file__).stem, [] if args.evaluate else utils.stop_signals()
     resume = checkpoints.find_run(args, script)
     if resume or args.evaluate:
         checkpoint = checkpoints.load(resume or args.evaluate, script, args.env_id, agent)

@@ -84,7 +84,7 @@ def set_rng_state(state):
     torch.cuda.set_rng_state_all(state["cuda"][: torch.cuda.device_count()])
 
 
-def stop_signals(args):
+def stop_signals():
     """A list that gets the number of the first SIGTERM or SIGINT, for the loop to save and end. Ctrl-C kills then."""
     received = []
 
@@ -92,7 +92,7 @@ def stop_signals(args):
         received.append(number)
         signal.signal(signal.SIGINT, signal.SIG_DFL)
         if tracking.BUSY:
-            tracking.end_now(args, 128 + number)
+            tracking.end_now(128 + number)
 
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, note)

@@ -475,11 +475,13 @@ def test_a_signal_while_the_update_is_compiled(script, tmp_path):
 
 
 COMPILES = """
-import signal, subprocess, sys, time, types, weakref
+import atexit, signal, subprocess, sys, time, types, weakref
 from cleanrl_lite import tracking, utils
 
 sys.modules["wandb"] = types.SimpleNamespace(run=True, finish=lambda: print("finished", file=sys.stderr))
-utils.stop_signals(types.SimpleNamespace(track=True))
+atexit.register(tracking.finish, types.SimpleNamespace(track=True), seconds=5)
+atexit.register(print, "closed", file=sys.stderr)
+utils.stop_signals()
 compiler = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
 print("not flushed yet")
 tracking.BUSY.append(True)
@@ -497,8 +499,18 @@ def test_a_signal_where_python_ignores_exceptions(tmp_path):
         pipes = dict(stdout=stdout, stderr=subprocess.PIPE, text=True, start_new_session=True)
         process = subprocess.Popen(command, env=helpers.environment(), **pipes)
     status, errors = ended(process, process.pid, 20)
-    assert status == 143 and errors == "finished\n", errors
+    assert status == 143 and errors == "closed\nfinished\n", errors
     assert out.read_text() == "not flushed yet\n"
+
+
+def test_an_exit_that_hangs(tmp_path):
+    """What the exit's hooks may take has an end."""
+    hangs = COMPILES.replace('print, "closed", file=sys.stderr', "time.sleep, 600")
+    hangs = hangs.replace('time.sleep(600)"])', 'pass"])')  # the child is not killed then
+    command = [sys.executable, "-c", hangs]
+    pipes = dict(stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True)
+    process = subprocess.Popen(command, env=helpers.environment(), **pipes)
+    assert ended(process, process.pid, 20)[0] == 143
 
 
 def test_a_second_ctrl_c_stops_at_once(tmp_path):

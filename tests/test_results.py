@@ -60,6 +60,22 @@ def test_expected_results_in_the_docstrings_are_the_tables(script):
         assert float(mean.replace(",", "")) == pytest.approx(np.mean([r["last_100_mean"] for r in runs]), rel=1e-2)
 
 
+def test_bfloat16_in_the_docs_of_ddpg():
+    """The table of last 20 training episodes at three points is what the kept episodes give."""
+    page = (ROOT / "docs/ddpg.md").read_text()
+    runs = {"float32": ["ddpg_200k__1", "ddpg_200k__2", "ddpg_200k__3"]}
+    runs["bfloat16"] = ["ddpg_bf16__1", "ddpg_bf16_200k__2", "ddpg_bf16_200k__3", "ddpg_bf16_200k__4"]
+    for name, parts in runs.items():
+        cells = re.search(rf"^\| {name}, seeds .*? \| (.*) \|$", page, re.M)[1].split(" | ")
+        for cell, at in zip(cells, (100_000, 150_000, 200_000), strict=True):
+            means = []
+            for part in parts:
+                path = ROOT / f"benchmark/results/episodes/ddpg__HalfCheetah-v4__{part}.csv.gz"
+                steps, returns = np.loadtxt(path, delimiter=",", skiprows=1, usecols=(0, 1), unpack=True)
+                means.append(f"{returns[steps <= at][-20:].mean():,.0f}")
+            assert cell == "; ".join(means)
+
+
 def test_every_script_has_results_and_a_benchmark():
     assert {run["script"] for run in RUNS} == set(SCRIPTS)
     assert all((ROOT / f"benchmark/{script}.sh").exists() for script in SCRIPTS)

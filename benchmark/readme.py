@@ -13,15 +13,19 @@ def rows(path):
 
 
 def results():
-    """One table of all scripts: environment, steps, seeds, our returns and CleanRL's, our evaluation, minutes."""
+    """One table of all scripts: environment, steps, seeds, our returns and CleanRL's, our evaluation."""
     lines = []
     for script in SCRIPTS:
         if (path := RESULTS / f"{script}.md").exists():
             cells = [[cell.strip() for cell in row.split("|")[1:-1]] for row in rows(path)[2:]]
-            cells = [row for row in cells if row[1] not in ("15k", "20k", "30k", "50k")]  # benchmark/fast.sh
+            # Short runs compare flags or machines.
+            cells = [row for row in cells if not re.search(r"_\d\dk|_200k", row[0])]
+            finished = {row[0].split(",")[0] for row in cells if "under way" not in row[2]}
+            # What was stopped on its way has a row only where the environment has no other.
+            cells = [row for row in cells if "under way" not in row[2] or row[0].split(",")[0] not in finished]
             lines += [f"| {script} | {' | '.join(row[:5] + row[6:7])} |" for row in cells]
     head = "| script | environment | steps | seeds | last 100 training episodes | CleanRL, same metric | evaluation |"
-    note = "Mean ± standard deviation over seeds. Short runs, hardware, versions, commits, curves: the pages in docs/."
+    note = "Mean ± standard deviation over seeds. The pages in docs/ have curves, hardware, commits, and short and unfinished runs."
     return "\n".join([head, "|---|---|---:|---:|---:|---:|---:|", *lines, "", note])
 
 

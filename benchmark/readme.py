@@ -25,7 +25,7 @@ def results():
             cells = [row for row in cells if "under way" not in row[2] or row[0].split(",")[0] not in finished]
             lines += [f"| {script} | {' | '.join(row[:5] + row[6:7])} |" for row in cells]
     head = "| script | environment | steps | seeds | last 100 training episodes | CleanRL, same metric | evaluation |"
-    note = "Mean ± standard deviation over seeds. The pages in docs/ have curves, hardware, commits, and short and unfinished runs."
+    note = "Mean ± standard deviation over seeds. Curves, hardware, commits, other runs: the pages in docs/."
     return "\n".join([head, "|---|---|---:|---:|---:|---:|---:|", *lines, "", note])
 
 

@@ -14,6 +14,7 @@ def pytest_configure(config):
     config.addinivalue_line("markers", "full: takes minutes, not part of `make test`; select with -m full")
 
 
+@pytest.hookimpl(optionalhook=True)  # without pytest-xdist there is no such hook
 def pytest_xdist_auto_num_workers(config):
     """One worker more than cores: some minutes go by in waiting for Slurm, servers and the ends of processes."""
     return (os.cpu_count() or 1) + 1

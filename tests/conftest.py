@@ -12,6 +12,7 @@ from tests import helpers
 def pytest_configure(config):
     config.addinivalue_line("markers", "slow: takes more than 20 s; deselect with -m 'not slow'")
     config.addinivalue_line("markers", "full: takes minutes, not part of `make test`; select with -m full")
+    config.addinivalue_line("markers", "xdist_group(name): on one worker, one after the other (pytest-xdist's)")
 
 
 @pytest.hookimpl(optionalhook=True)  # without pytest-xdist there is no such hook

@@ -1,16 +1,18 @@
 """benchmark/launch.py: what a queue of runs does when jobs finish, crash, are killed, or the launcher itself ends."""
 
+import json
 import os
 import signal
 import subprocess
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import psutil
 import pytest
 
-from benchmark import launch
+from benchmark import launch, slurm
 from tests import helpers
 
 SMALL = ["--no-compile", "--num-envs", "4", "--num-steps", "32", "--eval-episodes", "1", "--save-every", "128"]
@@ -146,3 +148,30 @@ def test_a_second_launcher(tmp_path):
     process.send_signal(signal.SIGTERM)
     process.communicate(timeout=30)
     assert [job["state"] for job in manifest(tmp_path).values()] == ["waiting"]
+
+
+def test_a_signal_before_the_task_can_hear_it(tmp_path):
+    """Slurm tells a task early that its time is over, and may do so while it is being started: it lives on."""
+    manifest = launch.Manifest(tmp_path / "launch.json")
+    flags = ["--total-timesteps", "256", "--num-envs", "2", "--num-steps", "64", "--no-compile", "--eval-episodes", "1"]
+    manifest.plan({"job": ["cleanrl_lite/ppo.py", "--env-id", "CartPole-v1", *flags]})
+    manifest.save()
+    (tmp_path / "launch").mkdir()
+    jobs_file = tmp_path / "launch/array.json"
+    jobs_file.write_text(json.dumps(["job"]))
+    names = ("partition", "time", "mem", "gpus", "max_parallel")
+    args = SimpleNamespace(**dict.fromkeys(names), cpus=1, grace=50, sbatch=[], name="launch", runs_dir=str(tmp_path))
+    script = slurm.batch_script("launch", 1, jobs_file, args)
+    task = subprocess.Popen(["sh", "-c", script], env=os.environ | {"SLURM_ARRAY_TASK_ID": "0"})
+    time.sleep(0.2)
+    task.send_signal(signal.SIGUSR1)
+    assert task.wait(120) == 0
+    assert json.loads((tmp_path / "launch/job.json").read_text())["jobs"]["job"]["state"] == "finished"
+
+
+def test_without_slurm(tmp_path):
+    """One line where there is no Slurm, and nothing is marked as submitted."""
+    command = [sys.executable, "-m", "benchmark.launch", "ppo", "--env-ids", "CartPole-v1", "--slurm"]
+    done = helpers.run([*command, "--runs-dir", tmp_path], cwd=helpers.ROOT, PATH="/nowhere")
+    assert done.returncode == 1 and "there is no sbatch here" in done.stderr and "Traceback" not in done.stderr
+    assert "submitted" not in json.dumps(launch.Manifest(tmp_path / "launch.json").jobs)

@@ -1,6 +1,5 @@
 """benchmark/launch.py --slurm, on a real Slurm of two nodes on this machine. Needs slurm-wlm and munge, and root."""
 
-import json
 import os
 import shutil
 import socket
@@ -10,7 +9,6 @@ import time
 
 import pytest
 
-from benchmark import launch
 from tests import helpers
 
 missing = [name for name in ("munged", "slurmctld", "slurmd", "sbatch") if not shutil.which(name)]
@@ -161,8 +159,9 @@ def saved(folder):
 
 
 def test_the_time_limit(cluster, tmp_path):
-    """A task whose minute is over saves, is requeued, and goes on in its next minute."""
-    words = ["ppo", "--env-ids", "CartPole-v1", "--seeds", "1", "--slurm", "--time", "1", "--grace", "50"]
+    """A task whose time is over saves, is requeued, and goes on when it has time again. Slurm looks at its jobs' limits
+    every half minute and tells them up to that much early, here 40 to 70 s after the start."""
+    words = ["ppo", "--env-ids", "CartPole-v1", "--seeds", "1", "--slurm", "--time", "2", "--grace", "50"]
     launcher(cluster, tmp_path, *words, flags=["--total-timesteps", "2000000"])
     task = running(cluster, tmp_path)
     helpers.wait_for(lambda: "Restarts=1" in asked(cluster, "scontrol", "show", "job", task), 180)
@@ -186,11 +185,3 @@ def test_preempted(cluster, tmp_path):
     assert len(list(tmp_path.glob("*/checkpoint.pt"))) == 1
     launcher(cluster, tmp_path, "--cancel")
     helpers.wait_for(lambda: not queue(cluster))
-
-
-def test_without_slurm(tmp_path):
-    """One line where there is no Slurm, and nothing is marked as submitted."""
-    command = [sys.executable, "-m", "benchmark.launch", "ppo", "--env-ids", "CartPole-v1", "--slurm"]
-    done = helpers.run([*command, "--runs-dir", tmp_path], cwd=helpers.ROOT, PATH="/nowhere")
-    assert done.returncode == 1 and "there is no sbatch here" in done.stderr and "Traceback" not in done.stderr
-    assert "submitted" not in json.dumps(launch.Manifest(tmp_path / "launch.json").jobs)

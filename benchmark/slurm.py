@@ -42,7 +42,7 @@ def batch_script(name, count, jobs_file, args):
     lines += ["#SBATCH --requeue", *(f"#SBATCH {words}" for words in args.sbatch)]
     launcher = [sys.executable, "-m", "benchmark.launch", "--name", args.name, "--runs-dir", args.runs_dir]
     task = shlex.join([*launcher, "--task", str(jobs_file)])
-    # A signal that comes before the launcher can hear it would kill the task for good, and not requeue it.
+    # Until the launcher can hear it, the signal is lost: otherwise it would kill the task for good, not requeued.
     return "\n".join(["#!/bin/sh", *lines, "trap '' USR1", f"cd {shlex.quote(str(ROOT))} && exec {task}", ""])
 
 

@@ -159,8 +159,8 @@ def saved(folder):
 
 
 def test_the_time_limit(cluster, tmp_path):
-    """A task whose time is over saves, is requeued, and goes on when it has time again. Slurm looks at its jobs' limits
-    every half minute and tells them up to that much early, here 40 to 70 s after the start."""
+    """A task whose time is over saves, is requeued, and goes on when it has time again. Slurm may tell it up to a
+    minute early: here 10 to 70 s after the start."""
     words = ["ppo", "--env-ids", "CartPole-v1", "--seeds", "1", "--slurm", "--time", "2", "--grace", "50"]
     launcher(cluster, tmp_path, *words, flags=["--total-timesteps", "2000000"])
     task = running(cluster, tmp_path)

@@ -8,14 +8,16 @@
 # Run directories go to runs/benchmark/; `python -m benchmark.collect` makes the results out of them.
 mujoco="HalfCheetah-v4 Hopper-v4 Walker2d-v4 Humanoid-v4"
 for env in ${ENVS:-$mujoco Pendulum-v1 MountainCarContinuous-v0 LunarLanderContinuous-v3 BipedalWalker-v3}; do
-    seeds="1 2 3" steps=1000000 flags=
+    seeds="1 2 3" steps=1000000 name=sac flags=
     case $env in
         Pendulum-v1) seeds="1 2 3 4 5" steps=20000 flags="--learning-starts 1000" ;;
-        MountainCarContinuous-v0) seeds="1 2 3 4 5" steps=50000 flags="--learning-starts 5000" ;;
+        MountainCarContinuous-v0)  # as many episodes as ddpg.sh and td3.sh have there
+            seeds="1 2 3 4 5" steps=300000 name=sac_8envs
+            flags="--learning-starts 10000 --num-envs 8 --train-frequency 8" ;;
         LunarLanderContinuous-v3 | BipedalWalker-v3) steps=300000 flags="--learning-starts 10000" ;;
     esac
     for seed in ${SEEDS:-$seeds}; do
         echo "python cleanrl_lite/sac.py --env-id $env --seed $seed --total-timesteps ${STEPS:-$steps}" \
-            "--exp-name ${NAME:-sac} $flags $FLAGS $*"
+            "--exp-name ${NAME:-$name} $flags $FLAGS $*"
     done
 done | ${RUN:-python -m benchmark.launch --jobs ${JOBS:-2}}

@@ -5,9 +5,10 @@
     python -m benchmark.compare A B --metric eval --confidence 0.9
 
 Runs with the same script, environment, number of steps and flags (seeds aside) are compared, seed for seed where both
-sides have the same ones. `worse` and `better` mean that the interval of the difference of the means (bootstrap over
-seeds, 95 %) lies on one side of zero; `equal` that every seed has the same result to the last digit; `open` that the
-seeds cannot tell: the interval says how large a loss could still be hidden. Exit status 1 if anything is worse.
+sides have the same ones. `worse` and `better` mean that the 95 % interval of the difference of the means (Student's t
+over pairs of seeds, else Welch's) lies on one side of zero; `equal` that every seed has the same result to the last
+digit; `open` that the seeds cannot tell: the interval says how large a loss could still be hidden. Exit status 1 if
+anything is worse; with many comparisons chance alone finds something, so the last line says how much to expect.
 """
 
 import argparse
@@ -16,6 +17,7 @@ from collections import defaultdict
 from pathlib import Path
 
 import numpy as np
+from scipy import stats
 
 from benchmark.collect import read_run
 
@@ -30,33 +32,35 @@ def runs_in(path):
     return [run for run, _ in filter(None, found)]
 
 
-def groups(runs):
-    """{(script, environment, steps, flags): {seed: run}}"""
+def groups(runs, metric):
+    """{(script, environment, steps, all steps, flags): {seed: result}} of the runs that have this result."""
     found = defaultdict(dict)
     for run in runs:
-        key = run["script"], run["env_id"], run["global_step"], json.dumps(run["arguments"], sort_keys=True)
-        found[key][run["seed"]] = run
+        if run[metric] is None or (metric == "eval_mean" and not run["finished"]):
+            continue
+        flags = json.dumps(run["arguments"], sort_keys=True)
+        key = run["script"], run["env_id"], run["global_step"], run["total_timesteps"], flags
+        found[key][run["seed"]] = run[metric]
     return found
 
 
-def interval(before, after, paired, confidence, rng, draws=20_000):
-    """Of mean(after) - mean(before), by bootstrap over the seeds (percentiles; pairs of seeds are drawn together)."""
-    if paired:
-        return np.quantile(
-            rng.choice(after - before, (draws, len(after))).mean(1), [(1 - confidence) / 2, (1 + confidence) / 2]
-        )
-    means = [rng.choice(values, (draws, len(values))).mean(1) for values in (before, after)]
-    return np.quantile(means[1] - means[0], [(1 - confidence) / 2, (1 + confidence) / 2])
+def interval(before, after, paired, confidence):
+    """Of mean(after) - mean(before). A bootstrap over so few seeds would be too narrow by half."""
+    difference = after.mean() - before.mean()
+    if (np.ptp(after - before) if paired else np.ptp(before) + np.ptp(after)) == 0:  # no spread, no t
+        return difference, difference
+    test = stats.ttest_rel(after, before) if paired else stats.ttest_ind(after, before, equal_var=False)
+    return test.confidence_interval(confidence)
 
 
-def verdict(before, after, paired, confidence, rng):
+def verdict(before, after, paired, confidence):
     """(worse | better | equal | open, difference of the means, its interval)."""
     difference = after.mean() - before.mean()
     if paired and (before == after).all():
         return "equal", 0.0, (0.0, 0.0)
     if min(len(before), len(after)) < 3:
         return "open", difference, (-np.inf, np.inf)
-    low, high = interval(before, after, paired, confidence, rng)
+    low, high = interval(before, after, paired, confidence)
     return ("worse" if high < 0 else "better" if low > 0 else "open"), difference, (low, high)
 
 
@@ -69,17 +73,20 @@ def main():
     )
     parser.add_argument("--confidence", type=float, default=0.95)
     args = parser.parse_args()
-    sides, rng, worse = [groups(runs_in(path)) for path in (args.before, args.after)], np.random.default_rng(0), False
+    sides = [groups(runs_in(path), METRICS[args.metric]) for path in (args.before, args.after)]
+    verdicts, by_chance = [], 0.0
     for key in sorted(sides[0].keys() & sides[1].keys()):
         seeds = [sorted(side[key]) for side in sides]
-        before, after = (np.array([side[key][n][METRICS[args.metric]] for n in ns]) for side, ns in zip(sides, seeds))
-        told, difference, (low, high) = verdict(before, after, seeds[0] == seeds[1], args.confidence, rng)
-        worse |= told == "worse"
+        before, after = (np.array([side[key][n] for n in ns], float) for side, ns in zip(sides, seeds))
+        told, difference, (low, high) = verdict(before, after, seeds[0] == seeds[1], args.confidence)
+        verdicts.append(told)
+        by_chance += (1 - args.confidence) / 2 if told != "equal" and np.isfinite(low) else 0
         means = f"{before.mean():10.1f} ({len(before)} seeds) -> {after.mean():10.1f} ({len(after)})"
         print(f"{key[0]:15} {key[1]:26} {key[2]:>10,} {means}  {difference:+9.1f} [{low:+.1f}, {high:+.1f}]  {told}")
     alone = [key for key in sides[0].keys() ^ sides[1].keys()]
-    print(f"{len(sides[0].keys() & sides[1].keys())} compared; {len(alone)} with other flags or on one side only")
-    raise SystemExit(int(worse))
+    counts = f"{len(verdicts)} compared, {verdicts.count('worse')} worse"
+    print(f"{counts} ({by_chance:.1f} by chance alone); {len(alone)} with other flags or on one side only")
+    raise SystemExit(int("worse" in verdicts))
 
 
 if __name__ == "__main__":

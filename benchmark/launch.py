@@ -1,22 +1,22 @@
 """Runs scripts x environments x seeds on this machine, some at a time, until all are finished.
 
     python -m benchmark.launch ppo dqn --env-ids CartPole-v1 Acrobot-v1 --seeds 1-5
-    python -m benchmark.launch sac --env-ids Hopper-v4 --seeds 1 2 3 --jobs 4 -- --total-timesteps 300000 --bf16
+    python -m benchmark.launch sac --env-ids Hopper-v4 --seeds 1 2 --exp-name sac_bf16 --jobs 2 -- --bf16
     RUN=cat benchmark/ppo.sh | python -m benchmark.launch --jobs 4
     python -m benchmark.launch --status            how far it is, from another terminal or a day later
     python -m benchmark.launch --log sac-Hopper-v4-1
 
     python -m benchmark.launch ppo --env-ids CartPole-v1 --slurm --partition cpu --time 1:00:00 --mem 4G
     python -m benchmark.launch ppo --env-ids CartPole-v1 --aws-batch --s3 s3://BUCKET/PREFIX
-    python -m benchmark.launch --collect           the runs of the manifest -> benchmark/results
+    python -m benchmark.launch --collect           what is finished in --runs-dir -> benchmark/results
     python -m benchmark.launch --cancel            what Slurm or AWS Batch has not finished yet
 
 Everything after -- goes to the scripts. Where no script is named, the commands come from standard input, one per line:
 `python cleanrl_lite/ppo.py --env-id CartPole-v1 --seed 1 ...`. --runs-dir and --resume auto are added to all of them.
 
 The same command again skips what is finished, goes on with what was stopped and tries again what had failed. Each job
-has one thread and, where there are enough, a core of its own. A job that crashes is tried a second time; one that is
-killed from outside goes on. Ctrl-C lets the jobs save, and ends.
+has one thread, unless --threads says more. A job that crashes is tried a second time; one that is killed from outside
+goes on. Ctrl-C lets the jobs save, and ends.
 
 The manifest, NAME.json in --runs-dir, has each job's command, attempts, exit status, wall time and run directory, and
 the machine, the versions and the commit it ran with. `python -m benchmark.collect RUNS_DIR` makes results of the runs.
@@ -123,9 +123,10 @@ class Manifest:
             job = self.jobs.get(name)
             if not job or job["command"] != command:
                 job = dict(command=command, seconds=0.0)
-            if job.get("state") == "running" and at_work(job):
-                continue
+                log_path(self.path.parent, name).unlink(missing_ok=True)  # it tells of another run
             if submitted(job) and job["state"].upper() in slurm.IN_QUEUE + aws_batch.IN_QUEUE:
+                continue
+            if job.get("state") == "running" and not submitted(job) and at_work(job):
                 continue
             if job.get("state") != "finished":
                 job |= dict(state="waiting", crashes=0, kills=0)
@@ -166,16 +167,13 @@ def fraction(runs_dir, name):
     return int(steps[-1][0].replace(",", "")) / int(steps[-1][1].replace(",", "")) if steps else 0.0
 
 
-def start(name, command, runs_dir, core):
+def start(name, command, runs_dir):
     path = log_path(runs_dir, name)
     path.parent.mkdir(parents=True, exist_ok=True)
     one_thread = dict(OMP_NUM_THREADS="1", MKL_NUM_THREADS="1", TORCHINDUCTOR_COMPILE_THREADS="1", PYTHONUNBUFFERED="1")
     with open(path, "a") as log:  # a group of its own: Ctrl-C goes to the launcher, which tells the jobs
         streams = dict(stdout=log, stderr=log, cwd=ROOT, env=os.environ | one_thread, start_new_session=True)
-        process = subprocess.Popen([sys.executable, *command], **streams)
-    if core is not None and hasattr(os, "sched_setaffinity"):
-        os.sched_setaffinity(process.pid, {core})
-    return process
+        return subprocess.Popen([sys.executable, *command], **streams)
 
 
 class Adopted:
@@ -206,9 +204,9 @@ def ended(job, status, seconds, log):
     """Notes how an attempt ended, and whether there is to be another one."""
     job["seconds"] = round(job["seconds"] + seconds, 1)
     job["status"] = status
-    lines = log.read_text(errors="replace").strip().splitlines()
-    job["last_line"] = lines[-1][-300:] if lines else ""
-    found = re.findall(r"the run (?:is )?in (.+?)(?: is finished)?$", "\n".join(lines[-5:]), re.M)
+    text = log.read_text(errors="replace").strip()
+    job["last_line"] = text.rpartition("\n")[2][-300:]
+    found = re.findall(r"the run (?:is )?in (.+?)(?: is finished)?$", text, re.M)
     job["run_dir"] = found[-1] if found else None
     killed = status < 0 or status in (128 + signal.SIGTERM, 128 + signal.SIGINT)
     if status == 0:
@@ -251,30 +249,27 @@ def run(commands, args):
     waiting = manifest.plan(commands)
     manifest.save()
     stop, told, began, shown, here = [], False, time.time(), "", machine()
-    adopted = [name for name in commands if manifest.jobs[name]["state"] == "running"]
-    running = {name: (Adopted(dict(manifest.jobs[name])), time.time(), None) for name in adopted}
+    ours = {name: job for name, job in manifest.jobs.items() if name in commands and not submitted(job)}
+    adopted = [name for name, job in ours.items() if job["state"] == "running"]
+    running = {name: (Adopted(dict(ours[name])), time.time()) for name in adopted}
     for number in (signal.SIGINT, signal.SIGTERM, getattr(signal, "SIGUSR1", signal.SIGTERM)):
         signal.signal(number, lambda number, _: stop.append(number))
-    cores = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") and not args.task else []
-    cores = cores if args.jobs <= len(cores) else []
     done_before = len(commands) - len(waiting) + sum(fraction(args.runs_dir, name) for name in waiting)
     print(f"{len(commands)} jobs, {len(waiting)} to run, {args.jobs} at a time; manifest: {manifest.path}", flush=True)
     while running or (waiting and not stop):
         while waiting and len(running) < args.jobs and not stop:
             name = waiting.pop(0)
-            free = [core for core in cores if core not in [other for *_, other in running.values()]]
-            core = free[0] if free else None
-            process = start(name, commands[name], args.runs_dir, core)
-            running[name] = process, time.time(), core
+            process = start(name, commands[name], args.runs_dir)
+            running[name] = process, time.time()
             job = dict(state="running", pid=process.pid, began=time.strftime("%FT%T%z"), commit=commit())
             manifest.jobs[name] |= job | here
             manifest.save()
         time.sleep(0.2)
         if stop and not told:
             told = True
-            for process, *_ in running.values():
+            for process, _ in running.values():
                 process.send_signal(signal.SIGTERM)
-        for name, (process, since, _) in list(running.items()):
+        for name, (process, since) in list(running.items()):
             if process.poll() is None:
                 continue
             del running[name]
@@ -331,7 +326,7 @@ def main():
     parser.add_argument("--name", default="launch", help="name of the manifest")
     parser.add_argument("--status", action="store_true", help="how far the jobs of the manifest are")
     parser.add_argument("--log", metavar="JOB", help="print a job's output")
-    parser.add_argument("--collect", action="store_true", help="make results of the finished jobs of the manifest")
+    parser.add_argument("--collect", action="store_true", help="make results of what is finished in --runs-dir")
     parser.add_argument("--cancel", action="store_true", help="cancel the manifest's submitted jobs")
     group = parser.add_argument_group("Slurm: an array job instead of processes here")
     group.add_argument("--slurm", action="store_true", help="submit the jobs, one task of an array each")

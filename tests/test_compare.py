@@ -10,8 +10,9 @@ from benchmark import compare
 
 def write(folder, results, **more):
     folder.mkdir()
-    run = dict(script="ppo", env_id="CartPole-v1", global_step=500, arguments={}) | more
-    runs = [run | dict(seed=seed, last_100_mean=value) for seed, value in results.items()]
+    run = dict(script="ppo", env_id="CartPole-v1", global_step=500, total_timesteps=500, finished=True, arguments={})
+    results = [dict(seed=seed, last_100_mean=value, eval_mean=value) for seed, value in results.items()]
+    runs = [run | result | more for result in results]
     (folder / "runs.json").write_text(json.dumps(runs))
     return str(folder)
 
@@ -43,14 +44,34 @@ def test_verdicts(after, verdict, status, monkeypatch, capsys, tmp_path):
 def test_only_like_with_like(monkeypatch, capsys, tmp_path):
     one = write(tmp_path / "a", {1: 1, 2: 2, 3: 3})
     other = write(tmp_path / "b", {1: 1, 2: 2, 3: 3}, arguments=dict(gamma=0.9))
-    assert told(monkeypatch, capsys, one, other) == (0, "0 compared; 2 with other flags or on one side only\n")
+    none = "0 compared, 0 worse (0.0 by chance alone); 2 with other flags or on one side only\n"
+    assert told(monkeypatch, capsys, one, other) == (0, none)
+    longer = write(tmp_path / "c", {1: 1, 2: 2, 3: 3}, total_timesteps=1000)  # at the same step of another schedule
+    assert told(monkeypatch, capsys, one, longer) == (0, none)
 
 
-def test_how_often_it_is_wrong():
-    """Equal means, ten seeds each: an interval of 95 % misses zero in some 5 to 10 % of the cases, not in half."""
+def test_results_that_are_not_there(monkeypatch, capsys, tmp_path):
+    """An unfinished run has no final evaluation, though it may have one on the way."""
+    one = write(tmp_path / "a", {1: 1, 2: 2, 3: 3})
+    other = write(tmp_path / "b", {1: 1, 2: 2, 3: 3}, finished=False)
+    assert told(monkeypatch, capsys, one, other)[1].startswith("ppo")
+    assert told(monkeypatch, capsys, one, other, "--metric", "eval")[1].startswith("0 compared")
+    none = write(tmp_path / "c", {1: 1, 2: 2, 3: 3}, best_20_mean=None)
+    assert told(monkeypatch, capsys, none, none, "--metric", "best")[1].startswith("0 compared")
+
+
+@pytest.mark.parametrize("seeds, paired", [(3, True), (5, True), (5, False), (10, False)])
+def test_how_often_it_is_wrong(seeds, paired):
+    """Equal means: a 95 % interval misses zero in 5 % of the cases, be the seeds ever so few."""
     rng = np.random.default_rng(1)
-    wrong = 0
-    for _ in range(200):
-        before, after = rng.normal(100, 20, (2, 10))
-        wrong += compare.verdict(before, after, False, 0.95, rng)[0] != "open"
-    assert 2 <= wrong <= 30
+    pairs = rng.normal(100, 20, (1500, 2, seeds))
+    verdicts = [compare.verdict(*pair, paired, 0.95)[0] for pair in pairs]
+    assert 0.03 < 1 - verdicts.count("open") / len(verdicts) < 0.07
+
+
+@pytest.mark.parametrize("paired", [True, False])
+def test_no_spread(paired):
+    """All seeds at 500, then all at 200: there is no t, and no doubt."""
+    high, low = np.full(3, 500.0), np.full(3, 200.0)
+    assert compare.verdict(high, low, paired, 0.95) == ("worse", -300, (-300, -300))
+    assert compare.verdict(high, high, paired, 0.95)[0] == ("equal" if paired else "open")

@@ -150,6 +150,38 @@ def test_a_second_launcher(tmp_path):
     assert [job["state"] for job in manifest(tmp_path).values()] == ["waiting"]
 
 
+def test_what_is_in_the_queue_stays_there(tmp_path, monkeypatch):
+    """The same command while Slurm is at work: nothing is submitted twice, run here, or taken for a process here."""
+    commands = {name: ["cleanrl_lite/ppo.py", "--seed", name] for name in ("1", "2", "3")}
+    found = launch.Manifest(tmp_path / "launch.json")
+    assert found.plan(commands) == ["1", "2", "3"]
+    for name, job in found.jobs.items():
+        job |= dict(state="submitted", slurm=f"7_{name}")
+    monkeypatch.setattr(slurm, "queue", lambda: {"7_1": "RUNNING", "7_2": "PENDING"})
+    assert found.plan(commands) == ["3"]  # ended without a word
+    assert [job["state"] for job in found.jobs.values()] == ["running", "pending", "waiting"]
+    found.jobs["3"]["state"] = "finished"
+    found.save()
+    args = SimpleNamespace(runs_dir=str(tmp_path), name="launch", jobs=1, task=None)
+    monkeypatch.setattr(signal, "signal", lambda *_: None)  # pytest's own stay
+    monkeypatch.setattr(launch, "machine", dict)
+    assert launch.run(commands, args) == 0
+
+
+def test_the_run_directory_is_in_the_log(tmp_path):
+    """W&B has the last word, some 25 lines long; and a log of another command is not this job's."""
+    found = launch.Manifest(tmp_path / "launch.json")
+    found.plan({"job": ["cleanrl_lite/ppo.py"]})
+    log = launch.log_path(tmp_path, "job")
+    log.parent.mkdir()
+    log.write_text("the run is in runs/one\n" + "wandb: Run history:\n" * 25 + "wandb: Find logs at: wandb/one\n")
+    launch.ended(found.jobs["job"], 0, 1.0, log)
+    assert (found.jobs["job"]["state"], found.jobs["job"]["run_dir"]) == ("finished", "runs/one")
+    assert found.jobs["job"]["last_line"] == "wandb: Find logs at: wandb/one"
+    assert found.plan({"job": ["cleanrl_lite/ppo.py"]}) == [] and log.exists()
+    assert found.plan({"job": ["cleanrl_lite/ppo.py", "--gamma", "0.9"]}) == ["job"] and not log.exists()
+
+
 def test_a_signal_before_the_task_can_hear_it(tmp_path):
     """Slurm tells a task early that its time is over, and may do so while it is being started: it lives on."""
     manifest = launch.Manifest(tmp_path / "launch.json")

@@ -6,7 +6,8 @@
     python -m benchmark.collect FOLDER --stamp   writes machine.json into the run directories below FOLDER, no results
 
 Kept are results/episodes/*.csv.gz (all training episodes) and one line per run in results/runs.json; both are merged
-into what is there, a newer run of the same script, environment, experiment and seed in the place of an older one.
+into what is there, a newer run of the same script, environment, experiment and seed in the place of an older one. All
+runs of an experiment in an environment have the same number of steps and the same flags: others are left out.
 Hardware and versions are written beside the results: those in a run's machine.json, else those of the machine that
 collects. So stamp runs on the machine that trained, where they are to be collected on another one.
 """
@@ -26,10 +27,16 @@ import numpy as np
 from benchmark.speed import RESULTS, default_args, hardware, versions
 
 RUN_FLAGS = {"seed", "exp_name", "env_id", "total_timesteps", "runs_dir", "save_every", "eval_every", "track", "resume"}
+MACHINE_FLAGS = {"cuda", "cuda_graph", "compile", "threads", "async_envs", "eval_episodes", "capture_video"}
 
 
 def key(run):
     return run["script"], run["env_id"], run["exp_name"], run["seed"]
+
+
+def experiment(run):
+    """What is the same in all runs of an experiment; the flags for the machine and the evaluation are not."""
+    return run["total_timesteps"], {name: v for name, v in run["arguments"].items() if name not in MACHINE_FLAGS}
 
 
 def episodes_path(run):
@@ -76,13 +83,14 @@ def read_run(run_dir):
 
     args = json.loads((run_dir / "args.json").read_text())
     events = EventAccumulator(str(run_dir), size_guidance=dict(scalars=0)).Reload()
-    if not {"charts/episodic_return", "charts/SPS"} <= set(events.Tags()["scalars"]):
+    tags = set(events.Tags()["scalars"])
+    if not {"charts/episodic_return", "charts/SPS"} <= tags:
         return None
     returns, lengths, sps = (events.Scalars(f"charts/{tag}") for tag in ("episodic_return", "episodic_length", "SPS"))
     start, values = events.FirstEventTimestamp(), np.array([event.value for event in returns])
     evaluation = json.loads((run_dir / "eval.json").read_text()) if (run_dir / "eval.json").exists() else {}
     finished = evaluation.get("global_step", -1) >= args["total_timesteps"]  # the last one, not one on the way
-    evaluations = events.Scalars("eval/episodic_return") if evaluation else []
+    evaluations = events.Scalars("eval/episodic_return") if "eval/episodic_return" in tags else []
     seconds = clock(run_dir)
     end = max(event.wall_time for event in [sps[-1], *evaluations])
     source = next(run_dir.glob("*.py"))
@@ -113,6 +121,9 @@ def collect(folder, partial):
         if run and not (run["finished"] or partial):
             print(f"left out, still under way: {run_dir.name}")
             continue
+        if run and any(key(run)[:3] == key(old)[:3] and experiment(run) != experiment(old) for old in runs.values()):
+            print(f"left out, with other steps or flags than its experiment in runs.json: {run_dir.name} (--exp-name)")
+            continue
         old = runs.get(key(run)) if run else None
         if not run or (old and (old["finished"], old["started"]) > (run["finished"], run["started"])):
             continue
@@ -136,11 +147,18 @@ def groups(script=None):
 
 def published(run):
     """{metric: row of published.csv} to compare a run with: with its number of steps where there is one, else the
-    nearest. The metrics: training (CleanRL's), evaluation (of another project), best (by anyone, any metric)."""
+    nearest. The metrics: training (CleanRL's), evaluation (of another project), best (by anyone, any metric: the
+    highest with as many steps or fewer, where there is none the one with the fewest)."""
     with open(RESULTS.parent / "published.csv", newline="") as file:
         rows = [row for row in csv.DictReader(file) if (row["script"], row["env_id"]) == key(run)[:2]]
     rows.sort(key=lambda row: abs(int(row["total_timesteps"]) - run["total_timesteps"]), reverse=True)
-    return {row["metric"]: row for row in rows}
+    found = {row["metric"]: row for row in rows}
+    best = [row for row in rows if row["metric"] == "best"]
+    if within := [row for row in best if int(row["total_timesteps"]) <= run["total_timesteps"]]:
+        found["best"] = max(within, key=lambda row: float(row["mean"]))
+    elif best:
+        found["best"] = min(best, key=lambda row: int(row["total_timesteps"]))
+    return found
 
 
 def figure(mean, std=None):
@@ -183,7 +201,10 @@ def row(runs):
     peer = f" ({peer['project']}{version(peer)}: {reported(peer, total)})" if peer else ""
     finished = [run for run in runs if run["finished"]]
     reached = [run["global_step"] for run in runs if not run["finished"]]
-    seeds = str(len(runs)) + (f" ({len(reached)} under way, from {steps(min(reached))})" if reached else "")
+    seeds = str(len(runs))
+    if reached:
+        at = dict.fromkeys([steps(min(reached)), steps(max(reached))])  # one of them where they are the same
+        seeds += f" ({len(reached)} unfinished, at {' to '.join(at)} steps)"
     best = [run["best_20_mean"] for run in runs if run["best_20_mean"] is not None]
     minutes = [run["wall_seconds"] / 60 for run in finished if run["wall_seconds"]]
     cells = [env_id + (f", `{exp_name}`" if exp_name != script else ""), steps(total), seeds]
@@ -206,6 +227,9 @@ def table(script):
         *map(row, experiments.values()),
     ]
     notes = ["Mean ± standard deviation over seeds. CleanRL's figures and their sources: `benchmark/published.csv`."]
+    notes.append("Best 20 in a row: the highest mean of 20 consecutive training episodes of a run.")
+    if any("best_eval_mean" in run for run in runs):
+        notes.append("Best on the way: the highest of a run's evaluations.")
     found = defaultdict(dict)  # flags of an experiment -> its environments
     for (_, env_id, name, _), group in experiments.items():
         flags = " ".join(flag(*item) for item in group[0]["arguments"].items() if item[0] != "cuda")

@@ -19,6 +19,7 @@ from benchmark.launch import value
 from benchmark.readme import SCRIPTS
 from benchmark.speed import ROOT, default_args
 
+CHOICES = {"ENVS", "SEEDS", "STEPS", "EXP_NAME", "FLAGS", "THREADS"}  # what a user asks of benchmark/*.sh
 SEEDS, REPS = 3, 5_000  # an aggregate needs that many seeds in each environment; bootstrap samples
 
 
@@ -69,7 +70,9 @@ def normalised(script, measure=lambda run: run["last_100_mean"]):
     for (_, env_id, name, finished), runs in sorted(groups(script).items()):
         cleanrl = published(runs[0]).get("training")
         same = cleanrl and int(cleanrl["total_timesteps"]) == runs[0]["total_timesteps"]
-        if finished and name == script and same and len(runs) >= SEEDS and env_id in zero:
+        if finished and name == script and same and len(runs) >= SEEDS:
+            if env_id not in zero:
+                raise SystemExit(f"error: nobody knows what chance gets: python -m benchmark.random_policy {env_id}")
             scale = float(cleanrl["mean"]) - zero[env_id]
             if scale > 2 * float(cleanrl["std"]):  # else CleanRL has learned too little to be a unit
                 runs = sorted(runs, key=lambda run: run["seed"])
@@ -106,9 +109,9 @@ def aggregates():
 
 def planned(script):
     """{(env_id, exp_name, total_timesteps): seeds} that benchmark/SCRIPT.sh would run."""
-    shell = subprocess.run(
-        ["sh", ROOT / f"benchmark/{script}.sh"], env=os.environ | dict(RUN="cat"), capture_output=True, text=True
-    )
+    environ = {name: value for name, value in os.environ.items() if name not in CHOICES} | dict(RUN="cat")
+    command = ["sh", ROOT / f"benchmark/{script}.sh"]
+    shell = subprocess.run(command, env=environ, capture_output=True, text=True)
     found = defaultdict(set)
     for words in map(shlex.split, shell.stdout.splitlines()):
         default = default_args((ROOT / words[1]).read_text())["total_timesteps"]

@@ -6,6 +6,7 @@ Writes the mean return of 100 episodes to benchmark/results/random.json, beside 
 import json
 import sys
 
+import ale_py
 import gymnasium as gym
 import numpy as np
 
@@ -15,7 +16,11 @@ PATH, EPISODES = RESULTS / "random.json", 100
 
 
 def mean_return(env_id):
-    env, returns = gym.wrappers.RecordEpisodeStatistics(gym.make(env_id)), []
+    gym.register_envs(ale_py)
+    env, returns = gym.make(env_id), []
+    if "NoFrameskip" in env_id:
+        env = gym.wrappers.MaxAndSkipObservation(env, skip=4)  # as the scripts: an action holds for four frames
+    env = gym.wrappers.RecordEpisodeStatistics(env)
     env.reset(seed=1)
     env.action_space.seed(1)
     while len(returns) < EPISODES:

@@ -20,12 +20,15 @@ def results():
             cells = [[cell.strip() for cell in row.split("|")[1:-1]] for row in rows(path)[2:]]
             # Short runs compare flags or machines.
             cells = [row for row in cells if not re.search(r"_\d\dk|_200k", row[0])]
-            finished = {row[0].split(",")[0] for row in cells if "under way" not in row[2]}
+            finished = {row[0].split(",")[0] for row in cells if "unfinished" not in row[2]}
             # What was stopped on its way has a row only where the environment has no other.
-            cells = [row for row in cells if "under way" not in row[2] or row[0].split(",")[0] not in finished]
+            cells = [row for row in cells if "unfinished" not in row[2] or row[0].split(",")[0] not in finished]
             lines += [f"| {script} | {' | '.join(row[:5] + row[6:7])} |" for row in cells]
     head = "| script | environment | steps | seeds | last 100 training episodes | CleanRL, same metric | evaluation |"
-    note = "Mean ± standard deviation over seeds. Curves, hardware, commits, other runs: the pages in docs/."
+    note = (
+        "Mean ± standard deviation over seeds. A name in code, such as `ppo_zoo`, is an experiment with flags of its "
+    )
+    note += "own. Those, curves, hardware, commits and other runs: the pages in docs/."
     return "\n".join([head, "|---|---|---:|---:|---:|---:|---:|", *lines, "", note])
 
 

@@ -1,9 +1,9 @@
 #!/bin/sh
 # The published runs of sac.py, JOBS at a time (default 2), one thread each; again to go on where it was stopped:
 #     benchmark/sac.sh                                                all of them, float32
-#     ENVS=Hopper-v4 SEEDS="1 2" STEPS=300000 NAME=sac_bf16_300k FLAGS=--bf16 \
+#     ENVS=Hopper-v4 SEEDS="1 2" STEPS=300000 EXP_NAME=sac_bf16_300k FLAGS=--bf16 \
 #         benchmark/sac.sh                                            a part of them, shorter, in bfloat16
-#     NAME=sac_gpu FLAGS=--cuda-graph JOBS=12 benchmark/sac.sh         on a GPU, which many runs can share
+#     EXP_NAME=sac_gpu FLAGS=--cuda-graph JOBS=12 benchmark/sac.sh     on a GPU, which many runs can share
 #     RUN=cat benchmark/sac.sh                                        show the commands only
 # Run directories go to runs/benchmark/; `python -m benchmark.collect` makes the results out of them.
 mujoco="HalfCheetah-v4 Hopper-v4 Walker2d-v4 Humanoid-v4"
@@ -18,6 +18,6 @@ for env in ${ENVS:-$mujoco Pendulum-v1 MountainCarContinuous-v0 LunarLanderConti
     esac
     for seed in ${SEEDS:-$seeds}; do
         echo "python cleanrl_lite/sac.py --env-id $env --seed $seed --total-timesteps ${STEPS:-$steps}" \
-            "--exp-name ${NAME:-$name} $flags $FLAGS $*"
+            "--exp-name ${EXP_NAME:-$name} $flags $FLAGS $*"
     done
 done | ${RUN:-python -m benchmark.launch --jobs ${JOBS:-2}}

@@ -1,5 +1,6 @@
 """The published numbers are those of the files in benchmark/results/."""
 
+import csv
 import json
 import re
 import sys
@@ -10,6 +11,7 @@ import pytest
 import tyro
 from tensorboard.compat.proto.event_pb2 import Event
 from tensorboard.summary.writer.record_writer import RecordWriter
+from torch.utils.tensorboard import SummaryWriter
 
 from benchmark import collect, launch, overview, readme, speed_cleanrl
 from tests import helpers
@@ -122,6 +124,31 @@ def test_normalised_scores():
     assert not any("MountainCar-v0" in overview.normalised(script)[0] for script in ("ppo", "dqn", "c51"))
 
 
+def test_what_chance_gets_is_asked_for(tmp_path, monkeypatch):
+    """Three finished games would count, and must not silently stay out."""
+    run = dict(script="dqn_atari", env_id="PongNoFrameskip-v4", exp_name="dqn_atari", total_timesteps=10_000_000)
+    run |= dict(finished=True, last_100_mean=20.0)
+    (results := tmp_path / "results").mkdir()
+    (results / "runs.json").write_text(json.dumps([run | dict(seed=seed) for seed in (1, 2, 3)]))
+    (results / "random.json").write_text("{}")
+    (tmp_path / "published.csv").write_text((ROOT / "benchmark/published.csv").read_text())
+    for module in (collect, overview):
+        monkeypatch.setattr(module, "RESULTS", results)
+    with pytest.raises(SystemExit, match="random_policy PongNoFrameskip-v4"):
+        overview.normalised("dqn_atari")
+    (results / "random.json").write_text('{"PongNoFrameskip-v4": -20.7}')
+    env_ids, scores = overview.normalised("dqn_atari")
+    assert env_ids == ["PongNoFrameskip-v4"] and scores == pytest.approx(np.full((3, 1), 40.7 / (20.25 + 20.7)), 0.01)
+
+
+def test_the_plan_is_not_the_callers(monkeypatch):
+    """What is exported for a part of the runs changes nothing of what all of them are."""
+    plan = overview.planned("td3")
+    for name, value in dict(SEEDS="1", EXP_NAME="x", STEPS="10", ENVS="Hopper-v4", FLAGS="--bf16", NAME="host").items():
+        monkeypatch.setenv(name, value)
+    assert overview.planned("td3") == plan
+
+
 def test_the_interval_is_stratified():
     """Environments at different heights, seeds that agree: drawing seeds within each environment, nothing varies."""
     scores = np.tile([0.0, 1.0, 2.0, 3.0], (5, 1))
@@ -165,3 +192,49 @@ def test_a_benchmark_runs(tmp_path):
     (found,) = [collect.read_run(path.parent)[0] for path in tmp_path.glob("*/args.json")]
     assert (found["script"], found["env_id"], found["seed"], found["global_step"]) == ("dqn", "CartPole-v1", 3, 400)
     assert found["finished"] and found["wall_seconds"] > 0
+
+
+def test_the_best_published_figure():
+    """The highest with as many steps or fewer; where there is none, the one with the fewest."""
+    with open(ROOT / "benchmark/published.csv", newline="") as file:
+        rows = list(csv.DictReader(file))
+    for runs in collect.groups().values():
+        total, best = runs[0]["total_timesteps"], collect.published(runs[0]).get("best")
+        others = [row for row in rows if (row["script"], row["env_id"]) == collect.key(runs[0])[:2]]
+        within = [float(row["mean"]) for row in others if int(row["total_timesteps"]) <= total]
+        if within:
+            assert float(best["mean"]) == max(within)
+        elif best:
+            assert int(best["total_timesteps"]) == min(int(row["total_timesteps"]) for row in others)
+
+
+def test_an_experiment_is_one(tmp_path, monkeypatch, capsys):
+    """A run with other steps or flags under the same name neither joins the others nor takes the place of one."""
+    monkeypatch.setattr(collect, "RESULTS", tmp_path / "results")
+    (tmp_path / "results").mkdir()
+
+    def run(name, seed, steps=500, **arguments):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "args.json").write_text("{}")
+        found = dict(script="ppo", env_id="CartPole-v1", exp_name="ppo", seed=seed, total_timesteps=steps)
+        return found | dict(finished=True, started=name, arguments=arguments)
+
+    found = {"1": run("1", 1), "2": run("2", 2, cuda=False), "3": run("3", 3, steps=100), "4": run("4", 1, gamma=0.9)}
+    monkeypatch.setattr(collect, "read_run", lambda folder: (found[folder.name], []))
+    collect.collect(tmp_path, partial=False)
+    kept = json.loads((tmp_path / "results/runs.json").read_text())
+    assert [run["started"] for run in kept] == ["1", "2"]
+    assert capsys.readouterr().out.count("left out") == 2
+
+
+def test_an_evaluation_that_is_not_on_the_disk_yet(tmp_path):
+    """eval.json is written before TensorBoard's file: a run that was killed between them is read all the same."""
+    args = dict(env_id="CartPole-v1", exp_name="ppo", seed=1, total_timesteps=500)
+    (tmp_path / "args.json").write_text(json.dumps(args))
+    (tmp_path / "eval.json").write_text(json.dumps(dict(global_step=400, mean=1.0, std=0.0, episodes=1)))
+    (tmp_path / "ppo.py").write_text((ROOT / "cleanrl_lite/ppo.py").read_text())
+    with SummaryWriter(tmp_path) as writer:
+        for tag in ("charts/episodic_return", "charts/episodic_length", "charts/SPS"):
+            writer.add_scalar(tag, 20.0, 300)
+    run, rows = collect.read_run(tmp_path)
+    assert (run["finished"], run["global_step"], run["eval_mean"], len(rows)) == (False, 300, 1.0, 1)

@@ -103,10 +103,12 @@ def read_run(run_dir):
     run |= dict(best_eval_mean=max(event.value for event in evaluations)) if len(evaluations) > 1 else {}
     run |= dict(wall_seconds=seconds(end), median_sps=np.median([event.value for event in sps]))
     run = {name: round(float(v), 2) if isinstance(v, float) else v for name, v in run.items()}
-    run |= dict(started=time.strftime("%FT%TZ", time.gmtime(start)), commit=evaluation.get("commit"))
-    changed = {name: v for name, v in args.items() if name not in RUN_FLAGS and v != defaults.get(name)}
     stamped = run_dir / "machine.json"
-    run |= dict(arguments=changed) | (json.loads(stamped.read_text()) if stamped.exists() else machine())
+    made_on = json.loads(stamped.read_text()) if stamped.exists() else machine()
+    commit = evaluation.get("commit") or made_on.pop("commit", None)
+    run |= dict(started=time.strftime("%FT%TZ", time.gmtime(start)), commit=commit)
+    changed = {name: v for name, v in args.items() if name not in RUN_FLAGS and v != defaults.get(name)}
+    run |= dict(arguments=changed, hardware=made_on["hardware"], versions=made_on["versions"])
     lengths = [int(event.value) for event in lengths]
     rows = [(e.step, f"{e.value:.7g}", n, f"{seconds(e.wall_time):.1f}") for e, n in zip(returns, lengths)]
     return run, rows

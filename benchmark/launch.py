@@ -278,7 +278,7 @@ def run(commands, args):
             if job["state"] == "waiting":
                 waiting.append(name)
             if job["run_dir"]:
-                stamp(job["run_dir"], here)
+                stamp(job["run_dir"], here | dict(commit=job["commit"]))
             manifest.save()
             print(f"{name}: {job['state']} with status {process.returncode}, {job['seconds']:.0f} s", flush=True)
         if not stop:

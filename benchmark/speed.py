@@ -188,6 +188,7 @@ def table(records):
     if any(r["script"] in EVERY for r in records):
         note += " Off-policy scripts, both sides: learning after 1,000 steps, the first 100 of it counted as the first"
         note += " update; Atari with a replay of 20,000; memory with all of our replay and what SB3's holds by then."
+        note += " A speed is that of the second half of a run: 10,000 steps of dqn and c51, some 300 of the others."
     if any(r["script"].startswith("c51") for r in records):
         note += " SB3 has no C51: those rows compare with its DQN, which does less."
     if any(r["script"] == "ddpg" for r in records):

@@ -151,7 +151,8 @@ def evaluate(act, make_env, args, device, global_step, path, video_dir=None, sto
         return None
     mean, std = float(np.mean(returns)), float(np.std(returns))
     print(f"evaluation at step {global_step:,}: mean return {mean:.2f} +- {std:.2f} over {len(returns)} episodes")
-    commit = subprocess.getoutput(f"git -C '{Path(__file__).parent}' describe --always --dirty --exclude='*' 2>&-")
+    git = f"git -C '{Path(__file__).parent}' describe --always --dirty --exclude='*' 2>&-"
+    commit = subprocess.getoutput(git) or None
     record = dict(env_id=args.env_id, global_step=global_step, mean=mean, std=std, episodes=len(returns))
     record |= dict(returns=returns, lengths=lengths, date=time.strftime("%FT%T%z"), commit=commit, args=vars(args))
     Path(f"{path}.tmp").write_text(json.dumps(record, indent=2) + "\n")

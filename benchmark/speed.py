@@ -38,7 +38,7 @@ ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "benchmark" / "results"
 # Script: iterations of a compiled run, of an eager one, and of Stable-Baselines3.
 ITERATIONS = {"ppo": (400, 120, 60), "ppo_continuous": (24, 10, 7), "ppo_atari": (6, 5, 5)}
-ITERATIONS |= {"dqn": (20, 20, 20), "c51": (20, 20, 20), "dqn_atari": (6, 6, 6), "c51_atari": (6, 6, 6)}
+ITERATIONS |= {"dqn": (60, 60, 60), "c51": (60, 60, 60), "dqn_atari": (6, 6, 6), "c51_atari": (6, 6, 6)}
 ITERATIONS |= {"ddpg": (8, 8, 8), "td3": (7, 7, 7), "sac": (6, 6, 6)}  # as many steps, so episodes as long
 # Steps of an iteration that is not a rollout, multiples of the 100 after which the scripts log: in CartPole so many
 # that each has its share of what comes now and then, ends of episodes and target updates.
@@ -188,7 +188,7 @@ def table(records):
     if any(r["script"] in EVERY for r in records):
         note += " Off-policy scripts, both sides: learning after 1,000 steps, the first 100 of it counted as the first"
         note += " update; Atari with a replay of 20,000; memory with all of our replay and what SB3's holds by then."
-        note += " A speed is that of the second half of a run: 10,000 steps of dqn and c51, some 300 of the others."
+        note += " A speed is that of the second half of a run: 30,000 steps of dqn and c51, some 300 of the others."
     if any(r["script"].startswith("c51") for r in records):
         note += " SB3 has no C51: those rows compare with its DQN, which does less."
     if any(r["script"] == "ddpg" for r in records):

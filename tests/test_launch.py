@@ -78,7 +78,7 @@ def test_a_killed_job_goes_on(tmp_path):
 
 def test_the_launcher_is_stopped(tmp_path):
     """Its jobs save and end; the same command goes on with them."""
-    words, flags = ["ppo", "--env-ids", "CartPole-v1", "--seeds", "1-3", "--jobs", "2"], ["--total-timesteps", "20000"]
+    words, flags = ["ppo", "--env-ids", "CartPole-v1", "--seeds", "1-3", "--jobs", "2"], ["--total-timesteps", "10000"]
     process = start(tmp_path, *words, flags=flags)
     helpers.wait_for(lambda: len(checkpoints_in(tmp_path)) == 2)
     children = psutil.Process(process.pid).children()
@@ -89,12 +89,12 @@ def test_the_launcher_is_stopped(tmp_path):
     assert [job["state"] for job in manifest(tmp_path).values()] == ["waiting"] * 3
     done = helpers.run(command(tmp_path, *words, flags=flags), cwd=helpers.ROOT)
     assert done.returncode == 0, done.stdout
-    assert [helpers.load(path.parent)["global_step"] for path in checkpoints_in(tmp_path)] == [20000] * 3
+    assert [helpers.load(path.parent)["global_step"] for path in checkpoints_in(tmp_path)] == [10000] * 3
 
 
 def test_the_launcher_is_killed(tmp_path):
     """Its jobs work on; the next launcher waits for them and does not start them twice."""
-    words, flags = ["ppo", "--env-ids", "CartPole-v1", "--seeds", "1"], ["--total-timesteps", "40000"]
+    words, flags = ["ppo", "--env-ids", "CartPole-v1", "--seeds", "1"], ["--total-timesteps", "24000"]
     process = start(tmp_path, *words, flags=flags)
     helpers.wait_for(lambda: checkpoints_in(tmp_path))
     process.kill()
@@ -104,7 +104,7 @@ def test_the_launcher_is_killed(tmp_path):
     (job,) = manifest(tmp_path).values()
     assert (job["state"], job["crashes"]) == ("finished", 0)
     (path,) = checkpoints_in(tmp_path)
-    assert helpers.load(path.parent)["global_step"] == 40000
+    assert helpers.load(path.parent)["global_step"] == 24000
     status = helpers.run(
         [sys.executable, "-m", "benchmark.launch", "--status", "--runs-dir", tmp_path], cwd=helpers.ROOT
     ).stdout
@@ -122,7 +122,7 @@ def test_commands_from_a_pipe(tmp_path):
     args = helpers.read_json(Path(found["a-CartPole-v1-1"]["run_dir"]) / "args.json")
     assert (args["exp_name"], args["gamma"], args["total_timesteps"], args["seed"]) == ("a", 0.9, 256, 1)
     stamped = helpers.read_json(Path(found["a-CartPole-v1-1"]["run_dir"]) / "machine.json")
-    assert stamped == {name: found["a-CartPole-v1-1"][name] for name in ("hardware", "versions")}
+    assert stamped == {name: found["a-CartPole-v1-1"][name] for name in ("hardware", "versions", "commit")}
 
 
 @pytest.mark.parametrize(

@@ -22,13 +22,14 @@ NUMBERS = st.one_of(
 COUNTS = "num_envs num_steps num_minibatches update_epochs batch_size train_frequency gradient_steps policy_frequency "
 COUNTS += "target_network_frequency eval_episodes n_atoms learning_starts eval_every save_every"
 FIXED = {"threads", "cuda", "compile"}
+DEAR = {"gradient_steps": st.integers(-2, 6), "policy_frequency": st.integers(-2, 6)}  # each may cost a gradient step
 
 
 def strategies(script):
     """A strategy for each numeric flag of the script."""
     for name, value in vars(helpers.small_args(script, "unused")).items():
         if type(value) is int and name not in FIXED:
-            yield name, SIZES if name in COUNTS.split() else st.integers(-(2**70), 2**70)
+            yield name, DEAR.get(name) or (SIZES if name in COUNTS.split() else st.integers(-(2**70), 2**70))
         elif type(value) is float or name == "target_kl":
             yield name, NUMBERS
 

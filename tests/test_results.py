@@ -232,9 +232,11 @@ def test_an_evaluation_that_is_not_on_the_disk_yet(tmp_path):
     args = dict(env_id="CartPole-v1", exp_name="ppo", seed=1, total_timesteps=500)
     (tmp_path / "args.json").write_text(json.dumps(args))
     (tmp_path / "eval.json").write_text(json.dumps(dict(global_step=400, mean=1.0, std=0.0, episodes=1)))
+    (tmp_path / "machine.json").write_text(json.dumps(dict(hardware="a machine", versions={}, commit="abc")))
     (tmp_path / "ppo.py").write_text((ROOT / "cleanrl_lite/ppo.py").read_text())
     with SummaryWriter(tmp_path) as writer:
         for tag in ("charts/episodic_return", "charts/episodic_length", "charts/SPS"):
             writer.add_scalar(tag, 20.0, 300)
     run, rows = collect.read_run(tmp_path)
     assert (run["finished"], run["global_step"], run["eval_mean"], len(rows)) == (False, 300, 1.0, 1)
+    assert (run["hardware"], run["commit"]) == ("a machine", "abc")

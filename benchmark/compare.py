@@ -45,7 +45,7 @@ def groups(runs, metric):
 
 
 def interval(before, after, paired, confidence):
-    """Of mean(after) - mean(before). A bootstrap over so few seeds would be too narrow by half."""
+    """Of mean(after) - mean(before). Not by bootstrap: over three to five seeds that is far too narrow."""
     difference = after.mean() - before.mean()
     if (np.ptp(after - before) if paired else np.ptp(before) + np.ptp(after)) == 0:  # no spread, no t
         return difference, difference

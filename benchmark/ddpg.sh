@@ -11,7 +11,7 @@ for env in ${ENVS:-$mujoco Pendulum-v1 MountainCarContinuous-v0 LunarLanderConti
     seeds="1 2 3" steps=1000000 name=ddpg flags=
     case $env in
         Pendulum-v1) seeds="1 2 3 4 5" steps=20000 flags="--learning-starts 1000" ;;
-        MountainCarContinuous-v0)  # the noise has to find the only reward, beyond the hill: more of it, more episodes
+        MountainCarContinuous-v0)  # the noise has to find what is beyond the hill: more of it, more episodes
             seeds="1 2 3 4 5" steps=300000 name=ddpg_noise1
             flags="--learning-starts 10000 --num-envs 8 --train-frequency 8 --exploration-noise 1" ;;
         LunarLanderContinuous-v3 | BipedalWalker-v3) steps=300000 flags="--learning-starts 10000" ;;

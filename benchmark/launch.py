@@ -123,7 +123,7 @@ class Manifest:
             job = self.jobs.get(name)
             if not job or job["command"] != command:
                 job = dict(command=command, seconds=0.0)
-                log_path(self.path.parent, name).unlink(missing_ok=True)  # it tells of another run
+                log_path(self.path.parent, name).unlink(missing_ok=True)  # of another run
             if submitted(job) and job["state"].upper() in slurm.IN_QUEUE + aws_batch.IN_QUEUE:
                 continue
             if job.get("state") == "running" and not submitted(job) and at_work(job):

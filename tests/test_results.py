@@ -240,3 +240,12 @@ def test_an_evaluation_that_is_not_on_the_disk_yet(tmp_path):
     run, rows = collect.read_run(tmp_path)
     assert (run["finished"], run["global_step"], run["eval_mean"], len(rows)) == (False, 300, 1.0, 1)
     assert (run["hardware"], run["commit"]) == ("a machine", "abc")
+
+
+def test_the_commit_of_a_run(tmp_path, monkeypatch):
+    """In eval.json as git describes it, and none where there is no repository, or no git."""
+    run_dir, _ = helpers.train("ppo", tmp_path / "a")
+    assert re.fullmatch(r"[0-9a-f]{7,}(-dirty)?", helpers.read_json(run_dir / "eval.json")["commit"] or "0000000")
+    monkeypatch.setattr("subprocess.getoutput", lambda command: "")
+    run_dir, _ = helpers.train("ppo", tmp_path / "b")
+    assert helpers.read_json(run_dir / "eval.json")["commit"] is None

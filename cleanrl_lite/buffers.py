@@ -19,9 +19,8 @@ def replay_memory(buffer_size, num_envs, row_shape, dtype, device):
     fit = int(0.9 * psutil.virtual_memory().available / row_bytes)
     size = f"{slots * row_bytes / 1e9:,.1f} GB"
     check(slots <= fit, f"--buffer-size {buffer_size} takes {size}, more than is free; {fit} transitions would fit")
-    return torch.from_numpy(
-        np.zeros((slots, *row_shape), str(dtype).removeprefix("torch."))
-    )  # torch.zeros takes it now
+    # numpy's zeros take memory when they are written to, torch's at once.
+    return torch.from_numpy(np.zeros((slots, *row_shape), str(dtype).removeprefix("torch.")))
 
 
 class ReplayBuffer:
@@ -77,9 +76,10 @@ class ReplayBuffer:
 class FrameReplayBuffer:
     """A replay buffer for stacks of 4 frames that stores every frame once: 7 KB a transition of Atari, not 56.
 
-    Each environment has a ring of its own. Slot t holds the newest frame of its t-th observation and what came of it;
-    the slots t - 3 to t + 1 make that stack and the next one. At the start of a game the older frames are blank, as the
-    agent saw them. The last frame of a truncated game has a slot too, with age 0, which no transition starts from.
+    Each environment has a ring of its own; they lie interleaved: first all slots 0, then all slots 1. Slot t holds the
+    newest frame of the t-th observation and what came of it; the slots t - 3 to t + 1 make that stack and the next one.
+    At the start of a game the older frames are blank, as the agent saw them. The last frame of a truncated game has a
+    slot too, with age 0, which no transition starts from.
     """
 
     def __init__(self, buffer_size, num_envs, frame_shape, device):
@@ -100,13 +100,14 @@ class FrameReplayBuffer:
         self.publish()
 
     def write(self, n, frame, row):
-        slot = n * self.length + self.written[n] % self.length
-        self.frames[slot].copy_(torch.from_numpy(frame), non_blocking=True)
-        self.rows[slot].copy_(torch.tensor(row, dtype=torch.float32), non_blocking=True)
+        place = self.written[n] % self.length * self.num_envs + n
+        self.frames[place].copy_(torch.from_numpy(frame), non_blocking=True)
+        self.rows[place].copy_(torch.tensor(row, dtype=torch.float32), non_blocking=True)
         self.written[n] += 1
 
     def publish(self):
-        first = np.where(self.written > self.length, self.written - self.length + 4, 0)  # the stack is still there
+        # Three slots of a full ring lack frames of their stacks; to the fourth, `sample` may step back.
+        first = np.where(self.written > self.length, self.written - self.length + 4, 0)
         self.first.copy_(torch.from_numpy(first), non_blocking=True)
         self.count.copy_(torch.from_numpy(self.written - 1 - first), non_blocking=True)
 
@@ -114,9 +115,11 @@ class FrameReplayBuffer:
         """A minibatch, drawn with replacement, on the training device, in the form that `unpack` takes."""
         env, slot = torch.rand((2, batch_size), dtype=torch.float64, device=self.rows.device)
         env = (env * self.num_envs).long()
-        ring, slot = env * self.length, self.first[env] + (slot * self.count[env]).long()
-        slot = slot - (self.rows[ring + slot % self.length, 3] == 0).long()  # no transition's start: the one before it
-        stack = ring[:, None] + (slot[:, None] + torch.arange(-3, 2, device=slot.device)) % self.length
+        slot = self.first[env] + (slot * self.count[env]).long()
+        age = self.rows[slot % self.length * self.num_envs + env, 3]
+        slot = slot - (age == 0).long()  # no transition's start: the one before it
+        slots = slot[:, None] + torch.arange(-3, 2, device=slot.device)
+        stack = slots % self.length * self.num_envs + env[:, None]
         frames = self.frames.index_select(0, stack.flatten()).unflatten(0, stack.shape)
         return frames.to(self.device), self.rows[stack[:, 3]].to(self.device)
 
@@ -127,17 +130,17 @@ class FrameReplayBuffer:
         return frames[:, :4], actions, rewards, frames[:, 1:], terminations
 
     def state_dict(self):
-        used = len(self.frames) - self.length + min(int(self.written.max()), self.length)
+        used = min(int(self.written.max()), self.length) * self.num_envs
         frames, rows = (torch.from_numpy(x[:used].cpu().numpy()) for x in (self.frames, self.rows))
-        return dict(sizes=[len(self.frames), self.num_envs], written=self.written.tolist(), frames=frames, rows=rows)
+        return dict(sizes=[self.length, self.num_envs], written=self.written.tolist(), frames=frames, rows=rows)
 
     def load_state_dict(self, state):
-        check(state["sizes"] == [len(self.rows), self.num_envs], "a resumed run keeps its --buffer-size and --num-envs")
+        check(state["sizes"] == [self.length, self.num_envs], "a resumed run keeps its --buffer-size and --num-envs")
         self.frames[: len(state["frames"])], self.rows[: len(state["rows"])] = state["frames"], state["rows"]
         self.written[:] = state["written"]
         self.publish()
         # The games go on without us: the newest observation is the next one of the transition before it, and no more;
         # where it begins a game, it is not even that, and is written over.
-        newest = np.arange(self.num_envs) * self.length + (self.written - 1) % self.length
+        newest = (self.written - 1) % self.length * self.num_envs + np.arange(self.num_envs)
         self.written -= self.rows[newest, 3].cpu().numpy() == 1
         self.rows[newest, 3] = 0

@@ -35,7 +35,7 @@ class Args:
     seed: int = 1  # seed of the environments, the networks and the sampling
     torch_deterministic: bool = True  # let cuDNN use deterministic algorithms only
     cuda: bool = True  # train on a GPU when there is one
-    threads: int = 1  # CPU threads of torch (0: torch's own choice)
+    threads: int = 1  # CPU threads of torch, and of Atari's games (0: their own choice)
     compile: bool = True  # compile the update: some 30 s at the first start, 6 to 14 later, then faster
     cuda_graph: bool = False  # replay the update as one CUDA graph (needs a GPU)
     track: bool = False  # log to Weights & Biases too (WANDB_MODE=offline works)
@@ -111,7 +111,7 @@ def linear_schedule(start, end, duration, step):
 
 
 def project_distribution(next_probs, rewards, terminations, gamma, atoms):
-    """The distribution of rewards + gamma * next return on the same atoms (algorithm 1); all (batch, n_atoms).
+    """The distribution of rewards + gamma * next return on the atoms (algorithm 1); probabilities (batch, n_atoms).
 
     An atom's probability goes to its two neighbours on the support, in proportion to their nearness. The trap: with the
     neighbours floor(b) and ceil(b), an atom that falls exactly on the support has weight 0 for both, and is lost.
@@ -155,7 +155,7 @@ def main(args: Args):
     check(args.batch_size <= args.buffer_size, "--batch-size must be at most --buffer-size")
     check(args.total_timesteps % args.num_envs == 0, "--total-timesteps must be a multiple of --num-envs")
     device = utils.setup_torch(args)
-    check(device.type == "cuda" or not args.cuda_graph, "--cuda-graph needs a GPU")
+    check(device.type == "cuda" or args.evaluate or not args.cuda_graph, "--cuda-graph needs a GPU, or --no-cuda-graph")
 
     vector_env = environments.AsyncVectorEnv if args.async_envs else environments.VectorEnv
     envs = vector_env([lambda: make_env(args)] * args.num_envs, autoreset_mode=AutoresetMode.SAME_STEP)
@@ -170,7 +170,7 @@ def main(args: Args):
     adam = dict(step=torch.zeros((), device=device), exp_avg=zeros.clone(), exp_avg_sq=zeros.clone())
     shapes = obs_space.shape, (), (), obs_space.shape, ()  # obs, actions, rewards, next_obs, terminations
     replay = None if args.evaluate else buffers.ReplayBuffer(args.buffer_size, args.num_envs, shapes, device)
-    check(not (replay and args.cuda_graph) or replay.rows.is_cuda, "--cuda-graph needs a smaller --buffer-size")
+    check(args.evaluate or not args.cuda_graph or replay.rows.is_cuda, "--cuda-graph needs a smaller --buffer-size")
 
     script, stop = Path(__file__).stem, [] if args.evaluate else utils.stop_signals()
     resume = checkpoints.find_run(args, script)
@@ -278,9 +278,9 @@ def main(args: Args):
         if global_step > args.learning_starts:
             for _ in range(passed(args.train_frequency) * args.gradient_steps):
                 metrics = learn()
-            if passed(args.target_network_frequency):
-                with torch.no_grad():
-                    torch._foreach_lerp_(target_params, params, args.tau)
+            if target_updates := passed(args.target_network_frequency):
+                with torch.no_grad():  # all of them in one
+                    torch._foreach_lerp_(target_params, params, 1 - (1 - args.tau) ** target_updates)
 
         # step, store
         new_obs, rewards, terminations, _, infos = envs.step(actions)
@@ -312,7 +312,6 @@ def main(args: Args):
         evaluate()
     checkpoints.end(run_dir, last_eval, writer)
     envs.close()
-    print(f"the run is in {run_dir}")
     utils.end_run(args, stop)
     return last_eval["returns"]
 

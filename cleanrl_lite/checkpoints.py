@@ -132,7 +132,7 @@ def load(path, script, env_id=None, agent=None):
 
 def saved_args(Args):
     """The defaults of the command line: with --resume or --evaluate those of the saved run, else those of the class."""
-    words = [word for arg in sys.argv[1:] for word in arg.split("=", 1)]
+    words = [word for arg in sys.argv[1:] for word in (arg.split("=", 1) if arg.startswith("--") else [arg])]
     paths = [path for flag, path in zip(words, words[1:]) if flag in ("--resume", "--evaluate")]
     check(len(paths) < 2, "either --resume or --evaluate")
     saved = load(paths[0], Path(sys.argv[0]).stem)["args"] if paths and paths != ["auto"] else {}
@@ -146,6 +146,8 @@ def is_finished(checkpoint, args):
     if finished:
         print(f"the run in {checkpoint['run_dir']} is finished")
         LOCKS.pop(checkpoint["run_dir"]).close()
+    networks_only = "rng" not in checkpoint and not finished
+    check(not networks_only, f"{checkpoint['run_dir']} has the networks only: it can be evaluated, not resumed")
     return finished
 
 
@@ -185,6 +187,7 @@ def end(run_dir, last_eval, writer):
     writer.close()
     replace(run_dir / "last_eval.json", json.dumps(last_eval).encode())
     LOCKS.pop(run_dir).close()
+    print("\r\033[K" * sys.stdout.isatty() + f"the run is in {run_dir}")
 
 
 def check_finite(metrics, global_step, run_dir):

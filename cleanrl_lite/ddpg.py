@@ -38,7 +38,7 @@ class Args:
     seed: int = 1  # seed of the environments, the networks and the sampling
     torch_deterministic: bool = True  # let cuDNN use deterministic algorithms only
     cuda: bool = True  # train on a GPU when there is one
-    threads: int = 1  # CPU threads of torch (0: torch's own choice)
+    threads: int = 1  # CPU threads of torch, and of Atari's games (0: their own choice)
     compile: bool = True  # compile the update: some 30 s at the first start, 6 to 14 later, then faster
     cuda_graph: bool = False  # replay the update as one CUDA graph (needs a GPU)
     track: bool = False  # log to Weights & Biases too (WANDB_MODE=offline works)
@@ -155,7 +155,7 @@ def main(args: Args):
     check(args.batch_size <= args.buffer_size, "--batch-size must be at most --buffer-size")
     check(args.total_timesteps % args.num_envs == 0, "--total-timesteps must be a multiple of --num-envs")
     device = utils.setup_torch(args)
-    check(device.type == "cuda" or not args.cuda_graph, "--cuda-graph needs a GPU")
+    check(device.type == "cuda" or args.evaluate or not args.cuda_graph, "--cuda-graph needs a GPU, or --no-cuda-graph")
 
     vector_env = environments.AsyncVectorEnv if args.async_envs else environments.VectorEnv
     envs = vector_env([lambda: make_env(args)] * args.num_envs, autoreset_mode=AutoresetMode.SAME_STEP)
@@ -164,15 +164,16 @@ def main(args: Args):
     check(isinstance(action_space, Box), f"{args.env_id} has actions {action_space}; dqn.py takes Discrete ones")
     real_vectors = len(action_space.shape) == 1 and np.issubdtype(action_space.dtype, np.floating)
     check(real_vectors, f"{args.env_id} has actions {action_space}, not vectors of real numbers")
-    check(action_space.is_bounded(), f"{args.env_id} has unbounded actions; ppo_continuous.py takes them")
 
     agent = Agent(obs_space.shape[0], action_space, args.bf16).to(device)
+    bounded = agent.action_scale.isfinite().all()
+    check(bounded, f"{args.env_id} has unbounded actions; ppo_continuous.py takes them")
     critic_params, actor_params = list(agent.qf1.parameters()), list(agent.actor.parameters())
     adams = dict(critic=adam_state(critic_params), actor=adam_state(actor_params))
     # obs, actions, rewards, next_obs, terminations
     shapes = obs_space.shape, action_space.shape, (), obs_space.shape, ()
     replay = None if args.evaluate else buffers.ReplayBuffer(args.buffer_size, args.num_envs, shapes, device)
-    check(not (replay and args.cuda_graph) or replay.rows.is_cuda, "--cuda-graph needs a smaller --buffer-size")
+    check(args.evaluate or not args.cuda_graph or replay.rows.is_cuda, "--cuda-graph needs a smaller --buffer-size")
     updates = 0
 
     script, stop = Path(__file__).stem, [] if args.evaluate else utils.stop_signals()
@@ -325,7 +326,6 @@ def main(args: Args):
         evaluate()
     checkpoints.end(run_dir, last_eval, writer)
     envs.close()
-    print(f"the run is in {run_dir}")
     utils.end_run(args, stop)
     return last_eval["returns"]
 

@@ -2,8 +2,8 @@
 
 Paper:    Mnih et al. 2015 (Nature 518, 529-533).
 Run:      python cleanrl_lite/dqn_atari.py --env-id BreakoutNoFrameskip-v4
-Differs:  Adam and the squared error replace RMSProp and the clipped one. The replay buffer stores each frame once. A
-          lost life ends an episode for the learner, while the game, and the return that is logged, goes on.
+Differs:  Adam and the squared error replace RMSProp and the clipped one. The environments are ale-py's own C++ vector
+          environment: after a lost life its next action is FIRE, and the replay keeps the agent's.
 Expected: PongNoFrameskip-v4 7.5 after 1.94 of 10 million steps, mean of 100 games, --num-envs 8, one seed, 0dd5ec7.
 Details:  docs/dqn_atari.md
 """
@@ -36,7 +36,7 @@ class Args:
     seed: int = 1  # seed of the environments, the networks and the sampling
     torch_deterministic: bool = True  # let cuDNN use deterministic algorithms only
     cuda: bool = True  # train on a GPU when there is one
-    threads: int = 0  # CPU threads of torch (0: torch's own choice)
+    threads: int = 0  # CPU threads of torch, and of Atari's games (0: their own choice)
     compile: bool = True  # compile the update: some 30 s at the first start, 6 to 14 later, then faster
     cuda_graph: bool = False  # replay the update as one CUDA graph (needs a GPU)
     track: bool = False  # log to Weights & Biases too (WANDB_MODE=offline works)
@@ -195,10 +195,10 @@ def main(args: Args):
     check(0 <= args.learning_starts < args.total_timesteps, "0 <= --learning-starts < --total-timesteps must hold")
     check(0 < args.tau <= 1, "0 < --tau <= 1 must hold")
     check(args.batch_size <= args.buffer_size, "--batch-size must be at most --buffer-size")
-    check(args.learning_starts >= args.num_envs, "--learning-starts must be at least --num-envs")
+    check(args.learning_starts >= 2 * args.num_envs, "--learning-starts must be at least twice --num-envs")
     check(args.total_timesteps % args.num_envs == 0, "--total-timesteps must be a multiple of --num-envs")
     device = utils.setup_torch(args)
-    check(device.type == "cuda" or not args.cuda_graph, "--cuda-graph needs a GPU")
+    check(device.type == "cuda" or args.evaluate or not args.cuda_graph, "--cuda-graph needs a GPU, or --no-cuda-graph")
 
     envs = Games(args.num_envs, num_threads=args.threads, **game_settings(args.env_id))
     envs.action_space.seed(args.seed)
@@ -210,7 +210,7 @@ def main(args: Args):
     adam = dict(step=torch.zeros((), device=device), exp_avg=zeros.clone(), exp_avg_sq=zeros.clone())
     sizes = args.buffer_size, args.num_envs, obs_space.shape[1:]
     replay = None if args.evaluate else buffers.FrameReplayBuffer(*sizes, device)
-    check(not (replay and args.cuda_graph) or replay.rows.is_cuda, "--cuda-graph needs a smaller --buffer-size")
+    check(args.evaluate or not args.cuda_graph or replay.rows.is_cuda, "--cuda-graph needs a smaller --buffer-size")
 
     script, stop = Path(__file__).stem, [] if args.evaluate else utils.stop_signals()
     resume = checkpoints.find_run(args, script)
@@ -311,9 +311,9 @@ def main(args: Args):
         if global_step > args.learning_starts:
             for _ in range(passed(args.train_frequency) * args.gradient_steps):
                 metrics = learn()
-            if passed(args.target_network_frequency):
-                with torch.no_grad():
-                    torch._foreach_lerp_(target_params, params, args.tau)
+            if target_updates := passed(args.target_network_frequency):
+                with torch.no_grad():  # all of them in one
+                    torch._foreach_lerp_(target_params, params, 1 - (1 - args.tau) ** target_updates)
 
         # step, store
         new_obs, rewards, terminations, truncations, infos = envs.step(actions)
@@ -344,7 +344,6 @@ def main(args: Args):
         evaluate()
     checkpoints.end(run_dir, last_eval, writer)
     envs.close()
-    print(f"the run is in {run_dir}")
     utils.end_run(args, stop)
     return last_eval["returns"]
 

@@ -56,7 +56,7 @@ class Guarded(gym.Wrapper):
     def __init__(self, env_fn, main_process):
         super().__init__(env_fn())
         self.shape = self.env.observation_space.shape
-        # A product with these is finite where all numbers are, and would be in float32: one call of 0.3 us.
+        # A product with these is finite unless a number, or their sum, is none in float32: one call of 0.3 us.
         size = int(np.prod(self.shape or ()))
         self.weights = dict(f=np.ones(size, np.float32), d=np.full(size, np.finfo(np.float64).max / FLOAT32_MAX))
         if os.getpid() != main_process:  # a worker process
@@ -79,14 +79,17 @@ class Guarded(gym.Wrapper):
             raise Fault(f"a reward that is {reward}")
 
     def reset(self, **kwargs):
-        obs, info = self.env.reset(**kwargs)
+        obs, _ = self.env.reset(**kwargs)
         self.check(obs, 0.0)
-        return obs, info
+        return obs, {}
 
     def step(self, action):
-        results = self.env.step(action)
-        self.check(results[0], results[1])
-        return results
+        obs, reward, terminated, truncated, info = self.env.step(action)
+        self.check(obs, reward)
+        if not (terminated or truncated):
+            return obs, reward, terminated, truncated, {}  # no script reads infos, and gathering them can fail
+        # The trap: the reset that follows may write into the array of this last observation.
+        return np.array(obs), reward, terminated, truncated, dict(episode=info["episode"])
 
     @property
     def snapshot(self):
@@ -103,12 +106,25 @@ class Guarded(gym.Wrapper):
             set_layer_state(layer, state)
 
 
+def failing(method):
+    """`method` of a vector environment, of which an error ends the run with a line."""
+
+    def call(self, *args, **kwargs):
+        try:
+            return method(self, *args, **kwargs)
+        except Exception as error:
+            self.fail(error)
+
+    return call
+
+
 class Resumable:
     """What both kinds of vector environment have beyond gymnasium's: faults with a name, and a start where a checkpoint
     was written."""
 
     env_id, run_dir, global_step = "the environment", None, 0
 
+    @failing
     def start(self, args, run_dir, global_step, saved):
         """The first observations (num_envs, *shape): those at which `saved` was made, or, where it is None, those of
         new episodes, which are not the ones that the run has played already."""
@@ -122,6 +138,7 @@ class Resumable:
             obs[:] = saved_obs
         return obs
 
+    @failing
     def snapshot(self, obs):
         """Where the environments stand, as `portable` takes it: it takes 20 us an environment, not 200."""
         return [*self.get_attr("snapshot")], self.action_space.np_random.bit_generator.state, obs.copy()
@@ -142,24 +159,16 @@ class VectorEnv(Resumable, gym.vector.SyncVectorEnv):
         guarded = [partial(Guarded, env_fn, os.getpid()) for env_fn in env_fns]
         super().__init__(guarded, copy=False, autoreset_mode=autoreset_mode)
 
-    def reset(self, **kwargs):
-        try:
-            return super().reset(**kwargs)
-        except Exception as error:
-            self.fail(error)
-
+    @failing
     def step(self, actions):
         infos = {}
         self.global_step += self.num_envs
-        try:
-            for i, (env, action) in enumerate(zip(self.envs, actions)):
-                obs, self._rewards[i], terminated, truncated, info = env.step(action)
-                if terminated or truncated:
-                    infos = self._add_info(infos, dict(final_obs=obs, final_info=info), i)
-                    obs, _ = env.reset()
-                self._observations[i], self._terminations[i], self._truncations[i] = obs, terminated, truncated
-        except Exception as error:
-            self.fail(error)
+        for i, (env, action) in enumerate(zip(self.envs, actions)):
+            obs, self._rewards[i], terminated, truncated, info = env.step(action)
+            if terminated or truncated:
+                infos = self._add_info(infos, dict(final_obs=obs, final_info=info), i)
+                obs, _ = env.reset()
+            self._observations[i], self._terminations[i], self._truncations[i] = obs, terminated, truncated
         return self._observations, self._rewards, self._terminations, self._truncations, infos
 
 
@@ -175,19 +184,14 @@ class AsyncVectorEnv(Resumable, gym.vector.AsyncVectorEnv):
         super().__init__(guarded, copy=False, autoreset_mode=autoreset_mode)
 
     def reset(self, **kwargs):
-        try:
-            self.reset_async(**kwargs)
-            return self.reset_wait(timeout=self.timeout)
-        except Exception as error:
-            self.fail(error)
+        self.reset_async(**kwargs)
+        return self.reset_wait(timeout=self.timeout)
 
+    @failing
     def step(self, actions):
         self.global_step += self.num_envs
-        try:
-            self.step_async(actions)
-            return self.step_wait(timeout=self.timeout)
-        except Exception as error:
-            self.fail(error)
+        self.step_async(actions)
+        return self.step_wait(timeout=self.timeout)
 
     def fail(self, error):
         died = any(not process.is_alive() for process in self.processes)

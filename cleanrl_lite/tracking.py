@@ -4,6 +4,7 @@ import atexit
 import os
 import sys
 import threading
+import time
 from contextlib import suppress
 
 import psutil
@@ -39,7 +40,7 @@ def start(args, run_dir, script):
         BUSY.clear()
     if wandb.run:
         told(wandb.save, run_dir / f"{script}.py", base_path=run_dir, policy="now")
-        atexit.register(finish, args, seconds=5)  # before W&B's own, which would wait as long as it takes
+        atexit.register(finish, args)  # before W&B's own, which would wait as long as it takes
 
 
 def log_video(folder):
@@ -50,17 +51,16 @@ def log_video(folder):
         told(lambda: wandb.log({"eval/video": wandb.Video(str(film), format="mp4")}))
 
 
-def finish(args, seconds):
-    """Waits for the upload, but not for ever: what could not be uploaded is on disk, for `wandb sync`."""
-    if not args.track:
+def finish(args, status=1, stop=(1,)):
+    """Waits for the upload, 10 minutes, or 5 s once `stop` is not empty: the rest is on disk, for `wandb sync`."""
+    wandb, deadline = sys.modules.get("wandb"), time.monotonic() + 600
+    if not (args.track and wandb and wandb.run):
         return
-    import wandb
-
-    if not wandb.run:
-        return
-    thread = threading.Thread(target=told, args=[wandb.finish], daemon=True)
+    thread = threading.Thread(target=told, args=[wandb.finish, status], daemon=True)
     thread.start()
-    thread.join(seconds)
+    while thread.is_alive() and time.monotonic() < deadline:
+        deadline = min(deadline, time.monotonic() + 5) if stop else deadline
+        thread.join(0.1)
     for process in psutil.Process().children(recursive=True) if thread.is_alive() else ():
         with suppress(psutil.Error):
             if "wandb" in process.name():

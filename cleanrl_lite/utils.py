@@ -54,14 +54,13 @@ def check_ranges(args, positive, unit, not_negative=""):
         (unit, lambda x: 0 <= x <= 1, "between 0 and 1"),
         (not_negative, lambda x: x >= 0, "not negative"),
     ):
-        wrong = [name for name in names.split() if not ok(numbers[name])]
+        wrong = [name for name in names.split() if not ok(numbers.get(name, 1))]
         check(not wrong, f"these must be {what}: {', '.join(wrong)}")
 
 
 def setup_torch(args):
     """Seeds python, numpy and torch, sets the number of threads, and returns the device."""
-    in_range = 0 <= args.seed < 2**31 and 0 <= args.threads <= 1024
-    check(in_range, f"--seed and --threads must not be negative, nor above {2**31 - 1} and 1024")
+    check(0 <= args.seed < 2**31 and 0 <= args.threads <= 1024, "0 <= --seed < 2**31, 0 <= --threads <= 1024")
     check(not args.track or find_spec("wandb"), "--track needs wandb: pip install wandb")
     for seed in (random.seed, np.random.seed, torch.manual_seed):
         seed(args.seed)
@@ -120,7 +119,7 @@ def short_errors():
 
 def end_run(args, stop):
     """Ends what W&B was told of, and the program where a signal asked for that."""
-    tracking.finish(args, seconds=5 if stop else 600)
+    tracking.finish(args, 128 + stop[0] if stop else 0, stop)
     if stop:
         raise SystemExit(128 + stop[0])
 
@@ -136,6 +135,8 @@ def evaluate(act, make_env, args, device, global_step, path, video_dir=None, sto
         while len(returns) < args.eval_episodes and not stop:
             with torch.no_grad():
                 action = act(torch.as_tensor(np.asarray(obs)[None], device=device))[0].cpu().numpy()
+            if isinstance(space := env.action_space, gym.spaces.Box):  # float32 may round to beyond the bounds
+                action = np.clip(action, space.low, space.high).astype(space.dtype)
             obs, _, terminated, truncated, info = env.step(action if action.shape else action.item())
             if terminated or truncated:
                 returns.append(float(info["episode"]["r"]))
@@ -150,7 +151,8 @@ def evaluate(act, make_env, args, device, global_step, path, video_dir=None, sto
     if len(returns) < args.eval_episodes:
         return None
     mean, std = float(np.mean(returns)), float(np.std(returns))
-    print(f"evaluation at step {global_step:,}: mean return {mean:.2f} +- {std:.2f} over {len(returns)} episodes")
+    line = f"evaluation at step {global_step:,}: mean return {mean:.2f} +- {std:.2f} over {len(returns)} episodes"
+    print("\r\033[K" * sys.stdout.isatty() + line)  # in the place of the progress line
     git = f"git -C '{Path(__file__).parent}' describe --always --dirty --exclude='*' 2>&-"
     commit = subprocess.getoutput(git) or None
     record = dict(env_id=args.env_id, global_step=global_step, mean=mean, std=std, episodes=len(returns))
@@ -168,7 +170,7 @@ def can_record(make_env, args):
         env = make_env(args, "rgb_array")
         env.reset(), env.render()
         return env.close() is None
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         packages = (("EGL", "libegl1"), ("GL", "libgl1"), ("glib-2.0", "libglib2.0-0"))
         missing = " ".join(package for library, package in packages if not find_library(library))
         print("no video:", f"install the system packages {missing}" if missing else repr(error), file=sys.stderr)
@@ -206,9 +208,7 @@ def compile_update(update, compile, cuda_graph):
     """`update(*tensors) -> dict of tensors` as a compiled graph or a CUDA graph or both; eager if that fails."""
     if compile and hasattr(torch._dynamo.config, "trace_autograd_ops"):  # right with fullgraph=True only
         torch._dynamo.config.trace_autograd_ops = True
-    chosen = [torch.compile(update, fullgraph=True, dynamic=False) if compile else update]
-
-    first = [True] if compile else []
+    chosen, first = [torch.compile(update, fullgraph=True, dynamic=False) if compile else update], [True] * compile
 
     def call(*tensors):
         tracking.BUSY.extend(first)

@@ -174,21 +174,26 @@ class Logged(Scripted):
     """Scripted, with actions of another kind: three, or a box with uneven bounds. Actions are kept in ACTIONS, whole
     transitions (environment, obs, action, reward, next_obs, terminated) in TRANSITIONS."""
 
+    array = None
+
     def __init__(self, continuous=False, render_mode=None):
         self.render_mode = render_mode
         self.action_space = Box(Corner.low, Corner.high) if continuous else Discrete(3)
 
     def reset(self, seed=None, options=None):
         self.obs, info = super().reset(seed=seed)
-        return self.obs.copy(), info
+        self.array = self.obs.copy() if self.array is None else self.array
+        self.array[:] = self.obs
+        return self.array, info
 
     def step(self, action):
         assert self.action_space.contains(action), f"{action} is out of bounds"
         obs, reward, terminated, truncated, info = super().step(action)
         ACTIONS.append(np.array(action))
-        TRANSITIONS.append((self, self.obs, np.array(action), reward, obs.copy(), terminated))
+        TRANSITIONS.append((self, self.obs, np.array(action), reward, obs, terminated))
         self.obs = obs
-        return obs.copy(), reward, terminated, truncated, info
+        self.array[:] = obs  # the same array each time, as some simulators have it
+        return self.array, reward, terminated, truncated, info
 
 
 class Faulty(Constant):
@@ -259,6 +264,27 @@ class Double(Constant):
         return super().step(action)
 
 
+class Fixed(Constant):
+    """A bounded action of which one number cannot be chosen."""
+
+    def __init__(self, render_mode=None):
+        self.action_space, self.render_mode = Box(np.array([-1.0, 0.5]), np.array([1.0, 0.5]), dtype=np.float32), None
+
+
+class Huge(Constant):
+    """Bounds, but such that their distance is infinite in float32."""
+
+    def __init__(self, render_mode=None):
+        self.action_space, self.render_mode = Box(-3e38, 3e38, (2,), np.float32), render_mode
+
+
+class Whole(Constant):
+    """Whole numbers as actions."""
+
+    def __init__(self, render_mode=None):
+        self.action_space, self.render_mode = Box(0, 5, (2,), np.int64), render_mode
+
+
 class Plain(Constant):
     """A researcher's first environment: no render_mode, no metadata."""
 
@@ -290,7 +316,8 @@ for kind in ("dict", "tuple", "discrete", "bytes", "sequence", "image"):
         if f"Probe{kind.title()}Obs{ending}-v0" not in gym.registry:
             kwargs = dict(kind=kind, continuous=continuous)
             gym.register(f"Probe{kind.title()}Obs{ending}-v0", Structured, kwargs=kwargs)
-for name, cls in dict(ProbeCorner=Corner, ProbePlain=Plain, ProbeUnbounded=Unbounded, ProbeDouble=Double).items():
+OTHERS = dict(ProbeCorner=Corner, ProbePlain=Plain, ProbeUnbounded=Unbounded, ProbeDouble=Double)
+for name, cls in (OTHERS | dict(ProbeFixed=Fixed, ProbeHuge=Huge, ProbeWhole=Whole)).items():
     if f"{name}-v0" not in gym.registry:
         gym.register(f"{name}-v0", cls)
 

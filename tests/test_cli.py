@@ -7,11 +7,13 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
 
+from cleanrl_lite import checkpoints, utils
 from tests import helpers
 from tests.probe_envs import probe
 
@@ -297,6 +299,11 @@ for name in helpers.FAMILIES["ddpg"]:
             dict(env_id="tests.probe_envs:ProbeUnbounded-v0"),
             r"unbounded.*ppo_continuous\.py",
         ),
+        f"all but unbounded actions, {name}": (
+            name,
+            dict(env_id="tests.probe_envs:ProbeHuge-v0"),
+            r"unbounded.*ppo_continuous\.py",
+        ),
         f"no gradient step of the actor, {name}": (name, dict(policy_frequency=0), r"positive: .*policy_frequency"),
     }
 for name in ("dqn_atari", "c51_atari"):
@@ -305,6 +312,11 @@ for name in ("dqn_atari", "c51_atari"):
         f"no Atari game, {name}": (name, dict(env_id="CartPole-v1"), rf"CartPole-v1.*\b{vectors}\.py"),
         f"unknown game, {name}": (name, dict(env_id="BreakoutNoFramskip-v4"), r"BreakoutNoFramskip"),
         f"nothing to learn from, {name}": (name, dict(learning_starts=0), r"--learning-starts.*--num-envs"),
+        f"one transition, {name}": (
+            name,
+            dict(learning_starts=3),
+            r"--learning-starts must be at least twice --num-envs",
+        ),
         f"Atari in {vectors}": (vectors, dict(env_id="BreakoutNoFrameskip-v4"), r"atari"),
     }
 for name in helpers.OFF_POLICY_SCRIPTS:
@@ -345,7 +357,14 @@ for name, flag in (
     ("td3", "noise_clip"),
 ):
     BAD[f"negative {flag}, {name}"] = (name, {flag: -0.1}, "--" + flag.replace("_", "-") + ".* negative")
-BAD["negative alpha"] = ("sac", dict(alpha=-0.2), r"positive: .*alpha")
+BAD["negative alpha"] = ("sac", dict(alpha=-0.2), r"not negative: .*alpha")
+BAD["a fixed action"] = ("sac", dict(env_id="tests.probe_envs:ProbeFixed-v0"), r"low < high must hold")
+whole = dict(env_id="tests.probe_envs:ProbeWhole-v0")
+BAD["whole numbers as actions"] = (
+    "ppo_continuous",
+    whole,
+    r"actions Box\(0, 5, .*int64\), not vectors of real numbers",
+)
 BAD["no learning rate"] = ("sac", dict(q_lr=0.0), r"positive: .*q_lr")
 RATES = dict(sac="q_lr")
 for name in helpers.SCRIPTS:
@@ -366,6 +385,7 @@ for name in helpers.ROLLOUT_SCRIPTS:
         f"lambda above 1, {name}": (name, dict(gae_lambda=1.5), r"between 0 and 1: gae_lambda"),
         f"no clipping, {name}": (name, dict(clip_coef=0.0), r"positive: .*clip_coef"),
         f"negative coefficient, {name}": (name, dict(vf_coef=-0.5), r"not negative: .*vf_coef"),
+        f"negative divergence, {name}": (name, dict(target_kl=-0.1), r"not negative: .*target_kl"),
         f"empty rollout, {name}": (name, dict(num_steps=0), r"positive: .*num_steps"),
         f"no minibatches, {name}": (name, dict(num_minibatches=0), r"positive: .*num_minibatches"),
         f"below one batch, {name}": (name, dict(total_timesteps=8), r"--total-timesteps is less than"),
@@ -587,11 +607,49 @@ def test_track_offline(tmp_path):
     assert run_dir.name in offline.name
 
 
+@pytest.mark.parametrize("script", ["ppo", "dqn", "ddpg"])
+def test_a_checkpoint_of_a_gpu(script, tmp_path):
+    """A run with --cuda-graph can be evaluated anywhere; to go on without a GPU, it says what it needs."""
+    run_dir, returns = helpers.train(script, tmp_path)
+    state = helpers.load(run_dir)
+    state["args"]["cuda_graph"] = True
+    torch.save(state, run_dir / "checkpoint.pt")
+    args = helpers.small_args(script, tmp_path, cuda_graph=True)
+    assert helpers.main(script, replace(args, evaluate=str(run_dir))) == returns
+    with pytest.raises(SystemExit, match="--cuda-graph needs a GPU, or --no-cuda-graph"):
+        helpers.main(script, replace(args, resume=str(run_dir)))
+
+
+@pytest.mark.parametrize("script", ["ppo", "sac"])
+def test_networks_only(script, tmp_path):
+    """Such as `benchmark.hub export` writes: to be evaluated, and no more."""
+    run_dir, returns = helpers.train(script, tmp_path)
+    kept = "script", "args", "global_step", "agent", "last_eval"
+    torch.save({name: helpers.load(run_dir)[name] for name in kept}, run_dir / "checkpoint.pt")
+    assert helpers.main(script, helpers.small_args(script, tmp_path, evaluate=str(run_dir))) == returns
+    args = helpers.small_args(script, tmp_path, resume=str(run_dir), total_timesteps=1024)
+    with pytest.raises(SystemExit, match="has the networks only: it can be evaluated, not resumed"):
+        helpers.main(script, args)
+
+
+@pytest.mark.parametrize("words", [["--evaluate", "PATH"], ["--evaluate=PATH"]])
+def test_a_path_with_an_equals_sign(words, monkeypatch, tmp_path):
+    run_dir, _ = helpers.train("ppo", tmp_path, exp_name="lr=0.1", learning_rate=0.1)
+    monkeypatch.setattr(sys, "argv", ["ppo.py", *(word.replace("PATH", str(run_dir)) for word in words)])
+    assert checkpoints.saved_args(helpers.module("ppo").Args).learning_rate == 0.1
+
+
+def test_no_video_where_the_environment_cannot_be_made(capfd):
+    """What fails is only the renderer: training goes on without the film."""
+    assert not utils.can_record(lambda args, render_mode: utils.check(False, "no such renderer"), None)
+    assert "no video: " in capfd.readouterr().err
+
+
 def test_progress_on_a_terminal_is_one_line(tmp_path):
     """On a terminal the progress rewrites one line; elsewhere there are plain lines without control characters."""
     import pty
 
-    command = [sys.executable, "-m", "cleanrl_lite.ppo", *helpers.small_flags("ppo", tmp_path)]
+    command = [sys.executable, "-m", "cleanrl_lite.ppo", *helpers.small_flags("ppo", tmp_path, eval_every=256)]
     main, terminal = pty.openpty()
     process = subprocess.Popen(command, cwd=tmp_path, env=helpers.environment(), stdout=terminal, stderr=terminal)
     os.close(terminal)
@@ -606,6 +664,8 @@ def test_progress_on_a_terminal_is_one_line(tmp_path):
         output += chunk
     assert process.wait() == 0
     assert b"\rstep 512 of 512 | " in output and b"\033[K\r\n" in output
+    for line in (b"evaluation at step 256: ", b"evaluation at step 512: ", b"the run is in "):
+        assert b"\r\033[K" + line in output  # in the place of the progress
 
 
 def test_without_the_system_packages_for_rendering(tmp_path):

@@ -69,7 +69,7 @@ IDENTICAL_SPANS = {
     "first observations, Atari": (ATARI_SCRIPTS, "    obs, _ = envs.reset", 1),
     "evaluation, rollouts": (PPO, "    # === evaluation", "if __name__"),
     "evaluation, replay": (OFF_POLICY_SCRIPTS, "    # === evaluation", "if __name__"),
-    "end": (SCRIPTS, '    print(f"the run is in', "if __name__"),
+    "end": (SCRIPTS, "    utils.end_run", "if __name__"),
     "entry point": (SCRIPTS, "if __name__", None),
     "environments": (MLP_SCRIPTS, "    vector_env = ", "    check(len(obs_space"),
     "networks and Adam": (["ppo", "dqn", "c51"], "    zeros = ", 2),

@@ -488,6 +488,7 @@ def test_sac_log_probability_far_from_zero():
 
 
 CADENCES = [(1, 1, 1, 7, 1.0), (1, 4, 1, 10, 1.0), (3, 4, 2, 10, 1.0), (3, 1, 1, 25, 0.25), (3, 20, 1, 9, 0.5)]
+CADENCES += [(3, 1, 1, 1, 0.25), (6, 3, 1, 4, 1.0)]  # several updates of the target in a step
 
 
 @pytest.mark.parametrize(
@@ -524,11 +525,13 @@ def test_target_updates(script, num_envs, train_frequency, gradient_steps, every
             target = before if target is None else target
             assert all(torch.equal(before[name], target[name]) for name in before), f"at step {step}"
             updates += 1
-        if multiples(step, every) and network is not None:
+        if (times := multiples(step, every)) and network is not None:
             changes += 1
             for name in target:
-                expected = (1 - tau) * target[name].double() + tau * network[name].double()
-                target[name] = target[name].lerp(network[name], tau)
+                expected = target[name].double()
+                for _ in range(times):
+                    expected = (1 - tau) * expected + tau * network[name].double()
+                target[name] = target[name].lerp(network[name], 1 - (1 - tau) ** times)
                 torch.testing.assert_close(target[name].double(), expected, rtol=1e-5, atol=1e-7)
                 assert tau < 1 or torch.equal(target[name], network[name])
     assert updates == len(seen) and changes > 3
@@ -852,6 +855,21 @@ def test_actions_in_float64(script, tmp_path):
     finally:
         del gym.registry["Float64-v0"]
     assert all(tensor.dtype == torch.float32 for tensor in state["agent"].values())
+
+
+@pytest.mark.parametrize("bound", [-0.1, 0.3])
+def test_greedy_actions_in_float64(bound, monkeypatch, tmp_path):
+    """In float32 these bounds lie outside: an evaluation rounds to the inside."""
+    assert not Box(-0.1, 0.3, (2,), np.float64).contains(np.float64(np.full(2, np.float32(bound))))
+    args = SimpleNamespace(env_id="Float64", seed=1, eval_episodes=1, track=False)
+    make_env = lambda args, render_mode: gym.wrappers.RecordEpisodeStatistics(Float64())  # noqa: E731
+    act = lambda obs: torch.full((1, 2), bound)  # noqa: E731
+    assert utils.evaluate(act, make_env, args, torch.device("cpu"), 0, tmp_path / "eval.json")
+
+
+def test_no_entropy_bonus(tmp_path):
+    """sac with --alpha 0: an ablation."""
+    assert logged("sac", tmp_path, autotune=False, alpha=0.0)["global_step"] > 0
 
 
 class Float64(probe_envs.Constant):

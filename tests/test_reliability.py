@@ -7,8 +7,10 @@ import shutil
 import signal
 import subprocess
 import sys
+import threading
 import time
 import types
+from functools import partial
 from pathlib import Path
 from unittest import mock
 
@@ -17,6 +19,7 @@ import numpy as np
 import psutil
 import pytest
 import torch
+from gymnasium.vector import AutoresetMode
 from torch.utils.tensorboard import SummaryWriter
 
 from cleanrl_lite import checkpoints, environments, tracking, utils
@@ -24,6 +27,7 @@ from tests import helpers
 from tests.probe_envs import probe
 from tests.test_training import UNSEEDED, assert_same_run, assert_same_state
 
+SAME_STEP = AutoresetMode.SAME_STEP
 VECTORS = dict(sync=environments.VectorEnv, workers=environments.AsyncVectorEnv)
 
 
@@ -478,8 +482,8 @@ COMPILES = """
 import atexit, signal, subprocess, sys, time, types, weakref
 from cleanrl_lite import tracking, utils
 
-sys.modules["wandb"] = types.SimpleNamespace(run=True, finish=lambda: print("finished", file=sys.stderr))
-atexit.register(tracking.finish, types.SimpleNamespace(track=True), seconds=5)
+sys.modules["wandb"] = types.SimpleNamespace(run=True, finish=lambda status: print("finished", status, file=sys.stderr))
+atexit.register(tracking.finish, types.SimpleNamespace(track=True))
 atexit.register(print, "closed", file=sys.stderr)
 utils.stop_signals()
 compiler = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
@@ -499,7 +503,7 @@ def test_a_signal_where_python_ignores_exceptions(tmp_path):
         pipes = dict(stdout=stdout, stderr=subprocess.PIPE, text=True, start_new_session=True)
         process = subprocess.Popen(command, env=helpers.environment(), **pipes)
     status, errors = ended(process, process.pid, 20)
-    assert status == 143 and errors == "closed\nfinished\n", errors
+    assert status == 143 and errors == "closed\nfinished 1\n", errors
     assert out.read_text() == "not flushed yet\n"
 
 
@@ -593,6 +597,49 @@ def test_a_worker_that_hangs_or_dies(fault, text, monkeypatch, capfd, tmp_path):
         helpers.train("ppo", tmp_path, env_id=probe("Faulty", "ppo"), async_envs=True)
     assert f"ProbeFaultyDiscrete-v0 failed at step 160: {text}; the last good" in end.value.code
     assert not psutil.Process().children()
+
+
+def test_a_worker_that_dies_while_the_script_learns(monkeypatch, capfd, tmp_path):
+    """The next thing that is asked of it is where it stands, for the checkpoint."""
+    envs = environments.AsyncVectorEnv([lambda: gym.make("CartPole-v1")] * 2, autoreset_mode=SAME_STEP)
+    obs, _ = envs.reset(seed=1)
+    envs.processes[1].kill()
+    envs.processes[1].join()
+    with pytest.raises(SystemExit, match="its process died"):
+        envs.snapshot(obs)
+    assert not psutil.Process().children()
+
+
+class Reuses(gym.Env):
+    """Returns the same array each time, as some simulators do, and infos of any type. Episodes have three steps."""
+
+    observation_space, action_space = gym.spaces.Box(0, 9, (1,)), gym.spaces.Discrete(2)
+
+    def __init__(self, mark):
+        self.mark, self.obs = mark, np.zeros(1, dtype=np.float32)
+
+    def reset(self, seed=None, options=None):
+        super().reset(seed=seed)
+        self.obs[:] = 0
+        return self.obs, dict(mark=self.mark)
+
+    def step(self, action):
+        self.obs += 1
+        return self.obs, 1.0, False, bool(self.obs[0] == 3), dict(mark=self.mark)
+
+
+@pytest.mark.parametrize("vector", VECTORS)
+def test_an_environment_that_returns_the_same_array(vector):
+    """The last observation of an episode is not overwritten by the first one of the next."""
+    makers = [partial(lambda mark: gym.wrappers.RecordEpisodeStatistics(Reuses(mark)), mark) for mark in (1, "one")]
+    envs = VECTORS[vector](makers, autoreset_mode=SAME_STEP)
+    envs.reset(seed=1)
+    for step in (1, 2, 3, 1, 2, 3):
+        obs, _, _, truncated, infos = envs.step(np.zeros(2, dtype=np.int64))
+        assert truncated.all() == (step == 3) and (obs == step % 3).all()
+    assert [last.tolist() for last in infos["final_obs"]] == [[3.0]] * 2
+    assert environments.finished_episodes(infos) == [(0, 3.0, 3), (1, 3.0, 3)]
+    envs.close()
 
 
 def test_a_worker_that_hangs_at_the_first_reset(monkeypatch, tmp_path):
@@ -759,10 +806,21 @@ def test_wandb_that_does_not_end(monkeypatch, tmp_path):
     """An upload that hangs does not keep the run from its end."""
     wandb = FailingWandb()
     monkeypatch.setitem(sys.modules, "wandb", wandb)
-    monkeypatch.setattr(wandb, "finish", lambda: time.sleep(1000), raising=False)
-    began = time.time()
-    tracking.finish(types.SimpleNamespace(track=True), seconds=1)
-    assert time.time() - began < 5
+    monkeypatch.setattr(wandb, "finish", lambda status: time.sleep(1000), raising=False)
+    began, stop = time.time(), []
+    threading.Timer(1, stop.append, [signal.SIGTERM]).start()
+    tracking.finish(types.SimpleNamespace(track=True), 0, stop)  # the signal comes while it waits
+    assert 5.5 < time.time() - began < 9
+
+
+def test_wandb_knows_how_a_run_has_ended(monkeypatch):
+    statuses, args = [], types.SimpleNamespace(track=True)
+    monkeypatch.setitem(sys.modules, "wandb", types.SimpleNamespace(run=True, finish=statuses.append))
+    utils.end_run(args, [])
+    with pytest.raises(SystemExit):
+        utils.end_run(args, [signal.SIGTERM])
+    tracking.finish(args)  # as at exit, after an error
+    assert statuses == [0, 143, 1]
 
 
 @pytest.mark.slow

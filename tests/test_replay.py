@@ -167,14 +167,15 @@ def test_another_size_is_refused(kind):
     make(33, 2).load_state_dict(state)  # rounded down to 32
 
 
-def test_only_the_filled_part_is_written(tmp_path):
+@pytest.mark.parametrize("num_envs", [1, 4])
+def test_only_the_filled_part_is_written(num_envs, tmp_path):
     """A checkpoint at the start of a run is small, whatever --buffer-size says."""
     rng, path = np.random.default_rng(1), tmp_path / "checkpoint.pt"
-    buffer, frames = vectors(500_000, 1), buffers.FrameReplayBuffer(50_000, 1, (84, 84), CPU)
-    for steps in range(1, 21):
-        buffer.add(*random_step(rng, 1))
-        stack = rng.integers(1, 256, (1, 4, 84, 84)).astype(np.uint8)
-        frames.add(stack, *np.zeros((2, 1)), *np.zeros((3, 1), dtype=bool), None)
+    buffer, frames = vectors(500_000, num_envs), buffers.FrameReplayBuffer(50_000, num_envs, (84, 84), CPU)
+    for _ in range(20 // num_envs):
+        buffer.add(*random_step(rng, num_envs))
+        stack = rng.integers(1, 256, (num_envs, 4, 84, 84)).astype(np.uint8)
+        frames.add(stack, *np.zeros((2, num_envs)), *np.zeros((3, num_envs), dtype=bool), None)
     torch.save(dict(replay=buffer.state_dict()), path)
     assert 20 * 10 * 4 < os.path.getsize(path) < 20_000
     torch.save(dict(replay=frames.state_dict()), path)

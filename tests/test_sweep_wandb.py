@@ -108,7 +108,7 @@ def test_sweep_and_agent(server, tmp_path):
     assert done.returncode == 0 and len(server.given) == 2, (done.stdout + done.stderr, server.asked)
     for number, given in enumerate(server.given, 1):
         (folder,) = tmp_path.glob(f"runs/wandb/offline-run-*-run{number}")
-        run_id, found, history, _ = wandb_file.read(folder)
+        run_id, found, history, *_ = wandb_file.read(folder)
         assert run_id == f"run{number}"
         assert {name: found[name.replace("-", "_")] for name in given} == given
         assert [row["eval/episodic_return"] for row in history if "eval/episodic_return" in row]

@@ -40,7 +40,7 @@ def test_what_wandb_has(name, tmp_path):
     first = helpers.run([*script, *helpers.small_flags(name, tmp_path, **small)], tmp_path, WANDB_MODE="offline")
     assert first.returncode == 0, first.stderr
     run_dir = next(path.parent for path in tmp_path.glob("*/args.json"))
-    run_id, config, history, files = offline_runs(tmp_path)[0]
+    run_id, config, history, files, _ = offline_runs(tmp_path)[0]
     assert run_id == run_dir.name
     args = helpers.read_json(run_dir / "args.json")
     assert {key: config[key] for key in args} == json.loads(json.dumps(args))
@@ -53,5 +53,5 @@ def test_what_wandb_has(name, tmp_path):
     second = helpers.run([*script, *words], tmp_path, WANDB_MODE="offline")
     assert second.returncode == 0, second.stderr
     runs = offline_runs(tmp_path)
-    assert [run[0] for run in runs] == [run_dir.name] * 2
+    assert [run[0] for run in runs] == [run_dir.name] * 2 and [run[4] for run in runs] == [0, 0]
     compare(run_dir, [run[2] for run in runs])

@@ -23,9 +23,9 @@ def records(path):
 
 
 def read(folder):
-    """Of an offline run's folder: run's id, config, history (a list of dicts) and the names of the files saved."""
+    """Of an offline run's folder: run's id, config, history (a list of dicts), names of saved files, exit status."""
     (path,) = folder.glob("*.wandb")
-    run_id, config, history, files = None, {}, [], []
+    run_id, config, history, files, status = None, {}, [], [], None
     for record in records(path):
         if record.HasField("run"):
             run_id = record.run.run_id
@@ -35,4 +35,6 @@ def read(folder):
             history.append({item.key or "/".join(item.nested_key): json.loads(item.value_json) for item in items})
         if record.HasField("files"):
             files += [file.path for file in record.files.files]
-    return run_id, config, history, files
+        if record.HasField("exit"):
+            status = record.exit.exit_code
+    return run_id, config, history, files, status

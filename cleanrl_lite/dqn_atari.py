@@ -43,7 +43,7 @@ class Args:
     wandb_project_name: str = "cleanrl_lite"  # project of Weights & Biases
     wandb_entity: str | None = None  # entity (team) of Weights & Biases
     runs_dir: str = "runs"  # where the run directory is created
-    save_every: int = 100_000  # environment steps between checkpoints (0: only at the end)
+    save_every: int = 100_000  # environment steps between checkpoints (0: only at start and end)
     resume: str | None = None  # go on from this run directory or checkpoint, with its arguments
     evaluate: str | None = None  # evaluate this run directory or checkpoint instead of training
     eval_episodes: int = 10  # episodes of an evaluation (deterministic policy)

@@ -170,6 +170,24 @@ class Scripted(Probe):
         return obs, float(self.np_random.normal()), over and self.episode % 2 == 0, over and self.episode % 2 == 1, {}
 
 
+class Loud(Scripted):
+    """Scripted, with a huge observation at step 500 and a huge reward at step 900, counted over all episodes."""
+
+    steps = 0
+
+    def step(self, action):
+        self.steps += 1
+        obs, reward, *rest = super().step(action)
+        return obs * (1000 if self.steps == 500 else 1), reward + (1e3 if self.steps == 900 else 0), *rest
+
+
+class Counted(Constant):
+    """Actions that are counted from 1."""
+
+    def __init__(self, render_mode=None):
+        self.action_space, self.render_mode = Discrete(2, start=1), render_mode
+
+
 class Logged(Scripted):
     """Scripted, with actions of another kind: three, or a box with uneven bounds. Actions are kept in ACTIONS, whole
     transitions (environment, obs, action, reward, next_obs, terminated) in TRANSITIONS."""
@@ -304,6 +322,7 @@ BOTH = dict(
     ProbeCountdown=Countdown,
     ProbeScripted=Scripted,
     ProbeLogged=Logged,
+    ProbeLoud=Loud,
     ProbeFaulty=Faulty,
     ProbeSaved=Saved,
 )
@@ -317,7 +336,7 @@ for kind in ("dict", "tuple", "discrete", "bytes", "sequence", "image"):
             kwargs = dict(kind=kind, continuous=continuous)
             gym.register(f"Probe{kind.title()}Obs{ending}-v0", Structured, kwargs=kwargs)
 OTHERS = dict(ProbeCorner=Corner, ProbePlain=Plain, ProbeUnbounded=Unbounded, ProbeDouble=Double)
-for name, cls in (OTHERS | dict(ProbeFixed=Fixed, ProbeHuge=Huge, ProbeWhole=Whole)).items():
+for name, cls in (OTHERS | dict(ProbeFixed=Fixed, ProbeHuge=Huge, ProbeWhole=Whole, ProbeCounted=Counted)).items():
     if f"{name}-v0" not in gym.registry:
         gym.register(f"{name}-v0", cls)
 

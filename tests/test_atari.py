@@ -292,7 +292,7 @@ def test_final_observation_of_a_truncated_game(monkeypatch):
 
 def test_truncated_games_bootstrap_from_their_last_observation(monkeypatch, tmp_path):
     """next_values at a truncation is the value of final_obs, elsewhere the value of the next stored observation."""
-    finals, rollouts, agents = {}, [], []
+    finals, rollouts, agents, lasts = {}, [], [], []
     step, gae, Agent = ppo_atari.Games.step, ppo_atari.compute_gae, ppo_atari.Agent
 
     def spy_step(self, actions):
@@ -300,6 +300,9 @@ def test_truncated_games_bootstrap_from_their_last_observation(monkeypatch, tmp_
         self.count = getattr(self, "count", -1) + 1
         for n in np.flatnonzero(result[3]):
             finals[self.count, n] = torch.from_numpy(result[4]["final_obs"][n].copy())
+        if self.count == 63:  # what the rollout's last step has led to
+            with torch.no_grad():
+                lasts.append(agents[0](torch.from_numpy(result[0]))[1].numpy())
         return result
 
     def spy_gae(*rollout):
@@ -326,6 +329,45 @@ def test_truncated_games_bootstrap_from_their_last_observation(monkeypatch, tmp_
         assert next_values[t, n] == pytest.approx(value, rel=1e-4, abs=1e-5)
     inner = ~dones[:-1]
     np.testing.assert_allclose(next_values[:-1][inner], values[1:][inner], rtol=1e-4, atol=1e-5)
+    assert not dones[-1].all()
+    np.testing.assert_allclose(next_values[-1][~dones[-1]], lasts[0][~dones[-1]], rtol=1e-4, atol=1e-5)
+
+
+def test_ppo_atari_samples_in_training_and_not_in_evaluation(monkeypatch, tmp_path):
+    logits, actions, step, Agent = torch.tensor([1.0, 0.0, 0.3, -1.0]), [], ppo_atari.Games.step, ppo_atari.Agent
+
+    class BiasedAgent(Agent):
+        def __init__(self, *sizes):
+            super().__init__(*sizes)
+            torch.nn.init.zeros_(self.actor.weight)
+            self.actor.bias.data.copy_(logits)
+
+    monkeypatch.setattr(ppo_atari, "Agent", BiasedAgent)
+    monkeypatch.setattr(ppo_atari.Games, "step", lambda self, a: actions.extend(a.tolist()) or step(self, a))
+    helpers.train("ppo_atari", tmp_path, num_steps=250, total_timesteps=500, learning_rate=1e-20, update_epochs=1)
+    probs, found = logits.softmax(0).numpy(), np.bincount(actions, minlength=4) / len(actions)
+    assert len(actions) == 500 and (np.abs(found - probs) < 4.5 * (probs * (1 - probs) / 500) ** 0.5).all()
+    assert BiasedAgent(4).act(torch.zeros((1, 4, 84, 84), dtype=torch.uint8)) == 0
+
+
+def test_idle_frames_at_a_games_start(atari_script, monkeypatch):
+    """Up to 30, in training and in evaluation: without them the greedy policy's games would all be the same."""
+    script, found, original = helpers.module(atari_script), {}, ale_py.vector_env.AtariVectorEnv
+    monkeypatch.setattr(
+        ale_py.vector_env, "AtariVectorEnv", lambda **kwargs: found.update(kwargs) or original(**kwargs)
+    )
+    games(script=script).close()
+    env = script.make_env(script.Args())
+    assert found["noop_max"] == env.get_wrapper_attr("noop_max") == 30
+
+
+def test_resumed_games_are_new_ones(monkeypatch, tmp_path):
+    run_dir, _ = helpers.train("dqn_atari", tmp_path, total_timesteps=96)
+    script, seeds = helpers.module("dqn_atari"), []
+    reset = script.Games.reset
+    monkeypatch.setattr(script.Games, "reset", lambda self, seed: seeds.append(seed) or reset(self, seed=seed))
+    helpers.main("dqn_atari", helpers.small_args("dqn_atari", tmp_path, resume=str(run_dir)))
+    assert seeds == [1 + 96]
 
 
 def test_rollouts_are_stored_as_bytes(monkeypatch, tmp_path):
@@ -360,6 +402,10 @@ def test_bfloat16_is_close(tmp_path):
     torch.testing.assert_close(rough_value, value, rtol=0.05, atol=0.05)
     torch.testing.assert_close(rough_dist.logits, dist.logits, rtol=0.05, atol=0.01)
     assert not torch.equal(rough_value, value)
+    with torch.no_grad():  # the input's scale, by hand
+        torch.testing.assert_close(
+            value, agent.critic(agent.network(obs.float() / 255)).squeeze(-1), rtol=1e-4, atol=1e-5
+        )
     run_dir, _ = helpers.train("ppo_atari", tmp_path, bf16=True)
     assert all(tensor.dtype == torch.float32 for tensor in helpers.load(run_dir)["agent"].values())
 

@@ -3,6 +3,8 @@
 import copy
 import inspect
 import math
+import random
+import types
 
 import numpy as np
 import pytest
@@ -109,6 +111,54 @@ def test_normalize():
     agent.obs_stats.update(torch.tensor([[0.0, 10.0], [4.0, 30.0]]))  # mean (2, 20), standard deviation (2, 10)
     normalised = agent.normalize(torch.tensor([[4.0, 10.0], [2.0, 1e6]]))
     torch.testing.assert_close(normalised, torch.tensor([[1.0, -1.0], [0.0, 10.0]]))
+    nn.init.normal_(agent.actor[-1].weight)
+    raw = torch.tensor([[4.0, 10.0], [2.0, 1e6]], dtype=torch.float64)  # as an environment returns it
+    torch.testing.assert_close(agent.act(raw), agent(torch.tensor([[1.0, -1.0], [0.0, 10.0]]))[0].mean)
+
+
+@pytest.mark.parametrize("script", ["ppo", "ppo_continuous", "ppo_atari"])
+def test_initialisation(script):
+    """Orthogonal; near zero where it decides on the first policy; log sigma 0."""
+    module = helpers.module(script)
+    agent = module.Agent(4) if script == "ppo_atari" else module.Agent(3, 4)
+    last = agent.actor if script == "ppo_atari" else agent.actor[-1]
+    value = agent.critic if script == "ppo_atari" else agent.critic[-1]
+    torch.testing.assert_close(last.weight @ last.weight.T, 1e-4 * torch.eye(4), rtol=1e-4, atol=1e-8)
+    torch.testing.assert_close(value.weight @ value.weight.T, torch.eye(1), rtol=1e-4, atol=1e-6)
+    layers = [layer for layer in agent.modules() if isinstance(layer, nn.Linear | nn.Conv2d)]
+    assert not any(layer.bias.any() for layer in layers) and len(layers) == (6 if script == "ppo_atari" else 6)
+    for layer in set(layers) - {last, value}:
+        weight = layer.weight.flatten(1)
+        weight = weight if weight.shape[0] <= weight.shape[1] else weight.T
+        torch.testing.assert_close(weight @ weight.T, 2 * torch.eye(len(weight)), rtol=1e-4, atol=1e-5)
+    assert script != "ppo_continuous" or not agent.actor_logstd.any()
+
+
+def test_setup(monkeypatch):
+    args = types.SimpleNamespace(seed=1, threads=2, track=False, cuda=False, torch_deterministic=False)
+    threads, deterministic = torch.get_num_threads(), torch.backends.cudnn.deterministic
+    try:
+        utils.setup_torch(args)
+        first = random.random(), np.random.random(), torch.rand(())
+        assert torch.get_num_threads() == 2 and not torch.backends.cudnn.deterministic
+        args.torch_deterministic = True
+        utils.setup_torch(args)
+        assert torch.backends.cudnn.deterministic
+        assert first == (random.random(), np.random.random(), torch.rand(()))
+    finally:
+        torch.set_num_threads(threads)
+        torch.backends.cudnn.deterministic = deterministic
+
+
+def test_progress(monkeypatch, capsys):
+    """Speed and time left are those of this process, the return that of the last 20 episodes."""
+    now = [100.0]
+    monkeypatch.setattr(utils.time, "time", lambda: now[0])
+    progress = utils.Progress(1000, 500)
+    progress.returns.extend(range(30))
+    now[0] += 10
+    progress.update(600)
+    assert capsys.readouterr().out == "step 600 of 1,000 | 10 SPS | return 19.5 | 40 s left\n"
 
 
 @pytest.mark.parametrize(
@@ -131,6 +181,35 @@ def test_numpy_forward(network):
         result = utils.numpy_forward(network, torch.device("cpu"))(obs)
         assert isinstance(result, np.ndarray) and result.dtype == np.float32
         np.testing.assert_allclose(result, network(torch.from_numpy(obs)).detach(), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("script", helpers.MLP_SCRIPTS)
+def test_who_acts_with_the_newest_weights(script, monkeypatch, tmp_path):
+    """Off-policy scripts ask once for a function that follows the weights, the ppo scripts anew for each rollout."""
+    original, asked = utils.numpy_forward, []
+
+    def spy(module, device, live=False):
+        asked.append(live)
+        return original(module, device, live)
+
+    monkeypatch.setattr(utils, "numpy_forward", spy)
+    helpers.train(script, tmp_path)
+    args = helpers.small_args(script, tmp_path)
+    on_policy = script in helpers.ROLLOUT_SCRIPTS
+    assert asked == ([False] * (args.total_timesteps // (args.num_envs * args.num_steps)) if on_policy else [True])
+
+
+def test_numpy_forward_on_a_gpu(monkeypatch):
+    """A function that follows the weights acts there: numpy would need a copy for each step."""
+    network, as_tensor = nn.Sequential(nn.Linear(2, 3), nn.ReLU(), nn.Linear(3, 1)), torch.as_tensor
+    monkeypatch.setattr(torch, "as_tensor", lambda x, device: as_tensor(x))  # there is none here
+    act = utils.numpy_forward(network, types.SimpleNamespace(type="cuda"), live=True)
+    obs = np.ones((1, 2), dtype=np.float32)
+    before = act(obs)
+    with torch.no_grad():
+        for name, param in [*network[2].named_parameters()]:
+            setattr(network[2], name, nn.Parameter(param + 1))  # other memory
+    assert act(obs) == pytest.approx(network(torch.from_numpy(obs)).item()) != before
 
 
 def biased_agent(script, monkeypatch, **parameters):
@@ -167,11 +246,13 @@ def test_sampling_is_gaussian(monkeypatch, tmp_path):
     biased_agent("ppo_continuous", monkeypatch, actor__4__bias=[0.3], actor_logstd=[math.log(0.2)])
     probe_envs.ACTIONS.clear()
     sizes = dict(num_envs=5, num_steps=400, total_timesteps=20_000, num_minibatches=1, update_epochs=1)
+    largest = []
+    Spy(monkeypatch, lambda update, main, inds: largest.append(main["b_actions"].max()) or update(inds))
     helpers.train("ppo_continuous", tmp_path, env_id=probe("Constant", "ppo_continuous"), learning_rate=1e-20, **sizes)
     actions = np.array(probe_envs.ACTIONS[:20_000]).reshape(-1, 5)
     assert actions.mean() == pytest.approx(0.3, abs=4 * 0.2 / actions.size**0.5)
     assert actions.std() == pytest.approx(0.2, abs=0.005)
-    assert actions.max() == 1 or actions.max() < 1
+    assert actions.max() == 1 < max(largest)  # what is learned from is the sample, not what the environment saw
     assert np.abs(np.corrcoef(actions.T) - np.eye(5)).max() < 0.08
 
 
@@ -397,6 +478,52 @@ def test_reward_scaling(monkeypatch, tmp_path):
     agent = helpers.load(run_dir)["agent"]
     assert agent["return_stats.count"] == 360
     np.testing.assert_allclose(agent["return_stats.var"], np.var(returns), rtol=1e-6)
+
+
+def test_huge_observations_and_rewards_are_cut(monkeypatch, tmp_path):
+    """After normalisation, to 10: where the statistics, which are those of the rollouts before, do not expect them."""
+    observations, rewards, gae = [], [], ppo_continuous.compute_gae
+    Spy(monkeypatch, lambda update, main, inds: observations.append(main["b_obs"].abs().max()) or update(inds))
+    monkeypatch.setattr(
+        ppo_continuous, "compute_gae", lambda *rollout: rewards.append(np.abs(rollout[0]).max()) or gae(*rollout)
+    )
+    sizes = dict(num_envs=1, num_steps=400, total_timesteps=1200, num_minibatches=1, update_epochs=1)
+    helpers.train("ppo_continuous", tmp_path, env_id=probe("Loud", "ppo_continuous"), **sizes)
+    assert max(observations) == 10 and max(rewards) == 10
+
+
+def test_a_short_last_rollout_learns_from_itself(rollout_script, monkeypatch, tmp_path):
+    """Not from what an earlier, longer rollout has left in the batch."""
+    used = []
+    Spy(monkeypatch, lambda update, main, inds: used.append(inds.tolist()) or update(inds))
+    args = helpers.small_args(rollout_script, tmp_path)
+    batch, extra = args.num_envs * args.num_steps, 3 * args.num_envs
+    helpers.train(rollout_script, tmp_path, total_timesteps=batch + extra)
+    short = used[args.update_epochs * args.num_minibatches :]
+    assert short and set(sum(short, [])) == set(range(extra))
+
+
+def test_what_a_rollout_logs(rollout_mlp_script, monkeypatch, tmp_path):
+    """The mean over all of its updates; and how much of the returns' variance the critic explained."""
+    seen, explained = [], []
+
+    def check(update, main, inds):
+        if len(seen) % updates == 0:
+            returns, values = main["b_returns"].double(), main["b_values"].double()
+            explained.append(float(1 - (returns - values).var() / returns.var()))
+        seen.append({name: float(metric) for name, metric in update(inds).items()})
+        return {name: torch.tensor(metric) for name, metric in seen[-1].items()}
+
+    args = helpers.small_args(rollout_mlp_script, tmp_path)
+    updates = args.update_epochs * args.num_minibatches
+    Spy(monkeypatch, check)
+    run_dir, _ = helpers.train(rollout_mlp_script, tmp_path)
+    scalars = helpers.scalars(run_dir)
+    for k, (_, value) in enumerate(scalars["losses/explained_variance"]):
+        assert value == pytest.approx(explained[k], abs=1e-4)
+        for name in seen[0]:
+            mean = np.mean([metrics[name] for metrics in seen[k * updates : (k + 1) * updates]])
+            assert scalars[name][k][1] == pytest.approx(mean, rel=1e-3, abs=1e-6), name
 
 
 def test_minibatch_of_one(rollout_mlp_script, tmp_path):

@@ -539,6 +539,23 @@ def test_target_updates(script, num_envs, train_frequency, gradient_steps, every
     assert all(torch.equal(final[name], target[name]) for name in target)
 
 
+@pytest.mark.parametrize("script", helpers.OFF_POLICY_SCRIPTS)
+def test_targets_start_as_copies(script, monkeypatch, tmp_path):
+    """And the twin critics are two; sac's temperature starts at 1; the networks have the sizes of the paper of TD3."""
+    run_dir, _ = helpers.train(script, tmp_path, learning_starts=helpers.SMALL[script]["total_timesteps"] - 2)
+    state = helpers.load(run_dir)["agent"]
+    pairs = dict(qf1_target="qf1", qf2_target="qf2", target_actor="actor", target_network="q_network")
+    targets = [name.split(".", 1) for name in state if name.split(".")[0] in pairs]
+    assert targets
+    for network, rest in targets:
+        assert torch.equal(state[f"{network}.{rest}"], state[f"{pairs[network]}.{rest}"]), f"{network}.{rest}"
+    assert "qf2.0.weight" not in state or not torch.equal(state["qf1.0.weight"], state["qf2.0.weight"])
+    assert script != "sac" or state["log_alpha"] == 0
+    if script in POLICY:
+        sizes = [len(state[f"{network}.{layer}.bias"]) for network in ("actor", "qf1") for layer in (0, 2)]
+        assert sizes == [256] * 4
+
+
 @pytest.mark.parametrize("script", POLICY)
 @pytest.mark.parametrize("numbers", [(1, 1, 1, 2), (3, 2, 3, 3), (2, 5, 1, 1)])
 def test_actor_updates(script, numbers, monkeypatch, tmp_path):

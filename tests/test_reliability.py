@@ -172,7 +172,8 @@ def test_a_resumed_run_is_the_run(mlp_script, kind, monkeypatch, tmp_path):
 def test_a_resumed_run_is_the_run_elsewhere(script, env_id, monkeypatch, tmp_path):
     flags = flags_for(script, num_envs=4, env_id=env_id)
     whole, _ = helpers.train(script, tmp_path / "whole", **flags)
-    parts, _ = stopped_and_resumed(script, tmp_path / "parts", (50,), monkeypatch, **flags)
+    parts, stops = stopped_and_resumed(script, tmp_path / "parts", (50,), monkeypatch, **flags)
+    assert stops == 1
     assert_same_run(whole, parts)
 
 
@@ -361,6 +362,69 @@ def test_resume_auto(tmp_path, capsys):
     resumable(run_dir)
     helpers.next_second()
     assert helpers.main("dqn", args) == first and len(list(tmp_path.iterdir())) == 4
+
+
+def test_resume_auto_takes_the_newest_run(tmp_path):
+    args = helpers.small_args("ppo", tmp_path)
+    runs = [helpers.train("ppo", tmp_path)[0] for _ in range(2)]
+    for newest, other in (runs, reversed(runs)):
+        os.utime(newest / "checkpoint.pt", (2e9, 2e9))
+        os.utime(other / "checkpoint.pt", (1e9, 1e9))
+        found = checkpoints.find_run(types.SimpleNamespace(**vars(args) | dict(resume="auto")), "ppo")
+        checkpoints.LOCKS.pop(found.resolve()).close()
+        assert found == newest
+
+
+def test_the_last_evaluation_that_a_checkpoint_knows(tmp_path):
+    """A later one, of which last_eval.json tells, is not yet there at the checkpoint's step."""
+    run_dir, returns = helpers.train("ppo", tmp_path)
+    assert checkpoints.load(run_dir, "ppo")["last_eval"] == dict(global_step=512, returns=returns)
+    torch.save(helpers.load(run_dir) | dict(global_step=256), run_dir / "checkpoint.pt")
+    assert checkpoints.load(run_dir, "ppo")["last_eval"] == dict(global_step=0, returns=None)
+
+
+def test_a_run_under_way_is_locked(capfd, tmp_path):
+    process = start("ppo", tmp_path)
+    run_dir = helpers.only_run(tmp_path / "runs")
+    try:
+        assert helpers.command_line("ppo", ["--resume", run_dir, "--no-compile"]) == 1
+        assert f"error: another process is at work in {run_dir}" in capfd.readouterr().err
+    finally:
+        process.kill()
+        process.communicate()
+
+
+@pytest.mark.parametrize("script", ["dqn", "ppo_continuous"])
+def test_new_episodes_of_a_resumed_run(script, monkeypatch, tmp_path):
+    """Where the environments cannot be saved: seeds of their own, and no return that has begun before."""
+    env_id = "LunarLanderContinuous-v3" if script == "ppo_continuous" else "LunarLander-v3"
+    run_dir, _ = helpers.train(script, tmp_path, env_id=env_id, total_timesteps=256)
+    seeds, initials, reset = [], [], environments.VectorEnv.reset
+    monkeypatch.setattr(
+        environments.VectorEnv, "reset", lambda self, seed: seeds.append(seed) or reset(self, seed=seed), raising=False
+    )
+    if script == "ppo_continuous":
+        assert any(helpers.load(run_dir)["return_so_far"])
+        recurrence = helpers.module(script).linear_recurrence
+        spy = lambda *args: initials.append(args[2].copy()) or recurrence(*args)  # noqa: E731
+        monkeypatch.setattr(helpers.module(script), "linear_recurrence", spy)
+    helpers.main(script, helpers.small_args(script, tmp_path, env_id=env_id, resume=str(run_dir)))
+    assert seeds[0] == 1 + 256
+    assert script == "dqn" or not initials[0].any()
+
+
+def test_the_first_observation_is_checked():
+    env = environments.Guarded(lambda: gym.make("CartPole-v1"), os.getpid())
+    env.reset(seed=1)
+    env.env.unwrapped.reset = lambda **kwargs: (np.full(4, np.nan, dtype=np.float32), {})
+    with pytest.raises(environments.Fault, match="an observation whose number 0 is nan"):
+        env.reset()
+
+
+def test_losses_are_checked_when_they_are_logged():
+    checkpoints.check_finite(dict(a=1.0), 1, None)
+    with pytest.raises(SystemExit, match="^error: a is nan at step 1$"):
+        checkpoints.check_finite(dict(a=float("nan")), 1, None)
 
 
 def test_resume_auto_on_the_command_line(tmp_path):

@@ -3,6 +3,8 @@
 import copy
 import inspect
 import json
+import random
+from types import SimpleNamespace
 from unittest import mock
 
 import gymnasium as gym
@@ -50,7 +52,9 @@ def assert_same_run(one, other, without=UNSEEDED):
 
 @pytest.mark.parametrize("num_envs", [1, 4])
 def test_same_seed_same_run(script, num_envs, tmp_path):
-    (one, first), (other, second) = (helpers.train(script, tmp_path / name, num_envs=num_envs) for name in "ab")
+    one, first = helpers.train(script, tmp_path / "a", num_envs=num_envs)
+    random.seed(99)
+    other, second = helpers.train(script, tmp_path / "b", num_envs=num_envs)
     assert first == second
     assert_same_run(one, other)
 
@@ -290,6 +294,9 @@ def test_evaluation_repeats_from_the_checkpoint(script, tmp_path):
     assert list(tmp_path.iterdir()) == [run_dir]
     record = helpers.read_json(run_dir / "eval.json")
     assert record["returns"] == list(returns) and record["mean"] == pytest.approx(np.mean(returns))
+    assert record["std"] == pytest.approx(np.std(returns)) and len(record["lengths"]) == record["episodes"] == 2
+    lengths = helpers.scalars(run_dir)["eval/episodic_length"][-1]
+    assert lengths == (record["global_step"], pytest.approx(np.mean(record["lengths"]), rel=1e-5))
     assert helpers.scalars(run_dir)["eval/episodic_return"][-1] == (
         record["global_step"],
         pytest.approx(np.mean(returns), rel=1e-5),
@@ -301,7 +308,51 @@ def test_args_are_stored(script, tmp_path):
     args = helpers.small_args(script, tmp_path, seed=3)
     assert helpers.read_json(run_dir / "args.json") == vars(args) == helpers.load(run_dir)["args"]
     assert (run_dir / f"{script}.py").read_text() == (helpers.SOURCE / f"{script}.py").read_text()
-    json.dumps(helpers.read_json(run_dir / "eval.json"), allow_nan=False)
+    evaluation = helpers.read_json(run_dir / "eval.json")
+    assert evaluation["args"] == vars(args)
+    json.dumps(evaluation, allow_nan=False)
+
+
+class Short(gym.Env):
+    """One step; it notes the seeds of its resets."""
+
+    observation_space, action_space, seeds = gym.spaces.Box(-1, 1, (1,)), gym.spaces.Discrete(2), []
+
+    def reset(self, seed=None, options=None):
+        self.seeds.append(seed)
+        return np.zeros(1, dtype=np.float32), {}
+
+    def step(self, action):
+        return np.zeros(1, dtype=np.float32), 1.0, True, False, {}
+
+
+@pytest.mark.parametrize("global_step", [0, 500])
+def test_seeds_of_an_evaluation(global_step, tmp_path):
+    """Its episodes are not training's, differ from each other, and are the same at every step; training's random
+    streams are put back."""
+    args, streams = SimpleNamespace(env_id="Short", seed=1, eval_episodes=3, track=False), utils.rng_state()
+
+    def act(obs):
+        return torch.tensor([int(np.random.random() + random.random() + torch.rand(())) % 2])
+
+    Short.seeds.clear()
+    make_env = lambda args, render_mode: gym.wrappers.RecordEpisodeStatistics(Short())  # noqa: E731
+    utils.evaluate(act, make_env, args, torch.device("cpu"), global_step, tmp_path / "eval.json")
+    assert Short.seeds[0] == 10_001 and len(Short.seeds) >= 3 and set(Short.seeds[1:]) == {None}
+    assert_same_state(utils.rng_state(), streams)
+
+
+@pytest.mark.parametrize(
+    "script, flags, steps",
+    [
+        ("ppo", dict(eval_every=150), [256, 384, 512]),
+        ("dqn", dict(eval_every=100, num_envs=3, total_timesteps=510), [102, 201, 300, 402, 501, 510]),
+    ],
+)
+def test_steps_of_the_evaluations(script, flags, steps, tmp_path):
+    """After the first step that reaches a multiple of --eval-every, however late the one before was."""
+    run_dir, _ = helpers.train(script, tmp_path, **flags)
+    assert [step for step, _ in helpers.scalars(run_dir)["eval/episodic_return"]] == steps
 
 
 def resumed(script, where, run_dir, total):
@@ -507,6 +558,26 @@ def test_target_kl_looks_at_the_epoch(rollout_mlp_script, tmp_path):
         flags = dict(target_kl=bound, update_epochs=3, learning_rate=1e-2, anneal_lr=False)
         run_dir, _ = helpers.train(rollout_mlp_script, tmp_path / str(epochs), **flags)
         assert helpers.load(run_dir)["adam"]["step"] == 4 * 4 * epochs
+
+
+@pytest.mark.parametrize(
+    "divergences, bound, updates", [((0, 0, 0, 9), 2.5, 12), ((3, 3, 3, 0), 2.5, 12), ((3, 3, 3, 0), 2.0, 4)]
+)
+def test_target_kl_is_the_mean_of_an_epoch(rollout_mlp_script, divergences, bound, updates, monkeypatch, tmp_path):
+    """Means of 2.25, with the last minibatch far above or below: only a bound of 2 ends the epochs."""
+    calls = []
+
+    def compile_update(update, *_):
+        def call(inds):
+            calls.append(1)
+            divergence = torch.tensor(float(divergences[len(calls) % 4 - 1]))
+            return update(inds) | {"losses/approx_kl": divergence}
+
+        return call
+
+    monkeypatch.setattr(utils, "compile_update", compile_update)
+    helpers.train(rollout_mlp_script, tmp_path, target_kl=bound, update_epochs=3, total_timesteps=128)
+    assert len(calls) == updates
 
 
 @pytest.mark.slow

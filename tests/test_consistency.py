@@ -350,3 +350,41 @@ def test_ruff(command):
     files = [SOURCE, ROOT / "tests"]
     done = subprocess.run([sys.executable, "-m", "ruff", *command.split(), *files], capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
+
+
+# The algorithms' defaults are CleanRL's; with others, the published results would no longer be those of the commands.
+PPO_DEFAULTS = dict(anneal_lr=True, gamma=0.99, gae_lambda=0.95, norm_adv=True, clip_vloss=True, vf_coef=0.5)
+PPO_DEFAULTS |= dict(max_grad_norm=0.5, target_kl=None)
+DQN_DEFAULTS = dict(num_envs=1, gradient_steps=1, gamma=0.99, tau=1.0, start_e=1.0)
+DDPG_DEFAULTS = dict(num_envs=1, buffer_size=1_000_000, train_frequency=1, gradient_steps=1, batch_size=256)
+DDPG_DEFAULTS |= dict(gamma=0.99, tau=0.005, policy_frequency=2, total_timesteps=1_000_000)
+SMALL_DQN = dict(learning_rate=2.5e-4, buffer_size=10_000, learning_starts=10_000, train_frequency=10, batch_size=128)
+SMALL_DQN |= dict(target_network_frequency=500, end_e=0.05, exploration_fraction=0.5, total_timesteps=500_000)
+ATARI_DQN = dict(buffer_size=1_000_000, learning_starts=80_000, train_frequency=4, batch_size=32, end_e=0.01)
+ATARI_DQN |= dict(exploration_fraction=0.1, total_timesteps=10_000_000)
+EPOCHS = dict(num_steps=128, num_minibatches=4, update_epochs=4, learning_rate=2.5e-4, ent_coef=0.01)
+DEFAULTS = dict(
+    ppo=PPO_DEFAULTS | EPOCHS | dict(num_envs=4, clip_coef=0.2, total_timesteps=500_000),
+    ppo_continuous=PPO_DEFAULTS
+    | dict(num_envs=1, num_steps=2048, num_minibatches=32, update_epochs=10, learning_rate=3e-4)
+    | dict(ent_coef=0.0, clip_coef=0.2, total_timesteps=1_000_000),
+    ppo_atari=PPO_DEFAULTS | EPOCHS | dict(num_envs=8, clip_coef=0.1, total_timesteps=10_000_000),
+    dqn=DQN_DEFAULTS | SMALL_DQN,
+    c51=DQN_DEFAULTS | SMALL_DQN | dict(n_atoms=101, v_min=-100.0, v_max=100.0),
+    dqn_atari=DQN_DEFAULTS | ATARI_DQN | dict(learning_rate=1e-4, target_network_frequency=1000),
+    c51_atari=DQN_DEFAULTS
+    | ATARI_DQN
+    | dict(learning_rate=2.5e-4, target_network_frequency=10_000, n_atoms=51, v_min=-10.0, v_max=10.0),
+    ddpg=DDPG_DEFAULTS | dict(learning_rate=3e-4, learning_starts=25_000, exploration_noise=0.1),
+    td3=DDPG_DEFAULTS
+    | dict(learning_rate=3e-4, learning_starts=25_000, exploration_noise=0.1, policy_noise=0.2, noise_clip=0.5),
+    sac=DDPG_DEFAULTS | dict(policy_lr=3e-4, q_lr=1e-3, learning_starts=5_000, alpha=0.2, autotune=True),
+)
+NOT_THE_ALGORITHM = {"env_id", "async_envs", "bf16"}
+
+
+def test_defaults(script):
+    """Every algorithm flag's default."""
+    first = list(fields_text(script)).index("env_id")  # the run flags come before it
+    names = set(list(fields_text(script))[first:]) - NOT_THE_ALGORITHM
+    assert {name: getattr(module(script).Args(), name) for name in names} == DEFAULTS[script]

@@ -387,7 +387,8 @@ def test_a_run_under_way_is_locked(capfd, tmp_path):
     process = start("ppo", tmp_path)
     run_dir = helpers.only_run(tmp_path / "runs")
     try:
-        assert helpers.command_line("ppo", ["--resume", run_dir, "--no-compile"]) == 1
+        words = ["--resume", run_dir, "--no-compile", "--total-timesteps", 10_000]
+        assert helpers.command_line("ppo", words) == 1
         assert f"error: another process is at work in {run_dir}" in capfd.readouterr().err
     finally:
         process.kill()

@@ -35,7 +35,7 @@ class Args:
     seed: int = 1  # seed of the environments, the networks and the sampling
     torch_deterministic: bool = True  # let cuDNN use deterministic algorithms only
     cuda: bool = True  # train on a GPU when there is one
-    threads: int = 1  # CPU threads of torch, and of Atari's games (0: their own choice)
+    threads: int = 1  # CPU threads (0: the libraries' own choice)
     compile: bool = True  # compile the update: some 30 s at the first start, 6 to 14 later, then faster
     cuda_graph: bool = False  # replay the update as one CUDA graph (needs a GPU)
     track: bool = False  # log to Weights & Biases too (WANDB_MODE=offline works)

@@ -37,7 +37,7 @@ class Args:
     seed: int = 1  # seed of the environments, the networks and the sampling
     torch_deterministic: bool = True  # let cuDNN use deterministic algorithms only
     cuda: bool = True  # train on a GPU when there is one
-    threads: int = 1  # CPU threads of torch, and of Atari's games (0: their own choice)
+    threads: int = 1  # CPU threads (0: the libraries' own choice)
     compile: bool = True  # compile the update: some 30 s at the first start, 6 to 14 later, then faster
     cuda_graph: bool = False  # replay the update as one CUDA graph (needs a GPU)
     track: bool = False  # log to Weights & Biases too (WANDB_MODE=offline works)
@@ -170,7 +170,7 @@ def main(args: Args):
     check(real_vectors, f"{args.env_id} has actions {action_space}, not vectors of real numbers")
 
     agent = Agent(obs_space.shape[0], action_space, args.bf16).to(device)
-    bounded = agent.action_scale.isfinite().all()
+    bounded = agent.action_scale.isfinite().all()  # their distance must be finite in float32, too
     check(bounded, f"{args.env_id} has unbounded actions; ppo_continuous.py takes them")
     critic_params, actor_params = [*agent.qf1.parameters(), *agent.qf2.parameters()], list(agent.actor.parameters())
     adams = dict(critic=adam_state(critic_params), actor=adam_state(actor_params))

@@ -40,7 +40,7 @@ def start(args, run_dir, script):
         BUSY.clear()
     if wandb.run:
         told(wandb.save, run_dir / f"{script}.py", base_path=run_dir, policy="now")
-        atexit.register(finish, args)  # before W&B's own, which would wait as long as it takes
+        atexit.register(finish, args)  # for a run that fails; before W&B's own, which would wait for ever
 
 
 def log_video(folder):

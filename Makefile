@@ -33,6 +33,7 @@ docs: .venv/docs
 results: .venv/results  # tables and pictures, from the files in benchmark/results alone
 	$(BIN)/python -m benchmark.collect --from-results
 	$(BIN)/python -m benchmark.overview > /dev/null
+	$(BIN)/python -m benchmark.returns_sb3 > /dev/null
 	$(BIN)/python -m benchmark.plot
 	$(BIN)/python -m benchmark.readme
 

@@ -20,6 +20,7 @@ import numpy as np
 from benchmark.collect import RESULTS, figure, groups, machine, steps
 from benchmark.speed import ROOT, commit, default_args
 
+NAMES = "script", "env_id", "exp_name", "seed"
 FILE = RESULTS / "returns_sb3.json"
 
 
@@ -58,8 +59,9 @@ def train(script, env_id, args, total_timesteps, seed, episodes=10):
     if script != "sac":
         model.policy_delay = args["policy_frequency"]
     model.learn(total_timesteps)
-    ended = [zip(monitor.get_episode_times(), monitor.get_episode_rewards()) for monitor in monitors]
-    returns = [episodic_return for _, episodic_return in sorted(sum(map(list, ended), []))]
+    ends = [np.cumsum(monitor.get_episode_lengths()) for monitor in monitors]
+    ended = sorted((end, n, episode) for n in range(len(ends)) for episode, end in enumerate(ends[n]))
+    returns = [monitors[n].get_episode_rewards()[episode] for _, n, episode in ended]
     greedy = Monitor(gymnasium.make(env_id))
     greedy.reset(seed=seed + 10_000)
     return returns, evaluate_policy(model, greedy, episodes, return_episode_rewards=True)[0]
@@ -74,7 +76,7 @@ def entry(script, env_id, exp_name, seed, total_timesteps, returns, evaluation, 
 
 
 def write(entries):
-    entries = {tuple(map(line.get, ("script", "env_id", "exp_name", "seed"))): line for line in entries}
+    entries = {tuple(map(line.get, NAMES)): line for line in entries}
     lines = ",\n".join(json.dumps(entries[name]) for name in sorted(entries))
     FILE.write_text(f"[\n{lines}\n]\n")
     FILE.with_suffix(".md").write_text(table(read()))
@@ -87,8 +89,8 @@ def table(entries):
         "evaluation | Stable-Baselines3 |",
         "|---|---|---:|---|---|---|---|",
     ]
-    for names in sorted({(line["script"], line["env_id"], line["exp_name"]) for line in entries}):
-        theirs = [line for line in entries if (line["script"], line["env_id"], line["exp_name"]) == names]
+    for names in sorted({tuple(map(line.get, NAMES[:3])) for line in entries}):
+        theirs = [line for line in entries if tuple(map(line.get, NAMES[:3])) == names]
         ours = groups(names[0])[(*names, True)]
         cells = [names[0], f"{names[1]}, `{names[2]}`", steps(theirs[0]["total_timesteps"])]
         cells += ["; ".join(figure(run["last_100_mean"]) for run in runs) for runs in (ours, theirs)]

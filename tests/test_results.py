@@ -8,12 +8,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import stable_baselines3
 import tyro
 from tensorboard.compat.proto.event_pb2 import Event
 from tensorboard.summary.writer.record_writer import RecordWriter
 from torch.utils.tensorboard import SummaryWriter
 
-from benchmark import collect, launch, overview, readme, speed_cleanrl
+from benchmark import collect, launch, overview, readme, returns_sb3, speed_cleanrl
 from tests import helpers
 from tests.helpers import ROOT, SCRIPTS
 
@@ -35,6 +36,43 @@ def test_tables_are_what_the_files_give():
 def test_the_speed_beside_cleanrl_is_what_the_pairs_give():
     record = helpers.read_json(ROOT / "benchmark" / "results" / "speed_cleanrl.json")
     assert speed_cleanrl.table(record) == (ROOT / "benchmark" / "results" / "speed_cleanrl.md").read_text()
+
+
+def test_stable_baselines3_returns_are_what_the_file_gives():
+    entries = returns_sb3.read()
+    assert (ROOT / "benchmark/results/returns_sb3.md").read_text() == returns_sb3.table(entries)
+    for line in entries:  # of an experiment of ours, as long as it
+        assert line["total_timesteps"] == returns_sb3.experiment(*(line[name] for name in returns_sb3.NAMES[:3]))[0]
+
+
+@pytest.mark.parametrize("script", ["ddpg", "td3", "sac"])
+def test_stable_baselines3_with_our_hyperparameters(script, tmp_path, monkeypatch):
+    """Two environments and other flags than the defaults: they reach its model; every episode is there, in order."""
+    name = script.upper()
+    learn = vars(getattr(stable_baselines3, name))["learn"]
+    seen = []
+    monkeypatch.setattr(f"stable_baselines3.{name}.learn", lambda self, n: seen.append(self) or learn(self, n))
+    monkeypatch.setattr(returns_sb3, "ROOT", tmp_path)
+    args = collect.default_args((ROOT / f"cleanrl_lite/{script}.py").read_text())
+    args |= dict(num_envs=2, train_frequency=2, learning_starts=300, gamma=0.9, tau=0.1, batch_size=32, buffer_size=999)
+    args |= dict(policy_lr=2e-3) if script == "sac" else dict(learning_rate=2e-3, exploration_noise=0.7)
+    args |= dict(policy_frequency=3)
+    returns, evaluation = returns_sb3.train(script, "Pendulum-v1", args, 800, seed=1, episodes=3)
+    assert len(returns) == 4 and len(evaluation) == 3 and max(returns + evaluation) < 0
+    (model,) = seen
+    same = {attribute: args[attribute] for attribute in ("gamma", "tau", "batch_size", "learning_starts")}
+    assert {attribute: getattr(model, attribute) for attribute in same} == same
+    assert (model.learning_rate, model._n_updates, model.replay_buffer.buffer_size) == (2e-3, 250, 499)
+    assert script == "sac" or (model.policy_delay, model.action_noise.noises[0]._sigma[0]) == (3, 0.7)
+    monitors = [np.loadtxt(path, delimiter=",", skiprows=2) for path in sorted((tmp_path / "runs/sb3").glob("*.csv"))]
+    assert returns == pytest.approx([monitors[n][episode][0] for episode in (0, 1) for n in (0, 1)], rel=1e-4)
+
+
+def test_an_experiment_that_stable_baselines3_cannot_take():
+    with pytest.raises(SystemExit, match="no finished run nobody of td3 in Hopper-v4"):
+        returns_sb3.experiment("td3", "Hopper-v4", "nobody")
+    done = helpers.run([sys.executable, "-m", "benchmark.returns_sb3", "td3", "Hopper-v4"], cwd=ROOT)
+    assert done.returncode == 2 and "a script goes with" in done.stderr
 
 
 def test_runs_are_what_their_episodes_give():

@@ -85,8 +85,8 @@ def write(entries):
 def table(entries):
     """Markdown: a row per experiment, first ours, then theirs."""
     lines = [
-        "| script | environment | steps | last 100 training episodes, by seed | Stable-Baselines3 | "
-        "evaluation | Stable-Baselines3 |",
+        "| script | environment | steps | last 100 training episodes, ours by seed | Stable-Baselines3's | "
+        "evaluation, ours | Stable-Baselines3's |",
         "|---|---|---:|---|---|---|---|",
     ]
     for names in sorted({tuple(map(line.get, NAMES[:3])) for line in entries}):

@@ -165,6 +165,7 @@ def published(run):
 
 def figure(mean, std=None):
     digits = 0 if abs(mean) >= 1000 else 1
+    mean = round(float(mean), digits) + 0.0  # no minus before a zero
     return f"{mean:,.{digits}f}" + (f" ± {std:,.{digits}f}" if std is not None else "")
 
 

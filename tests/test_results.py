@@ -132,6 +132,11 @@ def test_the_overview_is_what_the_files_give():
     assert (ROOT / "benchmark/results/overview.md").read_text() == overview.page(), "run `make results`"
 
 
+def test_figures():
+    assert [collect.figure(n) for n in (-0.04, -0.06, 999.94, -1234.5)] == ["0.0", "-0.1", "999.9", "-1,234"]
+    assert collect.figure(2.5, 0.04) == "2.5 ± 0.0"
+
+
 def test_a_published_figure_of_the_same_steps_comes_first():
     run = dict(script="ppo", env_id="CartPole-v1", exp_name="ppo", seed=1, total_timesteps=100_000)
     found = collect.published(run)

@@ -416,6 +416,59 @@ def test_update_of_actors_and_critics(script, autotune, monkeypatch, tmp_path):
         assert len(torch.unique(noise)) > 0.99 * noise.numel()
 
 
+@pytest.mark.parametrize("script, policy_frequency", [("ddpg", 1), ("td3", 2)])
+def test_ddpg_and_td3_like_stable_baselines3(script, policy_frequency, monkeypatch, tmp_path):
+    """The same minibatches and noise, on BipedalWalker: the same losses, networks and targets as theirs."""
+    options = dict(learning_rate=1e-3, gamma=0.9, tau=0.1)
+    noises = dict(target_policy_noise=0.3, target_noise_clip=0.35) if script == "td3" else {}
+    theirs = getattr(stable_baselines3, script.upper())(
+        "MlpPolicy", "BipedalWalker-v3", device="cpu", policy_kwargs=dict(net_arch=[256, 256]), **options, **noises
+    )
+    theirs.policy_delay = policy_frequency
+    theirs.set_logger(Logger(None, []))
+    pairs = dict(actor=theirs.actor.mu, target_actor=theirs.actor_target.mu)
+    for n in range(1, 3 if script == "td3" else 2):
+        pairs |= {f"qf{n}": theirs.critic.q_networks[n - 1], f"qf{n}_target": theirs.critic_target.q_networks[n - 1]}
+    terminated = []
+
+    def compare(agent, metrics, loss, names):
+        name = loss.replace("critic", "qf" if script == "td3" else "qf1")
+        expected = theirs.logger.name_to_value[f"train/{loss}"]
+        assert metrics[f"losses/{name}"].item() == pytest.approx(expected, rel=1e-4, abs=1e-6)
+        for name in names:
+            for ours, param in zip(agent.get_submodule(name).parameters(), pairs[name].parameters(), strict=True):
+                assert (ours - param).abs().max() < 0.05 * 1e-3 and (ours - param).abs().mean() < 0.002 * 1e-3, name
+
+    def check(update, main, tensors):
+        agent = main["agent"]
+        if update.__name__ == "update_actor":  # theirs has trained its actor with its critics, below
+            metrics = update(*tensors)
+            compare(agent, metrics, "actor_loss", pairs)
+            return metrics
+        noise, batch = (tensors[0], tensors[1:]) if script == "td3" else (None, tensors)
+        obs, actions, rewards, next_obs, terminations = main["replay"].unpack(*batch)
+        parts = dict(observations=obs, actions=actions, next_observations=next_obs)
+        parts |= dict(dones=terminations[:, None], rewards=rewards[:, None], discounts=None)
+        theirs.replay_buffer.sample = lambda *_, **__: SimpleNamespace(**parts)
+        for name, network in pairs.items():
+            network.load_state_dict(agent.get_submodule(name).state_dict())
+        with monkeypatch.context() as patch:
+            given = (lambda self, mean, std: noise * std) if script == "td3" else (lambda self, mean, std: self * 0)
+            patch.setattr(torch.Tensor, "normal_", given)
+            theirs.train(1, len(obs))
+        metrics = update(*tensors)
+        compare(agent, metrics, "critic_loss", [name for name in pairs if name in ("qf1", "qf2")])
+        terminated.append(terminations.sum())
+        return metrics
+
+    spy = Spy(monkeypatch, check)
+    flags = dict(policy_noise=0.3, noise_clip=0.35) if script == "td3" else {}
+    settings = dict(env_id="BipedalWalker-v3", policy_frequency=policy_frequency, total_timesteps=300)
+    helpers.train(script, tmp_path, **settings, **options, **flags)
+    assert spy.calls.count("update_critic") > 50 and spy.calls.count("update_actor") > 20
+    assert sum(terminated) > 0
+
+
 def in_float64(agent):
     agent.forward = lambda network, inputs: network(inputs)  # without the casts around bfloat16
     return agent.double()

@@ -445,16 +445,15 @@ def test_ddpg_and_td3_like_stable_baselines3(script, policy_frequency, monkeypat
             metrics = update(*tensors)
             compare(agent, metrics, "actor_loss", pairs)
             return metrics
-        noise, batch = (tensors[0], tensors[1:]) if script == "td3" else (None, tensors)
+        noise, batch = (tensors[0], tensors[1:]) if script == "td3" else (torch.zeros(()), tensors)
         obs, actions, rewards, next_obs, terminations = main["replay"].unpack(*batch)
         parts = dict(observations=obs, actions=actions, next_observations=next_obs)
         parts |= dict(dones=terminations[:, None], rewards=rewards[:, None], discounts=None)
         theirs.replay_buffer.sample = lambda *_, **__: SimpleNamespace(**parts)
         for name, network in pairs.items():
             network.load_state_dict(agent.get_submodule(name).state_dict())
-        with monkeypatch.context() as patch:
-            given = (lambda self, mean, std: noise * std) if script == "td3" else (lambda self, mean, std: self * 0)
-            patch.setattr(torch.Tensor, "normal_", given)
+        with monkeypatch.context() as patch:  # theirs draws the target policy's noise with this, ours is given it
+            patch.setattr(torch.Tensor, "normal_", lambda self, mean, std: noise * std)
             theirs.train(1, len(obs))
         metrics = update(*tensors)
         compare(agent, metrics, "critic_loss", [name for name in pairs if name in ("qf1", "qf2")])

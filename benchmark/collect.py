@@ -4,6 +4,7 @@
     python -m benchmark.collect FOLDER --partial    those in FOLDER, with the runs that are still under way
     python -m benchmark.collect --from-results   makes the tables again, from benchmark/results/runs.json alone
     python -m benchmark.collect FOLDER --stamp   writes machine.json into the run directories below FOLDER, no results
+    python -m benchmark.collect --commands       the commands of all runs in runs.json, for benchmark.launch
 
 Kept are results/episodes/*.csv.gz (all training episodes) and one line per run in results/runs.json; both are merged
 into what is there, a newer run of the same script, environment, experiment and seed in the place of an older one. All
@@ -16,6 +17,7 @@ import argparse
 import csv
 import gzip
 import io
+import itertools
 import json
 import re
 import time
@@ -27,6 +29,7 @@ import numpy as np
 from benchmark.speed import RESULTS, default_args, hardware, versions
 
 RUN_FLAGS = {"seed", "exp_name", "env_id", "total_timesteps", "runs_dir", "save_every", "eval_every", "track", "resume"}
+PAUSE = 120  # seconds without an event, while no script is silent for as long
 MACHINE_FLAGS = {"cuda", "cuda_graph", "compile", "threads", "async_envs", "eval_episodes", "capture_video"}
 
 
@@ -62,19 +65,19 @@ def stamp(folder):
 def clock(run_dir):
     """The function that makes seconds of running out of times: it stands still where the run did.
 
-    Each start of a run has an event file of its own. From its first event to its last the clock goes; what was lost
-    between the last checkpoint and a kill is cut out of the files, and not in the time either.
+    Each start of a run has an event file of its own. From its first event to its last the clock goes, but for PAUSE
+    and longer between two events: then the run was suspended (SIGSTOP). What was lost between the last checkpoint and
+    a kill is cut out of the files, and not in the time either.
     """
     from tensorboard.backend.event_processing.event_file_loader import EventFileLoader
 
-    times, seconds = [], []
+    times, seconds = [], [0.0]
     for path in sorted(run_dir.glob("events.out.tfevents.*")):
-        walls = [event.wall_time for event in EventFileLoader(str(path)).Load()]
-        if walls:
-            begin = seconds[-1] if seconds else 0.0
-            times += [min(walls), max(walls)]
-            seconds += [begin, begin + max(walls) - min(walls)]
-    return lambda time: np.interp(time, times, seconds)
+        walls = np.sort([event.wall_time for event in EventFileLoader(str(path)).Load()])
+        for part in np.split(walls, np.flatnonzero(np.diff(walls) > PAUSE) + 1) if len(walls) else []:
+            times += [part[0], part[-1]]
+            seconds += [seconds[-1], seconds[-1] + part[-1] - part[0]]
+    return lambda time: np.interp(time, times, seconds[1:])
 
 
 def read_run(run_dir):
@@ -245,10 +248,22 @@ def table(script):
         if (fewest := min(run["episodes"] for run in group)) < 100:
             notes.append(f"`{name}` in {env_id}: a run with fewer than 100 episodes ({fewest}) has the mean of all.")
     made = {f"{run['hardware']}, {', '.join(map(' '.join, run['versions'].items()))}" for run in runs}
-    commits = sorted({run["commit"] or "unknown" for run in runs})
-    notes.append(f"Commands: `benchmark/{script}.sh`, then `python -m benchmark.collect`.")
+    commits = sorted({run["commit"] or "not recorded" for run in runs})
+    notes.append(
+        f"Commands of all these runs: `python -m benchmark.collect --commands`; `benchmark/{script}.sh` has those"
+    )
+    notes.append("of the plan.")
     notes.append(f"Made on {'; '.join(sorted(made))}; commit {', '.join(commits)}.")
     return "\n".join(lines) + "\n\n" + " ".join(notes) + "\n"
+
+
+def commands():
+    """Of every run in runs.json, finished or not; on this machine, so without the flags that were for another one."""
+    for run in json.loads((RESULTS / "runs.json").read_text()):
+        total, flags = experiment(run)
+        given = [f"python cleanrl_lite/{run['script']}.py --env-id {run['env_id']} --seed {run['seed']}"]
+        given += [f"--total-timesteps {total} --exp-name {run['exp_name']}", *itertools.starmap(flag, flags.items())]
+        yield " ".join(given)
 
 
 def main():
@@ -256,10 +271,13 @@ def main():
     parser.add_argument("folder", nargs="?", default="runs/benchmark", help="where the run directories are")
     parser.add_argument("--partial", action="store_true", help="with the runs that are still under way")
     parser.add_argument("--stamp", action="store_true", help="only write machine.json into the run directories below")
+    parser.add_argument("--commands", action="store_true", help="only print the commands of the runs in runs.json")
     parser.add_argument("--from-results", action="store_true", help="read no run directories, make the tables only")
     args = parser.parse_args()
     if args.stamp:
         return stamp(args.folder)
+    if args.commands:
+        return print(*commands(), sep="\n")
     RESULTS.mkdir(exist_ok=True)
     if not args.from_results:
         collect(args.folder, args.partial)

@@ -4,11 +4,12 @@
     python -m benchmark.compare benchmark/results runs/after   the published results and a folder
     python -m benchmark.compare A B --metric eval --confidence 0.9
 
-Runs with the same script, environment, number of steps and flags (seeds aside) are compared, seed for seed where both
-sides have the same ones. `worse` and `better` mean that the 95 % interval of the difference of the means (Student's t
-over pairs of seeds, else Welch's) lies on one side of zero; `equal` that every seed has the same result to the last
-digit; `open` that the seeds cannot tell: the interval says how large a loss could still be hidden. Exit status 1 if
-anything is worse; with many comparisons chance alone finds something, so the last line says how much to expect.
+Runs with the same script, environment, number of steps and flags are compared, whatever the experiment's name and the
+machine's flags (--cuda, --compile ...), seed for seed where both sides have the same ones. `worse` and `better` mean
+that the 95 % interval of the difference of the means (Student's t over pairs of seeds, else Welch's) lies on one side
+of zero; `equal` that every seed has the same result to the last digit; `open` that the seeds cannot tell: the interval
+says how large a loss could still be hidden. What is in B alone is listed. Exit status 1 if anything is worse, 2 if
+nothing could be compared; with many comparisons chance alone finds something, so the last line says how much to expect.
 """
 
 import argparse
@@ -19,7 +20,7 @@ from pathlib import Path
 import numpy as np
 from scipy import stats
 
-from benchmark.collect import read_run
+from benchmark.collect import experiment, read_run
 
 METRICS = dict(last="last_100_mean", best="best_20_mean", eval="eval_mean")
 
@@ -33,15 +34,17 @@ def runs_in(path):
 
 
 def groups(runs, metric):
-    """{(script, environment, steps, all steps, flags): {seed: result}} of the runs that have this result."""
-    found = defaultdict(dict)
+    """({(script, environment, steps, all steps, flags): {seed: result}} of the runs that have this result, {the same:
+    name of the experiment, where it is not the script's})."""
+    found, names = defaultdict(dict), {}
     for run in runs:
         if run[metric] is None or (metric == "eval_mean" and not run["finished"]):
             continue
-        flags = json.dumps(run["arguments"], sort_keys=True)
-        key = run["script"], run["env_id"], run["global_step"], run["total_timesteps"], flags
+        total, flags = experiment(run)
+        key = run["script"], run["env_id"], run["global_step"], total, json.dumps(flags, sort_keys=True)
         found[key][run["seed"]] = run[metric]
-    return found
+        names[key] = f", {run['exp_name']}" if run["exp_name"] != run["script"] else ""
+    return found, names
 
 
 def interval(before, after, paired, confidence):
@@ -73,20 +76,27 @@ def main():
     )
     parser.add_argument("--confidence", type=float, default=0.95)
     args = parser.parse_args()
-    sides = [groups(runs_in(path), METRICS[args.metric]) for path in (args.before, args.after)]
+    paths = args.before, args.after
+    for path in paths:
+        if not path.is_dir():
+            parser.error(f"there is no folder {path}")
+    (one, names), (other, names_after) = (groups(runs_in(path), METRICS[args.metric]) for path in paths)
+    sides = one, other
     verdicts, by_chance = [], 0.0
-    for key in sorted(sides[0].keys() & sides[1].keys()):
+    for key in sorted(one.keys() & other.keys()):
         seeds = [sorted(side[key]) for side in sides]
         before, after = (np.array([side[key][n] for n in ns], float) for side, ns in zip(sides, seeds))
         told, difference, (low, high) = verdict(before, after, seeds[0] == seeds[1], args.confidence)
         verdicts.append(told)
         by_chance += (1 - args.confidence) / 2 if told != "equal" and np.isfinite(low) else 0
         means = f"{before.mean():10.1f} ({len(before)} seeds) -> {after.mean():10.1f} ({len(after)})"
-        print(f"{key[0]:15} {key[1]:26} {key[2]:>10,} {means}  {difference:+9.1f} [{low:+.1f}, {high:+.1f}]  {told}")
-    alone = [key for key in sides[0].keys() ^ sides[1].keys()]
+        label = f"{key[0]:15} {key[1] + names[key]:40} {key[2]:>10,}"
+        print(f"{label} {means}  {difference:+9.1f} [{low:+.1f}, {high:+.1f}]  {told}")
+    for key in sorted(other.keys() - one.keys()):
+        print(f"{key[0]:15} {key[1] + names_after[key]:40} {key[2]:>10,} of {key[3]:,} steps, {key[4]}: in B alone")
     counts = f"{len(verdicts)} compared, {verdicts.count('worse')} worse"
-    print(f"{counts} ({by_chance:.1f} by chance alone); {len(alone)} with other flags or on one side only")
-    raise SystemExit(int("worse" in verdicts))
+    print(f"{counts} ({by_chance:.1f} by chance alone); {len(one.keys() - other.keys())} in A alone")
+    raise SystemExit(int("worse" in verdicts) if verdicts else 2)
 
 
 if __name__ == "__main__":

@@ -14,10 +14,10 @@ for env in ${ENVS:-$mujoco Pendulum-v1 MountainCarContinuous-v0 LunarLanderConti
         MountainCarContinuous-v0)  # the noise has to find what is beyond the hill: more of it, more episodes
             seeds="1 2 3 4 5" steps=300000 name=ddpg_noise1
             flags="--learning-starts 10000 --num-envs 8 --train-frequency 8 --exploration-noise 1" ;;
-        LunarLanderContinuous-v3 | BipedalWalker-v3)  # rl-baselines3-zoo's: a shorter horizon, the actor at every step
-            name=ddpg_zoo flags="--learning-starts 10000 --buffer-size 200000 --learning-rate 1e-3 --gamma 0.98"
-            flags="$flags --policy-frequency 1"
-            [ $env = BipedalWalker-v3 ] || steps=300000 ;;
+        LunarLanderContinuous-v3)  # rl-baselines3-zoo's: a shorter horizon, the actor at every step
+            steps=300000 name=ddpg_zoo flags="--learning-starts 10000 --buffer-size 200000 --learning-rate 1e-3"
+            flags="$flags --gamma 0.98 --policy-frequency 1" ;;
+        BipedalWalker-v3) steps=300000 name=ddpg_300k flags="--learning-starts 10000" ;;
     esac
     for seed in ${SEEDS:-$seeds}; do
         echo "python cleanrl_lite/ddpg.py --env-id $env --seed $seed --total-timesteps ${STEPS:-$steps}" \

@@ -224,9 +224,15 @@ def left(done, began, total):
     return (time.time() - began) * (total - done) / done if done > 0.001 else None
 
 
+def progress(manifest, names, runs_dir):
+    """How many jobs are done, in parts of a job; nothing is left to do of one that has failed."""
+    ended = [manifest.jobs[name]["state"] in ("finished", "failed") for name in names]
+    return sum(1.0 if end else fraction(runs_dir, name) for end, name in zip(ended, names))
+
+
 def status_line(manifest, names, running, runs_dir, began, done_before):
     states = [manifest.jobs[name]["state"] for name in names]
-    done = sum(state == "finished" for state in states) + sum(fraction(runs_dir, name) for name in running)
+    done = progress(manifest, names, runs_dir)
     seconds = left(done - done_before, began, len(names) - done_before)
     parts = [f"{states.count('finished')} of {len(names)} finished", f"{len(running)} running"]
     parts += [f"{states.count('failed')} failed"] if "failed" in states else []
@@ -254,7 +260,7 @@ def run(commands, args):
     running = {name: (Adopted(dict(ours[name])), time.time()) for name in adopted}
     for number in (signal.SIGINT, signal.SIGTERM, getattr(signal, "SIGUSR1", signal.SIGTERM)):
         signal.signal(number, lambda number, _: stop.append(number))
-    done_before = len(commands) - len(waiting) + sum(fraction(args.runs_dir, name) for name in waiting)
+    done_before = progress(manifest, commands, args.runs_dir)
     print(f"{len(commands)} jobs, {len(waiting)} to run, {args.jobs} at a time; manifest: {manifest.path}", flush=True)
     while running or (waiting and not stop):
         while waiting and len(running) < args.jobs and not stop:
@@ -302,6 +308,8 @@ def run_task(args):
 def show_status(args):
     """One line for each job; a job whose process is gone without a word was interrupted."""
     manifest = Manifest(Path(args.runs_dir) / f"{args.name}.json")
+    if not manifest.jobs:
+        raise SystemExit(f"error: there are no jobs in {manifest.path}; --name and --runs-dir name another manifest")
     manifest.refresh()
     for name, job in manifest.jobs.items():
         state = job["state"]
@@ -347,12 +355,18 @@ def main():
     group.add_argument("--queue", default="cleanrl-lite", help="name of the job queue")
     group.add_argument("--definition", default="cleanrl-lite", help="name of the job definition")
     args = parser.parse_args(words)
+    if args.jobs < 1:
+        parser.error("--jobs must be at least 1")
+    if not all(re.fullmatch(r"\d+(-\d+)?", word) for word in args.seeds):
+        parser.error(f"--seeds takes numbers and ranges such as 1-5, not {' '.join(args.seeds)}")
     args.flags, args.runs_dir = flags, str(Path(args.runs_dir).resolve())
     if args.status:
         return show_status(args)
     manifest = Manifest(Path(args.runs_dir) / f"{args.name}.json")
     if args.log:
-        return print(log_path(args.runs_dir, args.log).read_text(), end="")
+        if not (path := log_path(args.runs_dir, args.log)).is_file():
+            raise SystemExit(f"error: there is no {path}; --status names the jobs")
+        return print(path.read_text(), end="")
     if args.task:
         raise SystemExit(run_task(args))
     if args.collect:

@@ -46,7 +46,8 @@ def cells(runs):
     name = f", `{exp_name}`" if exp_name != script else ""
     evaluated = spread([run["eval_mean"] for run in runs]) if runs[0]["finished"] else ""
     cleanrl = reported(cleanrl, total) if cleanrl else ""
-    return [env_id + name, reached, str(len(runs)), f"**{spread(ours)}**", cleanrl, verdict, evaluated, best]
+    minutes = figure(np.mean([run["wall_seconds"] / 60 for run in runs])) if runs[0]["finished"] else ""
+    return [env_id + name, reached, str(len(runs)), f"**{spread(ours)}**", cleanrl, verdict, evaluated, minutes, best]
 
 
 def tables():
@@ -54,7 +55,7 @@ def tables():
     head = (
         "| environment | steps | seeds | last 100 training episodes | CleanRL, same metric | at or above | evaluation "
     )
-    head += "| best published, any metric |\n|---|---:|---:|---:|---:|:---:|---:|---|"
+    head += "| minutes a run | best published, any metric |\n|---|---:|---:|---:|---:|:---:|---:|---:|---|"
     parts = []
     for script in SCRIPTS:
         rows = [f"| {' | '.join(cells(runs))} |" for names, runs in sorted(groups(script).items())]

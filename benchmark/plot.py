@@ -52,12 +52,13 @@ def panel(ax, runs, time=False):
     grid = np.linspace(max(x[0] for x, _ in curves), end(x[-1] for x, _ in curves), 200)
     values = np.stack([np.interp(grid, x, y) for x, y in curves])
     if len(runs) > 1:
-        for (x, _), y in zip(curves, values):
-            ax.plot(grid[grid <= x[-1]], y[grid <= x[-1]], color=OURS, linewidth=0.7, alpha=0.55)
+        for x, y in curves:
+            own = np.linspace(x[0], x[-1], 200)
+            ax.plot(own, np.interp(own, x, y), color=OURS, linewidth=0.7, alpha=0.55)
         ax.fill_between(grid, *bootstrap(values), color=OURS, alpha=0.22, linewidth=0)
     ax.plot(grid, values.mean(0), color=OURS, linewidth=1.9)
-    if row := published(first).get("training"):
-        at = int(row["total_timesteps"])
+    row = published(first).get("training")
+    if row and (at := int(row["total_timesteps"])) <= 10 * first["total_timesteps"]:  # else it says nothing, far above
         label = "CleanRL" + (f" at {steps(at)}" if at != first["total_timesteps"] else "")
         ax.axhline(float(row["mean"]), color=THEIRS, linewidth=1.4, linestyle=(0, (5, 3)))
         place = dict(xytext=(3, 3), textcoords="offset points", fontsize=8, color=THEIRS)
@@ -70,7 +71,7 @@ def panel(ax, runs, time=False):
         ax.set_xlim(0, max(x[-1] for x, _ in curves))
     else:
         ax.set_xlim(0, first["total_timesteps"])
-        ax.set_xticks(np.linspace(0, first["total_timesteps"], 6))
+        ax.xaxis.set_major_locator(MaxNLocator(6, steps=[1, 2, 5, 10]))
         ax.xaxis.set_major_formatter(EngFormatter(sep=""))
     decorate(ax)
 

@@ -10,7 +10,8 @@ from benchmark import compare
 
 def write(folder, results, **more):
     folder.mkdir()
-    run = dict(script="ppo", env_id="CartPole-v1", global_step=500, total_timesteps=500, finished=True, arguments={})
+    run = dict(script="ppo", env_id="CartPole-v1", exp_name="ppo", global_step=500, total_timesteps=500, finished=True)
+    run |= dict(arguments={})
     results = [dict(seed=seed, last_100_mean=value, eval_mean=value) for seed, value in results.items()]
     runs = [run | result | more for result in results]
     (folder / "runs.json").write_text(json.dumps(runs))
@@ -44,10 +45,28 @@ def test_verdicts(after, verdict, status, monkeypatch, capsys, tmp_path):
 def test_only_like_with_like(monkeypatch, capsys, tmp_path):
     one = write(tmp_path / "a", {1: 1, 2: 2, 3: 3})
     other = write(tmp_path / "b", {1: 1, 2: 2, 3: 3}, arguments=dict(gamma=0.9))
-    none = "0 compared, 0 worse (0.0 by chance alone); 2 with other flags or on one side only\n"
-    assert told(monkeypatch, capsys, one, other) == (0, none)
+    none = "0 compared, 0 worse (0.0 by chance alone); 1 in A alone"
+    status, output = told(monkeypatch, capsys, one, other)
+    assert (status, output.splitlines()[-1]) == (2, none) and '{"gamma": 0.9}: in B alone' in output
     longer = write(tmp_path / "c", {1: 1, 2: 2, 3: 3}, total_timesteps=1000)  # at the same step of another schedule
-    assert told(monkeypatch, capsys, one, longer) == (0, none)
+    status, output = told(monkeypatch, capsys, one, longer)
+    assert (status, output.splitlines()[-1]) == (2, none)
+
+
+def test_the_machine_does_not_matter(monkeypatch, capsys, tmp_path):
+    """On a GPU or not, compiled or not, under another name: the same experiment, and each line says which."""
+    one = write(tmp_path / "a", {1: 100, 2: 101, 3: 99}, exp_name="ppo_tuned", arguments=dict(cuda=False, gamma=0.9))
+    other = write(tmp_path / "b", {1: 50, 2: 51, 3: 49}, arguments=dict(gamma=0.9, compile=False, threads=1))
+    status, output = told(monkeypatch, capsys, one, other)
+    assert status == 1 and "CartPole-v1, ppo_tuned " in output and "1 compared, 1 worse" in output
+
+
+def test_a_folder_that_is_not_there(monkeypatch, capsys, tmp_path):
+    one = write(tmp_path / "a", {1: 1, 2: 2, 3: 3})
+    monkeypatch.setattr("sys.argv", ["compare", one, str(tmp_path / "nowhere")])
+    with pytest.raises(SystemExit, match="2"):
+        compare.main()
+    assert "error: there is no folder" in capsys.readouterr().err
 
 
 def test_results_that_are_not_there(monkeypatch, capsys, tmp_path):

@@ -1,5 +1,7 @@
 """benchmark/launch.py: what a queue of runs does when jobs finish, crash, are killed, or the launcher itself ends."""
 
+import contextlib
+import io
 import json
 import os
 import signal
@@ -40,6 +42,45 @@ def checkpoints_in(folder):
 
 def test_seeds():
     assert launch.seeds(["1-3", "7", "9-9"]) == [1, 2, 3, 7, 9]
+
+
+@pytest.mark.parametrize(
+    "words, message",
+    [
+        (
+            ["ppo", "--env-ids", "CartPole-v1", "--seeds", "a-b"],
+            "--seeds takes numbers and ranges such as 1-5, not a-b",
+        ),
+        (["ppo", "--env-ids", "CartPole-v1", "--jobs", "0"], "--jobs must be at least 1"),
+        (["--log", "nobody"], "nobody.log; --status names the jobs"),
+        (["--status"], "error: there are no jobs in "),
+    ],
+)
+def test_a_command_that_is_wrong(words, message, tmp_path, monkeypatch):
+    monkeypatch.setattr("sys.argv", ["launch", *words, "--runs-dir", str(tmp_path)])
+    stderr = io.StringIO()
+    with pytest.raises(SystemExit) as end, contextlib.redirect_stderr(stderr):
+        launch.main()
+    assert end.value.code not in (0, None) and message in f"{end.value.code} {stderr.getvalue()}"
+    assert not list(tmp_path.iterdir())
+
+
+def test_progress_and_the_time_left(tmp_path, monkeypatch):
+    """Of four jobs one was finished before, one is half done and one failed since: 1.5 of the 3 in 60 s."""
+    (logs := tmp_path / "logs").mkdir()
+    (logs / "b.log").write_text("step 1,000 of 4,000 | 10 SPS\nstep 2,000 of 4,000 | 10 SPS\n")
+    (logs / "d.log").write_text("nothing yet\n")
+    manifest = launch.Manifest(tmp_path / "launch.json")
+    manifest.jobs = {name: dict(state="waiting") for name in "abcd"}
+    manifest.jobs["a"]["state"] = "finished"
+    (logs / "b.log").rename(logs / "later")
+    assert (before := launch.progress(manifest, "abcd", tmp_path)) == 1
+    (logs / "later").rename(logs / "b.log")
+    manifest.jobs["b"]["state"], manifest.jobs["c"]["state"] = "running", "failed"
+    assert launch.fraction(tmp_path, "b") == 0.5 and launch.fraction(tmp_path, "d") == 0
+    monkeypatch.setattr("time.time", lambda: 1060)
+    line = launch.status_line(manifest, "abcd", ["b"], tmp_path, 1000, before)
+    assert line == "1 of 4 finished, 1 running, 1 failed, 1 min left"
 
 
 def test_jobs_and_what_had_failed(tmp_path):

@@ -1,6 +1,7 @@
 """The published numbers are those of the files in benchmark/results/."""
 
 import csv
+import gzip
 import json
 import re
 import sys
@@ -14,7 +15,7 @@ from tensorboard.compat.proto.event_pb2 import Event
 from tensorboard.summary.writer.record_writer import RecordWriter
 from torch.utils.tensorboard import SummaryWriter
 
-from benchmark import collect, launch, overview, readme, returns_sb3, speed_cleanrl
+from benchmark import collect, launch, overview, plot, readme, returns_sb3, speed_cleanrl
 from tests import helpers
 from tests.helpers import ROOT, SCRIPTS
 
@@ -132,6 +133,54 @@ def test_the_overview_is_what_the_files_give():
     assert (ROOT / "benchmark/results/overview.md").read_text() == overview.page(), "run `make results`"
 
 
+def test_every_script_has_its_pictures():
+    for name in SCRIPTS:
+        pictures = [f"img/{name}.png", f"img/{name}_time.png"]
+        assert all(f"]({path})" in (ROOT / f"docs/{name}.md").read_text() for path in pictures)
+        assert all((ROOT / "docs" / path).stat().st_size > 10_000 for path in pictures)
+        assert f"]({pictures[0]})" in (ROOT / "docs/results.md").read_text()
+
+
+def test_learning_curves(tmp_path, monkeypatch):
+    """Each point is the mean of the last episodes up to there: of 10 at least, of 5 % of all, of 100 at most."""
+    run = dict(script="ppo", env_id="CartPole-v1", exp_name="ppo", seed=1)
+    monkeypatch.setattr(plot, "episodes_path", lambda run: tmp_path / "episodes.csv.gz")
+    for count, window in ((30, 10), (400, 20), (4000, 100)):
+        returns = np.random.default_rng(0).normal(size=count)
+        rows = [f"{10 * n + 10},{value},5,{6.0 * n}" for n, value in enumerate(returns)]
+        with gzip.open(tmp_path / "episodes.csv.gz", "wt") as file:
+            file.write("\n".join(["global_step,return,length,wall_time", *rows]))
+        (steps, smooth), (minutes, same) = plot.curve(run), plot.curve(run, time=True)
+        assert (steps[0], steps[-1], minutes[1]) == (10, 10 * count, pytest.approx(0.1)) and (smooth == same).all()
+        means = [returns[max(n + 1 - window, 0) : n + 1].mean() for n in range(count)]
+        assert smooth == pytest.approx(means, abs=1e-4)
+
+
+def test_the_band_of_a_curve():
+    """The 95 % interval of the mean of eight seeds; drawn from two seeds it is from the lower to the higher."""
+    values = np.random.default_rng(0).normal([0.0, 10.0], [1.0, 4.0], size=(400, 2))
+    low, high = plot.bootstrap(values)
+    assert (high - low) / 2 == pytest.approx(1.96 * np.array([1, 4]) / 20, rel=0.15)
+    assert (low < values.mean(0)).all() and (values.mean(0) < high).all()
+    low, high = plot.bootstrap(np.array([[1.0], [3.0]]))
+    assert (low, high) == (1, 3)
+
+
+def test_a_picture(tmp_path):
+    """A panel of one environment: a thin line per seed from its own first episode on, their mean, CleanRL's figure."""
+    runs = collect.groups("ppo")["ppo", "CartPole-v1", "ppo", True]
+    figure, (ax,) = plot.grid_of_axes(1)
+    plot.panel(ax, runs)
+    *seeds, mean, cleanrl = ax.lines
+    assert len(seeds) == len(runs) and len(ax.collections) == 1
+    assert [line.get_xdata()[0] for line in seeds] == [plot.curve(run)[0][0] for run in runs]
+    assert mean.get_xdata()[0] == max(line.get_xdata()[0] for line in seeds)
+    assert mean.get_ydata()[-1] == pytest.approx(np.mean([plot.curve(run)[1][-1] for run in runs]), rel=0.01)
+    assert set(cleanrl.get_ydata()) == {float(collect.published(runs[0])["training"]["mean"])}
+    plot.save(figure, tmp_path / "ppo.png", "environment steps", "return")
+    assert plot.plt.imread(tmp_path / "ppo.png").shape[2] == 4  # transparent, for light and dark pages
+
+
 def test_figures():
     assert [collect.figure(n) for n in (-0.04, -0.06, 999.94, -1234.5)] == ["0.0", "-0.1", "999.9", "-1,234"]
     assert collect.figure(2.5, 0.04) == "2.5 ± 0.0"
@@ -210,6 +259,32 @@ def test_the_clock_stands_still_between_the_parts_of_a_run(tmp_path):
                 RecordWriter(file).write(Event(wall_time=at, step=1).SerializeToString())
     seconds = collect.clock(tmp_path)
     assert [float(seconds(at)) for at in (100, 130, 160, 500, 1000, 1030)] == [0, 30, 60, 60, 60, 90]
+
+
+def test_the_clock_stands_still_while_a_run_is_suspended(tmp_path):
+    """Two minutes without an event are a pause, less is not."""
+    with open(tmp_path / "events.out.tfevents.0000000100", "wb") as file:
+        for at in (100, 200, 1000, 1010):
+            RecordWriter(file).write(Event(wall_time=at, step=1).SerializeToString())
+    seconds = collect.clock(tmp_path)
+    assert [float(seconds(at)) for at in (100, 150, 200, 700, 1000, 1010)] == [0, 50, 100, 100, 100, 110]
+
+
+def test_the_commands_of_the_published_runs(monkeypatch, capsys):
+    """Every run in the tables has one that its script accepts, with the arguments it had; no two are one job."""
+    monkeypatch.setattr("sys.argv", ["collect", "--commands"])
+    collect.main()
+    commands = list(launch.piped(capsys.readouterr().out.splitlines(), []))
+    assert len(launch.jobs(commands, "runs/benchmark")) == len(commands) == len(RUNS)
+    seen = set()
+    for command, run in zip(commands, RUNS, strict=True):
+        if (experiment := collect.key(run)[:3]) in seen:
+            continue
+        seen.add(experiment)
+        args = vars(tyro.cli(helpers.module(run["script"]).Args, args=command[1:]))
+        total, flags = collect.experiment(run)
+        given = {name: run[name] for name in ("env_id", "exp_name", "seed")} | flags | dict(total_timesteps=total)
+        assert {name: args[name] for name in given} == given
 
 
 @pytest.mark.parametrize("name", [*SCRIPTS, "fast"])

@@ -232,29 +232,33 @@ def table(script):
         "|---|---:|---:|---:|---:|---:|---:|---:|",
         *map(row, experiments.values()),
     ]
-    notes = ["Mean ± standard deviation over seeds. CleanRL's figures and their sources: `benchmark/published.csv`."]
-    notes.append("Best 20 in a row: the highest mean of 20 consecutive training episodes of a run.")
+    meaning = ["Mean ± standard deviation over seeds. CleanRL's figures and their sources: `benchmark/published.csv`."]
+    meaning += ["Best 20 in a row: the highest mean of 20 consecutive training episodes of a run."]
     if any("best_eval_mean" in run for run in runs):
-        notes.append("Best on the way: the highest of a run's evaluations.")
+        meaning.append("Best on the way: the highest of a run's evaluations.")
+    for (_, env_id, name, _), group in experiments.items():
+        if (fewest := min(run["episodes"] for run in group)) < 100:
+            meaning.append(f"`{name}` in {env_id}: a run with fewer than 100 episodes ({fewest}) has the mean of all.")
     found = defaultdict(dict)  # flags of an experiment -> its environments
     for (_, env_id, name, _), group in experiments.items():
         flags = " ".join(flag(*item) for item in group[0]["arguments"].items() if item[0] != "cuda")
         if flags or name != script:
             found[name, f"`{flags}`" if flags else "the default arguments"][env_id] = True
+    given = []
     for (name, flags), env_ids in sorted(found.items()):
         elsewhere = any(other == name and env_id not in env_ids for _, env_id, other, _ in experiments)
-        notes.append(f"`{name}`{' in ' + ', '.join(env_ids) if elsewhere else ''}: {flags}.")
-    for (_, env_id, name, _), group in experiments.items():
-        if (fewest := min(run["episodes"] for run in group)) < 100:
-            notes.append(f"`{name}` in {env_id}: a run with fewer than 100 episodes ({fewest}) has the mean of all.")
-    made = {f"{run['hardware']}, {', '.join(map(' '.join, run['versions'].items()))}" for run in runs}
-    commits = sorted({run["commit"] or "not recorded" for run in runs})
-    notes.append(
-        f"Commands of all these runs: `python -m benchmark.collect --commands`; `benchmark/{script}.sh` has those"
-    )
-    notes.append("of the plan.")
-    notes.append(f"Made on {'; '.join(sorted(made))}; commit {', '.join(commits)}.")
-    return "\n".join(lines) + "\n\n" + " ".join(notes) + "\n"
+        given.append(f"`{name}`{' in ' + ', '.join(env_ids) if elsewhere else ''}: {flags}.")
+    origin = ["Commands of all these runs: `python -m benchmark.collect --commands`;"]
+    origin += [f"`benchmark/{script}.sh` has those of the plan."]
+    made = defaultdict(lambda: defaultdict(set))  # machine -> experiment -> commits
+    for run in runs:
+        on = f"{run['hardware']}, {', '.join(map(' '.join, run['versions'].items()))}"
+        made[on][run["exp_name"]].add(run["commit"] or "not recorded")
+    for on, names in sorted(made.items()):
+        commits = (f"`{name}` {', '.join(sorted(of_name))}" for name, of_name in sorted(names.items()))
+        origin.append(f"Made on {on}; commits: {'; '.join(commits)}.")
+    notes = (" ".join(part) for part in (meaning, given, origin) if part)
+    return "\n".join(lines) + "\n\n" + "\n\n".join(notes) + "\n"
 
 
 def commands():

@@ -29,7 +29,7 @@ def results():
         "Mean ± standard deviation over seeds. A name in code, such as `ppo_zoo`, is an experiment with flags of its "
     )
     note += (
-        "own; in short runs without a name ddpg, td3 and sac start to learn earlier (`--learning-starts`). All flags, "
+        "own; without one, short runs of ddpg, td3 and sac start to learn earlier (`--learning-starts`). All flags, "
     )
     note += "curves, hardware, commits and other runs: the pages in docs/."
     return "\n".join([head, "|---|---|---:|---:|---:|---:|---:|", *lines, "", note])

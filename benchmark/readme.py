@@ -25,13 +25,9 @@ def results():
             cells = [row for row in cells if "unfinished" not in row[2] or row[0].split(",")[0] not in finished]
             lines += [f"| {script} | {' | '.join(row[:5] + row[6:7])} |" for row in cells]
     head = "| script | environment | steps | seeds | last 100 training episodes | CleanRL, same metric | evaluation |"
-    note = (
-        "Mean ± standard deviation over seeds. A name in code, such as `ppo_zoo`, is an experiment with flags of its "
-    )
-    note += (
-        "own; without one, short runs of ddpg, td3 and sac start to learn earlier (`--learning-starts`). All flags, "
-    )
-    note += "curves, hardware, commits and other runs: the pages in docs/."
+    note = "Mean ± standard deviation over seeds. A name in code, such as `ppo_zoo`, is an experiment with flags of "
+    note += "its own; without one, short runs of ddpg, td3 and sac start to learn earlier (`--learning-starts`). All "
+    note += "flags, curves, hardware, commits and other runs: the pages in docs/."
     return "\n".join([head, "|---|---|---:|---:|---:|---:|---:|", *lines, "", note])
 
 

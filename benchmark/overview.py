@@ -1,8 +1,9 @@
-"""All results on one page, benchmark/results/overview.md:  python -m benchmark.overview
+"""The tables of docs/results.md, written to benchmark/results/overview.md:  python -m benchmark.overview
 
-Every experiment beside CleanRL's figure of the same script, environment and steps and the best that anyone published;
-the aggregate over environments (interquartile mean of normalised scores, rliable; Agarwal et al. 2021,
-arXiv:2108.13264); what it took; and what benchmark/*.sh would run that was not run yet.
+What is complete and what is not; every experiment beside CleanRL's figure for the same script, environment and number
+of steps; the aggregate over environments (interquartile mean of normalised scores, computed by rliable; Agarwal et al.
+2021, arXiv:2108.13264); the best figures that anyone published; and the compute used. The page includes the file part
+by part: each part stands between two comments that mkdocs' snippets read.
 """
 
 import json
@@ -14,53 +15,84 @@ from collections import defaultdict
 
 import numpy as np
 
-from benchmark.collect import RESULTS, figure, groups, key, published, reported, spread, steps, version
+from benchmark import collect
+from benchmark.collect import RESULTS, figure, groups, key, published, reported, spread, steps
 from benchmark.launch import value
-from benchmark.readme import SCRIPTS
 from benchmark.speed import ROOT, default_args
 
+SCRIPTS = "ppo ppo_continuous ppo_atari dqn dqn_atari c51 c51_atari ddpg td3 sac".split()  # in this order
 CHOICES = {"ENVS", "SEEDS", "STEPS", "EXP_NAME", "FLAGS", "THREADS"}  # what a user asks of benchmark/*.sh
 SEEDS, REPS = 3, 5_000  # an aggregate needs that many seeds in each environment; bootstrap samples
 
 
 def judge(ours, other):
-    """Are our returns at or above a published mean? `open` where they are below it by less than two standard errors of
-    the difference; one run alone has no error, so a gap is a gap."""
+    """Are our returns at or above a published mean? `open`: below by less than two standard errors of the difference.
+    A single run has no standard error, so there any gap is a `no`."""
     gap = np.mean(ours) - float(other["mean"])
     theirs = float(other["std"] or 0) ** 2 / max(int(other["seeds"] or 1) - 1, 1)  # published over n, so unbiased here
     error = np.sqrt(np.var(ours) / max(len(ours) - 1, 1) + theirs)
     return "yes" if gap >= 0 else "open" if len(ours) > 1 and -gap < 2 * error else "no"
 
 
+def verdict(runs):
+    """judge() where CleanRL published a figure for as many steps and our runs are finished, else nothing."""
+    cleanrl = published(runs[0]).get("training")
+    same = cleanrl and int(cleanrl["total_timesteps"]) == runs[0]["total_timesteps"] and runs[0]["finished"]
+    return judge([run["last_100_mean"] for run in runs], cleanrl) if same else ""
+
+
+def flags(runs):
+    """An experiment's flags where they are not the defaults, without those that only say how it is computed."""
+    given = {name: value for name, value in runs[0]["arguments"].items() if name not in collect.MACHINE_FLAGS}
+    return " ".join(collect.flag(*item) for item in sorted(given.items()))
+
+
 def cells(runs):
-    """A row of the big table."""
-    script, env_id, exp_name, _ = key(runs[0])
-    total, others = runs[0]["total_timesteps"], published(runs[0])
-    ours, at = [run["last_100_mean"] for run in runs], max(run["global_step"] for run in runs)
-    reached = steps(total) + ("" if runs[0]["finished"] else f", {steps(at)} so far")
-    cleanrl, verdict = others.get("training"), ""
-    if cleanrl and int(cleanrl["total_timesteps"]) == total and runs[0]["finished"]:
-        verdict = judge(ours, cleanrl)
-    best = others.get("best")
-    best = f"{reported(best, total)} ({best['project']}{version(best)}, {best['definition']})" if best else ""
-    name = f", `{exp_name}`" if exp_name != script else ""
-    evaluated = spread([run["eval_mean"] for run in runs]) if runs[0]["finished"] else ""
+    """A row of a script's table."""
+    script, env_id, exp_name, finished = key(runs[0])[:3] + (runs[0]["finished"],)
+    total, cleanrl = runs[0]["total_timesteps"], published(runs[0]).get("training")
+    at = max(run["global_step"] for run in runs)
+    name = f"<br>`{exp_name}`" if exp_name != script else ""
+    evaluated = spread([run["eval_mean"] for run in runs]) if finished else ""
+    minutes = figure(np.mean([run["wall_seconds"] / 60 for run in runs])) if finished else ""
+    reached = steps(total) if finished else f"{steps(at)} of {steps(total)}"
+    ours = f"**{spread([run['last_100_mean'] for run in runs])}**"
     cleanrl = reported(cleanrl, total) if cleanrl else ""
-    minutes = figure(np.mean([run["wall_seconds"] / 60 for run in runs])) if runs[0]["finished"] else ""
-    return [env_id + name, reached, str(len(runs)), f"**{spread(ours)}**", cleanrl, verdict, evaluated, minutes, best]
+    return [env_id + name, reached, str(len(runs)), ours, cleanrl, verdict(runs), evaluated, minutes]
 
 
 def tables():
-    """Markdown: a table for each script."""
-    head = (
-        "| environment | steps | seeds | last 100 training episodes | CleanRL, same metric | at or above | evaluation "
-    )
-    head += "| minutes a run | best published, any metric |\n|---|---:|---:|---:|---:|:---:|---:|---:|---|"
+    """Markdown: a table for each script, and the flags that a row's name does not tell."""
+    head = "| environment | steps | seeds | last 100 training episodes | CleanRL, same metric | at or above "
+    head += "| evaluation | minutes a run |\n|---|---:|---:|---:|---:|:---:|---:|---:|"
     parts = []
     for script in SCRIPTS:
-        rows = [f"| {' | '.join(cells(runs))} |" for names, runs in sorted(groups(script).items())]
+        found = sorted(groups(script).items())
+        rows = [f"| {' | '.join(cells(runs))} |" for _, runs in found]
         parts += [f"### {script}.py\n", head, *rows, ""]
+        unnamed = defaultdict(list)
+        for (_, env_id, exp_name, _), runs in found:
+            if exp_name == script and flags(runs):
+                unnamed[flags(runs)].append(env_id)
+        if unnamed:
+            told = (f"{', '.join(env_ids)} with `{given}`" for given, env_ids in sorted(unnamed.items()))
+            parts += [f"Rows without a name have the default flags, except {'; '.join(told)}.\n"]
     return parts
+
+
+def best():
+    """Markdown: the highest published figures, one row for each script, environment and number of steps."""
+    lines = ["| script | environment | steps | best published | project | measured as |", "|---|---|---:|---:|---|---|"]
+    seen = set()
+    for script in SCRIPTS:
+        for (_, env_id, _, _), runs in sorted(groups(script).items()):
+            row = published(runs[0]).get("best")
+            if row and (name := (script, env_id, row["project"], row["mean"])) not in seen:
+                seen.add(name)
+                at, project = int(row["total_timesteps"]), row["project"] + collect.version(row)
+                result = [steps(at), reported(row, at), project, row["definition"]]
+                lines.append(f"| {' | '.join([script, env_id, *result])} |")
+    return lines
 
 
 def normalised(script, measure=lambda run: run["last_100_mean"]):
@@ -73,7 +105,7 @@ def normalised(script, measure=lambda run: run["last_100_mean"]):
         same = cleanrl and int(cleanrl["total_timesteps"]) == runs[0]["total_timesteps"]
         if finished and name == script and same and len(runs) >= SEEDS:
             if env_id not in zero:
-                raise SystemExit(f"error: nobody knows what chance gets: python -m benchmark.random_policy {env_id}")
+                raise SystemExit(f"error: no return at random: run python -m benchmark.random_policy {env_id}")
             scale = float(cleanrl["mean"]) - zero[env_id]
             if scale > 2 * float(cleanrl["std"]):  # else CleanRL has learned too little to be a unit
                 runs = sorted(runs, key=lambda run: run["seed"])
@@ -122,18 +154,29 @@ def planned(script):
     return found
 
 
-def missing():
-    """Markdown: the planned runs that are not finished."""
-    lines = []
+def lacking(script):
+    """The planned runs that are not finished: {(total_timesteps, seeds that lack, seeds planned): [experiment]}."""
+    found = defaultdict(list)
+    for (env_id, name, total), seeds in planned(script).items():
+        runs = groups(script).get((script, env_id, name, True), [])
+        if left := seeds - {run["seed"] for run in runs if run["total_timesteps"] == total}:
+            found[total, len(left), len(seeds)].append(env_id + (f" `{name}`" if name != script else ""))
+    return found
+
+
+def state():
+    """Markdown: which scripts have all of their planned runs, and what the others lack."""
+    left = {script: lacking(script) for script in SCRIPTS}
+    done = [script for script in SCRIPTS if not left[script]]
+    fewest = min((len(seeds) for script in done for seeds in planned(script).values()), default=0)
+    lines = [f"**Complete**, with {fewest} seeds or more in every environment: {', '.join(done) or 'nothing yet'}."]
+    if len(done) < len(SCRIPTS):
+        lines += ["", "**Not complete.** Missing are:", ""]
     for script in SCRIPTS:
         parts = []
-        for (env_id, name, total), seeds in planned(script).items():
-            runs = groups(script).get((script, env_id, name, True), [])
-            if lacking := seeds - {run["seed"] for run in runs if run["total_timesteps"] == total}:
-                label = env_id + (f", `{name}`" if name != script else "")
-                parts.append(f"{label} to {steps(total)} ({len(lacking)} of {len(seeds)} seeds)")
-        if parts:
-            lines.append(f"- **{script}.py**: {'; '.join(parts)}")
+        for (total, few, planned_), names in sorted(left[script].items(), reverse=True):
+            parts.append(f"{', '.join(names)} to {steps(total)} steps ({few} of {planned_} seeds)")
+        lines += [f"- {script}: {'; '.join(parts)}"] if parts else []
     return lines
 
 
@@ -152,9 +195,12 @@ def effort():
 
 
 def page():
-    parts = ["## Aggregate\n", *aggregates(), "\n## Every experiment\n", *tables()]
-    parts += ["## What it took\n", *effort(), "\n## Not run yet\n", *missing()]
-    return re.sub(r" +\n", "\n", "\n".join(parts)) + "\n"
+    parts = dict(state=state(), aggregate=aggregates(), experiments=tables(), best=best(), effort=effort())
+    lines = ["<!-- written by python -m benchmark.overview for docs/results.md -->"]
+    for name, part in parts.items():
+        lines += [f"<!-- --8<-- [start:{name}] -->", "", *part, "", f"<!-- --8<-- [end:{name}] -->"]
+    text = re.sub(r" +\n", "\n", "\n".join(lines))
+    return re.sub(r"\n{3,}", "\n\n", text) + "\n"
 
 
 if __name__ == "__main__":

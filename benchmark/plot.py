@@ -1,11 +1,12 @@
 """Learning curves of all collected runs:  python -m benchmark.plot
 
-Reads benchmark/results (see collect.py) and draws docs/img/{script}.png, one panel per environment, the same against
-time as docs/img/{script}_time.png, docs/img/aggregate.png and docs/img/readme.png. Thin lines are seeds: the mean
-return of the last training episodes (5 % of the run's episodes, at least 10 and at most 100); the thick line is their
-mean, the band its 95 % bootstrap interval, over resampled seeds. In the aggregate the returns are normalised (0 is the
-random policy's, 1 CleanRL's published one), the line is the interquartile mean over seeds and environments, and the
-bootstrap is stratified: seeds are drawn within each environment (rliable).
+Reads benchmark/results (see collect.py) and draws docs/img/{script}.png, the same against time as {script}_time.png,
+aggregate.png and readme.png. A picture has one panel for each environment, a panel one colour for each experiment (a
+name and its flags); dashes mark experiments that were stopped before their end. Thin lines are seeds: the mean return
+of the last training episodes (5 % of the run's episodes, at least 10 and at most 100). The thick line is their mean,
+the band its 95 % bootstrap interval over resampled seeds. In the aggregate, returns are normalised (0 is the random
+policy's, 1 CleanRL's published one), the line is the interquartile mean over seeds and environments, and the bootstrap
+is stratified: seeds are drawn within each environment (rliable).
 """
 
 import argparse
@@ -20,12 +21,13 @@ import numpy as np  # noqa: E402
 from matplotlib.ticker import EngFormatter, MaxNLocator  # noqa: E402
 
 from benchmark.collect import episodes_path, groups, published, steps  # noqa: E402
-from benchmark.overview import intervals, normalised  # noqa: E402
-from benchmark.readme import SCRIPTS  # noqa: E402
+from benchmark.overview import SCRIPTS, intervals, normalised  # noqa: E402
 
 README = [("ppo", "CartPole-v1"), ("ppo_continuous", "Hopper-v4"), ("ppo_continuous", "HalfCheetah-v4")]
 README += [("ppo_continuous", "Walker2d-v4")]
-OURS, THEIRS, INK = "#3987e5", "#d97b29", "#75808c"  # legible on white and on black
+# Legible on white and on black.
+OURS, THEIRS, INK = "#3987e5", "#d97b29", "#75808c"
+COLOURS = OURS, "#c2489b", "#2f9e6e", "#8f6fd8", "#b3901c", "#cf4b4b", "#23a0b5"
 
 
 def curve(run, time=False):
@@ -45,8 +47,9 @@ def bootstrap(values, samples=2000):
     return np.percentile(values[picks].mean(1), [2.5, 97.5], axis=0)
 
 
-def panel(ax, runs, time=False):
-    first, curves = runs[0], [curve(run, time) for run in runs]
+def lines(ax, runs, colour, time=False):
+    """An experiment: thin lines for seeds, a thick one for their mean, a band for its interval."""
+    curves = [curve(run, time) for run in runs]
     # Where every seed has data; against time to the end of the slowest: the others keep their last return till then.
     end = max if time else min
     grid = np.linspace(max(x[0] for x, _ in curves), end(x[-1] for x, _ in curves), 200)
@@ -54,25 +57,33 @@ def panel(ax, runs, time=False):
     if len(runs) > 1:
         for x, y in curves:
             own = np.linspace(x[0], x[-1], 200)
-            ax.plot(own, np.interp(own, x, y), color=OURS, linewidth=0.7, alpha=0.55)
-        ax.fill_between(grid, *bootstrap(values), color=OURS, alpha=0.22, linewidth=0)
-    ax.plot(grid, values.mean(0), color=OURS, linewidth=1.9)
+            ax.plot(own, np.interp(own, x, y), color=colour, linewidth=0.7, alpha=0.5)
+        ax.fill_between(grid, *bootstrap(values), color=colour, alpha=0.2, linewidth=0)
+    finished = all(run["finished"] for run in runs)
+    label = f"{runs[0]['exp_name']}, {len(runs)} seed{'s' * (len(runs) > 1)}" + ", stopped" * (not finished)
+    ax.plot(grid, values.mean(0), color=colour, linewidth=1.9, linestyle="-" if finished else (0, (3, 1)), label=label)
+    return max(x[-1] for x, _ in curves)
+
+
+def panel(ax, experiments, time=False):
+    """An environment: its experiments (lists of runs, one for each seed), the script's own first."""
+    experiments = sorted(experiments, key=lambda runs: runs[0]["exp_name"] != runs[0]["script"])
+    names = list(dict.fromkeys(runs[0]["exp_name"] for runs in experiments))
+    first, total = experiments[0][0], max(runs[0]["total_timesteps"] for runs in experiments)
+    end = max(lines(ax, runs, COLOURS[names.index(runs[0]["exp_name"])], time) for runs in experiments)
     row = published(first).get("training")
-    if row and (at := int(row["total_timesteps"])) <= 10 * first["total_timesteps"]:  # else it says nothing, far above
-        label = "CleanRL" + (f" at {steps(at)}" if at != first["total_timesteps"] else "")
-        ax.axhline(float(row["mean"]), color=THEIRS, linewidth=1.4, linestyle=(0, (5, 3)))
-        place = dict(xytext=(3, 3), textcoords="offset points", fontsize=8, color=THEIRS)
-        ax.annotate(label, (0, float(row["mean"])), **place)
-    seeds = f"{len(runs)} seed{'s' * (len(runs) > 1)}" + ", unfinished" * (not all(run["finished"] for run in runs))
-    name = f"{first['exp_name']}, " if first["exp_name"] != first["script"] else ""
-    ax.text(0.985, 0.012, name + seeds, transform=ax.transAxes, ha="right", fontsize=8, color=INK)
+    if row and (at := int(row["total_timesteps"])) <= 10 * total:  # else it says nothing, far above
+        label = "CleanRL" + (f" at {steps(at)}" if at != total else "")
+        ax.axhline(float(row["mean"]), color=THEIRS, linewidth=1.4, linestyle=(0, (5, 3)), label=label)
     ax.set_title(first["env_id"], loc="left", fontsize=10.5, color=INK, fontweight="bold")
     if time:
-        ax.set_xlim(0, max(x[-1] for x, _ in curves))
+        ax.set_xlim(0, end)
     else:
-        ax.set_xlim(0, first["total_timesteps"])
+        ax.set_xlim(0, total)
         ax.xaxis.set_major_locator(MaxNLocator(6, steps=[1, 2, 5, 10]))
         ax.xaxis.set_major_formatter(EngFormatter(sep=""))
+    below = dict(loc="upper left", bbox_to_anchor=(0, -0.1), borderaxespad=0, borderpad=0)
+    ax.legend(**below, fontsize=8, labelcolor=INK, frameon=False, labelspacing=0.2, handlelength=2.2)
     decorate(ax)
 
 
@@ -96,17 +107,23 @@ def save(figure, path, x, y):
 def grid_of_axes(count):
     columns = 2 if count in (2, 4) else min(count, 3)
     rows = -(-count // columns)
-    figure, axes = plt.subplots(rows, columns, figsize=(3.6 * columns, 2.4 * rows), layout="constrained", squeeze=False)
+    size = 3.6 * columns + 1.2 * (columns == 1), 2.6 * rows
+    figure, axes = plt.subplots(rows, columns, figsize=size, layout="constrained", squeeze=False)
     for ax in axes.flat[count:]:
         ax.set_visible(False)
     return figure, axes.flat
 
 
 def draw(experiments, path, time=False):
-    """One picture with a panel per experiment."""
-    figure, axes = grid_of_axes(len(experiments))
-    for ax, runs in zip(axes, experiments):
-        panel(ax, runs, time)
+    """One picture with a panel for each script and environment."""
+    panels = {}
+    for runs in experiments:
+        panels.setdefault((runs[0]["script"], runs[0]["env_id"]), []).append(runs)
+    figure, axes = grid_of_axes(len(panels))
+    labels = max(map(len, panels.values()))
+    figure.set_figheight(figure.get_figheight() * (1 + 0.06 * labels))  # room for the legends
+    for ax, group in zip(axes, panels.values()):
+        panel(ax, group, time)
     save(figure, path, "minutes" if time else "environment steps", "return of training episodes")
 
 
@@ -125,8 +142,8 @@ def draw_aggregate(path, points=30, reps=1000):
         ax.plot(x, middle, color=OURS, linewidth=1.9)
         ax.axhline(1, color=THEIRS, linewidth=1.4, linestyle=(0, (5, 3)))
         ax.annotate("CleanRL", (0, 1), xytext=(3, 3), textcoords="offset points", fontsize=8, color=THEIRS)
-        told = f"{len(env_ids)} environments, {len(scores)} seeds"
-        ax.text(0.985, 0.012, told, transform=ax.transAxes, ha="right", fontsize=8, color=INK)
+        label = f"{len(env_ids)} environments, {len(scores)} seeds"
+        ax.text(0.985, 0.012, label, transform=ax.transAxes, ha="right", fontsize=8, color=INK)
         ax.set_title(f"{script}.py", loc="left", fontsize=10.5, color=INK, fontweight="bold")
         ax.set_xlim(0, 100)
         decorate(ax)

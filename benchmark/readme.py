@@ -1,41 +1,116 @@
-"""Copies the tables of benchmark/results/ into README.md, between its markers: python -m benchmark.readme"""
+"""Writes the generated parts of README.md, between their comments:  python -m benchmark.readme
 
+All of it comes from benchmark/results/: a summary in two sentences, a results table of at most ROWS rows (default
+flags, SEEDS seeds or more, as many steps as CleanRL's figure has), and one line of speed for each script.
+"""
+
+import json
+import math
 import re
-from pathlib import Path
+import textwrap
 
-ROOT = Path(__file__).resolve().parent.parent
-RESULTS = ROOT / "benchmark" / "results"
-SCRIPTS = "ppo ppo_continuous ppo_atari dqn dqn_atari c51 c51_atari ddpg td3 sac".split()  # in this order
+from benchmark.collect import RESULTS, key, published, reported, spread, steps
+from benchmark.overview import SCRIPTS, SEEDS, flags, groups, lacking, verdict
+from benchmark.speed import ROOT
+
+ROWS, WRAP = 14, dict(width=118, break_on_hyphens=False, break_long_words=False)
+# Where there is room for a part only: the environments that say most come first.
+FIRST = "HalfCheetah Hopper Walker2d Humanoid Breakout Pong BeamRider CartPole Acrobot".split()
 
 
-def rows(path):
-    return [line for line in path.read_text().splitlines() if line.startswith("|")]
+def comparable(script):
+    """The experiments of a script that a row compares with CleanRL: finished, default flags, as many steps."""
+    found = [runs for (_, _, name, _), runs in groups(script).items() if name == script and not flags(runs)]
+    found = [runs for runs in found if len(runs) >= SEEDS and verdict(runs)]
+    return sorted(found, key=lambda runs: [not runs[0]["env_id"].startswith(name) for name in FIRST])
+
+
+def chosen():
+    """At most ROWS experiments, in turns one of each script, so that none is left out for another's fifth."""
+    waiting, found = {script: comparable(script) for script in SCRIPTS}, []
+    while len(found) < ROWS and any(waiting.values()):
+        found += [experiments.pop(0) for experiments in waiting.values() if experiments][: ROWS - len(found)]
+    return sorted(found, key=lambda runs: (SCRIPTS.index(runs[0]["script"]), runs[0]["env_id"]))
+
+
+def speeds(mode="compiled"):
+    """{script: record} of a mode's runs beside Stable-Baselines3; `compiled` and `eager` are float32."""
+    records = [json.loads(path.read_text()) for path in (RESULTS / "speed").glob(f"*__{mode}.json")]
+    records = {record["script"]: record for record in records}
+    return {script: records[script] for script in SCRIPTS if script in records}
+
+
+def summary():
+    ratios = [record["ratio"] for record in speeds().values()]
+    verdicts = [verdict(runs) for script in SCRIPTS for runs in comparable(script)]
+    parts = [f"within noise of it in {verdicts.count('open')}"] if "open" in verdicts else []
+    parts += [f"below it in {verdicts.count('no')}"] if "no" in verdicts else []
+    fast = f"**Fast**: {min(ratios):.1f} to {max(ratios):.1f} times the steps per second of Stable-Baselines3 with the "
+    fast += "same hyperparameters on one CPU core, from the same readable file ([speed](#speed))."
+    measured = "**Measured**: with default flags the mean return is at or above CleanRL's published mean in "
+    measured += f"{verdicts.count('yes')} of {len(verdicts)} comparisons, {' and '.join(parts)} ([results](#results))."
+    return "\n".join(textwrap.fill(f"- {text}", **WRAP, subsequent_indent="  ") for text in (fast, measured))
 
 
 def results():
-    """One table of all scripts: environment, steps, seeds, our returns and CleanRL's, our evaluation."""
-    lines = []
+    lines = ["| script | environment | steps | seeds | last 100 training episodes | CleanRL | | evaluation |"]
+    lines += ["|---|---|---:|---:|---:|---:|---|---:|"]
+    marks = dict(yes="", open="▼ within noise", no="▼")
+    for runs in chosen():
+        script, env_id, *_ = key(runs[0])
+        total, ours = runs[0]["total_timesteps"], [run["last_100_mean"] for run in runs]
+        cells = [script, env_id, steps(total), str(len(runs)), f"**{spread(ours)}**"]
+        cells += [reported(published(runs[0])["training"], total), marks[verdict(runs)]]
+        lines.append(f"| {' | '.join([*cells, spread([run['eval_mean'] for run in runs])])} |".replace("|  |", "| |"))
+    note = "Mean ± standard deviation over seeds. CleanRL: its published figure, same metric, same steps. ▼: we are "
+    note += "below it; *within noise*: by less than two standard errors of the difference. "
+    note += "Evaluation: the final greedy policy."
+    return "\n".join([*lines, "", *(textwrap.fill(text, **WRAP) + "\n" for text in (note, absent()))]).strip()
+
+
+def absent():
+    """One sentence: the scripts without full-length results."""
+    found = {}
     for script in SCRIPTS:
-        if (path := RESULTS / f"{script}.md").exists():
-            cells = [[cell.strip() for cell in row.split("|")[1:-1]] for row in rows(path)[2:]]
-            # Short runs compare flags or machines.
-            cells = [row for row in cells if not re.search(r"_\d\dk|_200k", row[0])]
-            finished = {row[0].split(",")[0] for row in cells if "unfinished" not in row[2]}
-            # What was stopped on its way has a row only where the environment has no other.
-            cells = [row for row in cells if "unfinished" not in row[2] or row[0].split(",")[0] not in finished]
-            lines += [f"| {script} | {' | '.join(row[:5] + row[6:7])} |" for row in cells]
-    head = "| script | environment | steps | seeds | last 100 training episodes | CleanRL, same metric | evaluation |"
-    note = "Mean ± standard deviation over seeds. A name in code, such as `ppo_zoo`, is an experiment with flags of "
-    note += "its own; without one, short runs of ddpg, td3 and sac start to learn earlier (`--learning-starts`). All "
-    note += "flags, curves, hardware, commits and other runs: the pages in docs/."
-    return "\n".join([head, "|---|---|---:|---:|---:|---:|---:|", *lines, "", note])
+        if left := lacking(script):
+            found.setdefault(max(total for total, _, _ in left), []).append(script)
+    parts = [f"{', '.join(scripts)} to {steps(total)} steps" for total, scripts in sorted(found.items())]
+    told = f"**Not there yet**: the planned full-length runs ({SEEDS} seeds) of {', and of '.join(parts)};"
+    return f"{told} [docs/results.md](docs/results.md) lists what was run and what is missing." if found else ""
+
+
+def speed():
+    lines = ["| script | environment | Stable-Baselines3, steps/s | cleanrl_lite, steps/s | ratio |"]
+    lines += ["|---|---|---:|---:|---:|"]
+    for script, record in speeds().items():
+        theirs, ours = (f"{record[side]['sps']:,.0f}" for side in ("sb3", "ours"))
+        lines.append(f"| {script} | {record['env_id']} | {theirs} | {ours} | **{record['ratio']:.2f}** |")
+    note = f"Float32, compiled, one core of {' or '.join(sorted({r['hardware'] for r in speeds().values()}))}; "
+    note += "the ratio is the median over pairs of runs."
+    note += " Stable-Baselines3 has no C51, so its DQN stands in." if "c51" in speeds() else ""
+    if unmeasured := [script for script in SCRIPTS if script not in speeds()]:
+        note += f" Not measured: {', '.join(unmeasured)}."
+    return "\n".join([*lines, "", *(textwrap.fill(text, **WRAP) + "\n" for text in (note, compiling()))]).strip()
+
+
+def compiling():
+    """What compiling costs at the start of a PPO script, and what it gains afterwards."""
+    both = {script: (r, speeds("eager")[script]) for script, r in speeds().items() if script in speeds("eager")}
+    gains = (f"{r['ours']['sps'] / eager['ours']['sps']:.3g} for {script}" for script, (r, eager) in both.items())
+    gained = f"The update is compiled by default; speed against `--no-compile`: {', '.join(gains)}."
+    starts = [r for script, (r, _) in both.items() if script.startswith("ppo") and r["cold"]]
+    if not starts:
+        return gained
+    cold, warm = ([r[side]["first_update_s"] for r in starts] for side in ("cold", "ours"))
+    cold, warm = (f"{math.floor(min(seconds))} to {math.ceil(max(seconds))} s" for seconds in (cold, warm))
+    return f"{gained} The ppo scripts finish their first update after {cold}, or {warm} with a filled compiler cache."
 
 
 def render(readme):
-    """README.md's text with the tables as the files give them now."""
-    for name, text in (("results", results()), ("speed", (RESULTS / "speed.md").read_text().strip())):
+    """README.md's text with its generated parts as the files give them now."""
+    for name, write in dict(summary=summary, results=results, speed=speed).items():
         pattern = rf"(<!-- {name}: .*? -->\n).*?(<!-- end of {name} -->)"
-        readme = re.sub(pattern, lambda match, text=text: f"{match[1]}{text}\n{match[2]}", readme, flags=re.S)
+        readme = re.sub(pattern, lambda match, text=write(): f"{match[1]}{text}\n{match[2]}", readme, flags=re.S)
     return readme
 
 

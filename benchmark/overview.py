@@ -194,11 +194,20 @@ def effort():
     return lines
 
 
+PARTS = {  # of the file: heading, and the function that writes it
+    "state": ("What is complete", state),
+    "aggregate": ("Aggregate", aggregates),
+    "experiments": ("Every experiment", tables),
+    "best": ("Best published figures", best),
+    "effort": ("What it took", effort),
+}
+
+
 def page():
-    parts = dict(state=state(), aggregate=aggregates(), experiments=tables(), best=best(), effort=effort())
-    lines = ["<!-- written by python -m benchmark.overview for docs/results.md -->"]
-    for name, part in parts.items():
-        lines += [f"<!-- --8<-- [start:{name}] -->", "", *part, "", f"<!-- --8<-- [end:{name}] -->"]
+    lines = ["# All results", "", "Written by `python -m benchmark.overview`; docs/results.md explains the columns."]
+    for name, (heading, write) in PARTS.items():
+        lines += ["", f"## {heading}", "", f"<!-- --8<-- [start:{name}] -->", "", *write()]
+        lines += ["", f"<!-- --8<-- [end:{name}] -->"]
     text = re.sub(r" +\n", "\n", "\n".join(lines))
     return re.sub(r"\n{3,}", "\n\n", text) + "\n"
 

@@ -76,7 +76,8 @@ def absent():
             found.setdefault(max(total for total, _, _ in left), []).append(script)
     parts = [f"{', '.join(scripts)} to {steps(total)} steps" for total, scripts in sorted(found.items())]
     told = f"**Not there yet**: the planned full-length runs ({SEEDS} seeds) of {', and of '.join(parts)};"
-    return f"{told} [docs/results.md](docs/results.md) lists what was run and what is missing." if found else ""
+    told += " [docs/results.md](docs/results.md) has everything that was run ([the tables alone]"
+    return told + "(benchmark/results/overview.md))." if found else ""
 
 
 def speed():

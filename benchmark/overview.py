@@ -75,7 +75,7 @@ def tables():
             if exp_name == script and flags(runs):
                 unnamed[flags(runs)].append(env_id)
         if unnamed:
-            told = (f"{', '.join(env_ids)} with `{given}`" for given, env_ids in sorted(unnamed.items()))
+            told = (f"{' and '.join(env_ids)} with `{given}`" for given, env_ids in sorted(unnamed.items()))
             parts += [f"Rows without a name have the default flags, except {'; '.join(told)}.\n"]
     return parts
 

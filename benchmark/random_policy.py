@@ -1,6 +1,6 @@
-"""What actions drawn at random get, the zero of the normalised scores:  python -m benchmark.random_policy ENV_ID ...
+"""The return of random actions, the zero of the normalised scores:  python -m benchmark.random_policy ENV_ID ...
 
-Writes the mean return of 100 episodes to benchmark/results/random.json, beside those of other environments.
+Adds the mean return of 100 episodes in each environment to benchmark/results/random.json.
 """
 
 import json
@@ -19,7 +19,7 @@ def mean_return(env_id):
     gym.register_envs(ale_py)
     env, returns = gym.make(env_id), []
     if "NoFrameskip" in env_id:
-        env = gym.wrappers.MaxAndSkipObservation(env, skip=4)  # as the scripts: an action holds for four frames
+        env = gym.wrappers.MaxAndSkipObservation(env, skip=4)  # as in the scripts, an action lasts four frames
     env = gym.wrappers.RecordEpisodeStatistics(env)
     env.reset(seed=1)
     env.action_space.seed(1)

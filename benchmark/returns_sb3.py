@@ -3,12 +3,12 @@
     python -m benchmark.returns_sb3 td3 LunarLanderContinuous-v3 td3_tuned 1 2    script, environment, experiment, seeds
     python -m benchmark.returns_sb3                                               the table, from the file
 
-The control where a result is below what others publish with other hyperparameters: is it the script, or are they?
-Takes the steps and the flags of the experiment from results/runs.json and puts a line per seed into
-results/returns_sb3.json; the table goes to results/returns_sb3.md, and runs/sb3/ shows how far a run is. For ddpg,
-td3 and sac, with networks of 256-256. Adam, the initialisation, the bootstrap from truncated episodes, the actor's
-rhythm (--policy-frequency) and the noise are the same there; the streams of random numbers are not, so a seed of ours
-and one of theirs have nothing in common. SAC has one learning rate there, our actor's.
+A control for results below what others publish with other hyperparameters: is the script the cause, or are the
+hyperparameters? Steps and flags of the experiment come from results/runs.json; each seed becomes a line of
+results/returns_sb3.json, the table is results/returns_sb3.md, and the files in runs/sb3/ show how far a run is. For
+ddpg, td3 and sac, with networks of 256-256. The same on both sides: Adam, initialisation, bootstrapping from truncated
+episodes, how often the actor learns (--policy-frequency), and noise. Different: the streams of random numbers, so a
+seed here and the same seed there have nothing in common, and SAC's learning rate, which is our actor's for everything.
 """
 
 import argparse
@@ -29,7 +29,7 @@ def read():
 
 
 def experiment(script, env_id, exp_name):
-    """Steps and all arguments of an experiment in runs.json."""
+    """The number of steps and all arguments of an experiment in runs.json."""
     found = groups(script).get((script, env_id, exp_name, True))
     if not found:
         raise SystemExit(f"error: benchmark/results/runs.json has no finished run {exp_name} of {script} in {env_id}")
@@ -83,7 +83,7 @@ def write(entries):
 
 
 def table(entries):
-    """Markdown: a row per experiment, first ours, then theirs."""
+    """Markdown: a row for each experiment, ours before theirs."""
     lines = [
         "| script | environment | steps | last 100 training episodes, ours by seed | Stable-Baselines3's | "
         "evaluation, ours | Stable-Baselines3's |",

@@ -51,6 +51,8 @@ def on_files(files, config):
 
 def on_page_markdown(markdown, page, config, files):
     def replace(match):
+        if not (ROOT / match[2]).exists():
+            raise PluginError(f"{page.file.src_path}: {match[0]}: there is no {match[2]}")
         source = (ROOT / match[2]).read_text()
         found = list(code(ast.parse(source), match[3]) if match[1] == "code" else section(source, match[3]))
         if len(found) != 1:
@@ -85,4 +87,6 @@ def on_page_content(content, page, config, files):
     content = re.sub(r"<code>([^<>\n]*-[^<>\n]*)</code>", pieces, content)
     content = re.sub(r"(?<=>)[\w/]+-v\d(?=<)", r'<span class="word">\g<0></span>', content)
     content = re.sub(r"(?<=\d) ± (?=\d)", "\u00a0±\u00a0", content)
+    content = re.sub(r"(?<=\d) (\[-?[\d.]+,) (?=-?[\d.]+\])", "\u00a0\\1\u00a0", content)  # an interval
+    content = re.sub(r"(?<=\d[kM]) of (?=\d)", "\u00a0of\u00a0", content)
     return re.sub(r"(?<=\d) (?=(?:s|MB|GB)</td>)", "\u00a0", content)

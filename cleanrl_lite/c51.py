@@ -8,23 +8,19 @@ Expected: CartPole-v1 467.7 (15 seeds), Acrobot-v1 -88.4 (5): 500,000 steps, las
 Details:  docs/c51.md
 """
 
-import atexit
 import copy
-import math
-import time
 from dataclasses import dataclass
 from pathlib import Path
 
 import gymnasium as gym
 import numpy as np
 import torch
-import tyro
 from gymnasium.spaces import Box, Discrete
 from gymnasium.vector import AutoresetMode
 from torch import nn
 from torch.utils.tensorboard import SummaryWriter
 
-from cleanrl_lite import buffers, checkpoints, environments, tracking, utils
+from cleanrl_lite import utils
 
 
 # === arguments
@@ -33,47 +29,47 @@ class Args:
     # run flags, the same in every script
     exp_name: str = Path(__file__).stem  # name of the experiment, part of the run directory's name
     seed: int = 1  # seed of the environments, the networks and the sampling
-    torch_deterministic: bool = True  # let cuDNN use deterministic algorithms only
-    cuda: bool = True  # train on a GPU when there is one
-    threads: int = 1  # CPU threads (0: the libraries' own choice)
-    compile: bool = True  # compile the update: some 30 s at the first start, 6 to 14 later, then faster
+    torch_deterministic: bool = True  # restrict cuDNN to deterministic algorithms
+    cuda: bool = True  # train on a GPU if there is one
+    threads: int = 1  # CPU threads of torch and numpy (0: their own choice)
+    compile: bool = True  # compile the update: faster training after about 30 s the first time, 6 to 14 s later
     cuda_graph: bool = False  # replay the update as one CUDA graph (needs a GPU)
-    track: bool = False  # log to Weights & Biases too (WANDB_MODE=offline works)
-    wandb_project_name: str = "cleanrl_lite"  # project of Weights & Biases
-    wandb_entity: str | None = None  # entity (team) of Weights & Biases
-    runs_dir: str = "runs"  # where the run directory is created
-    save_every: int = 100_000  # environment steps between checkpoints (0: only at start and end)
-    resume: str | None = None  # go on from this run directory or checkpoint, with its arguments
+    track: bool = False  # also log to Weights & Biases (WANDB_MODE=offline works)
+    wandb_project_name: str = "cleanrl_lite"  # Weights & Biases project
+    wandb_entity: str | None = None  # Weights & Biases entity (team)
+    runs_dir: str = "runs"  # folder in which the run directory is created
+    save_every: int = 100_000  # environment steps between checkpoints (0: only at the start and the end)
+    resume: str | None = None  # continue this run directory; auto: the last run with the same flags, or a new one
     evaluate: str | None = None  # evaluate this run directory or checkpoint instead of training
-    eval_episodes: int = 10  # episodes of an evaluation (deterministic policy)
+    eval_episodes: int = 10  # episodes per evaluation (deterministic policy)
     eval_every: int = 0  # environment steps between evaluations (0: only at the end)
     capture_video: bool = False  # record the first episode of every evaluation
 
     # algorithm flags
-    env_id: str = "CartPole-v1"  # environment, also as module:Env-v0
-    total_timesteps: int = 500_000  # environment steps, summed over the environments
-    learning_rate: float = 2.5e-4  # learning rate of Adam
-    num_envs: int = 1  # environments stepped together
-    async_envs: bool = False  # run each environment in a process of its own
-    buffer_size: int = 10_000  # transitions in the replay buffer
-    learning_starts: int = 10_000  # environment steps before the first gradient step
-    train_frequency: int = 10  # environment steps, summed over the environments, from one training to the next
-    gradient_steps: int = 1  # gradient steps of a training
-    batch_size: int = 128  # transitions in a minibatch
+    env_id: str = "CartPole-v1"  # environment id, or module:Env-v0
+    total_timesteps: int = 500_000  # total environment steps, summed over the environments
+    learning_rate: float = 2.5e-4  # Adam's learning rate
+    num_envs: int = 1  # number of environments stepped together
+    async_envs: bool = False  # run each environment in its own process
+    buffer_size: int = 10_000  # capacity of the replay buffer, in transitions
+    learning_starts: int = 10_000  # environment steps before training starts
+    train_frequency: int = 10  # train every this many environment steps, summed over the environments
+    gradient_steps: int = 1  # gradient steps each time it trains
+    batch_size: int = 128  # transitions per minibatch
     gamma: float = 0.99  # discount factor
-    n_atoms: int = 101  # atoms of the distribution of returns
-    v_min: float = -100.0  # smallest return that the distribution can express
-    v_max: float = 100.0  # largest return that the distribution can express
-    target_network_frequency: int = 500  # environment steps between updates of the target network
-    tau: float = 1.0  # weight of a network in an update of its target (1: a copy)
-    start_e: float = 1.0  # epsilon, the probability of a random action, at the start
-    end_e: float = 0.05  # epsilon in the end
-    exploration_fraction: float = 0.5  # part of total_timesteps in which epsilon falls
+    n_atoms: int = 101  # atoms of the return distribution
+    v_min: float = -100.0  # lower end of the return distribution's support
+    v_max: float = 100.0  # upper end of the return distribution's support
+    target_network_frequency: int = 500  # environment steps between target network updates
+    tau: float = 1.0  # step size of the target updates: target += tau * (network - target)
+    start_e: float = 1.0  # initial epsilon, the probability of a random action
+    end_e: float = 0.05  # final epsilon
+    exploration_fraction: float = 0.5  # fraction of the total timesteps over which epsilon falls
 
 
 # === environment
 def make_env(args, render_mode=None):
-    env = environments.make(args.env_id, render_mode=render_mode)
+    env = utils.make(args.env_id, render_mode=render_mode)
     if not isinstance(env.observation_space, Box):  # Dict, Tuple, Discrete (one-hot) ...
         flattens = env.observation_space.is_np_flattenable
         utils.check(flattens, f"{args.env_id} has observations that do not flatten: {env.observation_space}")
@@ -102,6 +98,53 @@ class Agent(nn.Module):
     def act(self, obs):
         """The greedy policy, for evaluation."""
         return (self.logits(self.q_network, obs.float()).softmax(-1) @ self.atoms).argmax(-1)
+
+
+# === replay
+class ReplayBuffer:
+    """The last `buffer_size` transitions, each one row of a matrix: a minibatch is one gather. `shapes`: its parts'."""
+
+    def __init__(self, buffer_size, num_envs, shapes, device):
+        ends = np.cumsum([int(np.prod(shape)) for shape in shapes]).tolist()
+        self.rows = utils.allocate((buffer_size // num_envs * num_envs, ends[-1]), torch.float32, device)
+        self.shapes, self.ends, self.num_envs, self.device = shapes, ends, num_envs, device
+        self.host = self.rows[:num_envs].cpu().numpy() if self.rows.is_cuda else self.rows.numpy()  # what `add` fills
+        ranges = zip(shapes, [0, *ends], ends)
+        self.columns = [self.host[:, begin:end] if shape else self.host[:, begin] for shape, begin, end in ranges]
+        self.length, self.position, self.filled = len(self.rows), 0, 0  # len() of a tensor takes a microsecond
+        self.size = torch.zeros((), dtype=torch.float64, device=self.rows.device)  # `filled`, as a CUDA graph wants it
+
+    def add(self, *parts):
+        """Stores a transition of each environment: arrays (num_envs, *shape)."""
+        start, stop = self.position, self.position + self.num_envs
+        place = slice(None) if self.rows.is_cuda else slice(start, stop)
+        for column, part in zip(self.columns, parts):
+            column[place] = part
+        if self.rows.is_cuda:
+            self.rows[start:stop].copy_(torch.from_numpy(self.host), non_blocking=True)
+        self.position = stop % self.length
+        if self.filled < self.length:
+            self.filled = stop
+            self.size.fill_(stop)
+
+    def sample(self, batch_size):
+        """A minibatch, drawn with replacement, on the training device, in the form that `unpack` takes."""
+        indices = (torch.rand(batch_size, dtype=torch.float64, device=self.rows.device) * self.size).long()
+        return (self.rows.index_select(0, indices).to(self.device),)
+
+    def unpack(self, rows):
+        """The parts of a minibatch: tensors (batch_size, *shape)."""
+        parts = rows.tensor_split(self.ends[:-1], dim=1)
+        return [part.reshape(-1, *shape) for part, shape in zip(parts, self.shapes)]
+
+    def state_dict(self):
+        rows = torch.from_numpy(self.rows[: self.filled].cpu().numpy())  # a view, of which torch.save writes no more
+        return dict(position=self.position, rows=rows)
+
+    def load_state_dict(self, state):
+        self.position, self.filled = state["position"], len(state["rows"])
+        self.rows[: self.filled] = state["rows"]
+        self.size.fill_(self.filled)
 
 
 # === pure functions
@@ -145,20 +188,14 @@ def adam_step(params, grads, adam, learning_rate, beta1=0.9, beta2=0.999, eps=1e
 def main(args: Args):
     # === setup
     check = utils.check
-    positive = "num_envs batch_size train_frequency gradient_steps target_network_frequency learning_rate eval_episodes"
-    utils.check_ranges(args, positive, unit="gamma")
-    check(0 <= args.end_e <= args.start_e <= 1, "0 <= --end-e <= --start-e <= 1 must hold")
-    check(0 < args.exploration_fraction <= 1, "--exploration-fraction must be above 0 and at most 1")
+    utils.check_args(args)
     check(args.n_atoms > 1 and args.v_min < args.v_max, "--n-atoms must be above 1 and --v-min below --v-max")
-    check(0 <= args.learning_starts < args.total_timesteps, "0 <= --learning-starts < --total-timesteps must hold")
-    check(0 < args.tau <= 1, "0 < --tau <= 1 must hold")
-    check(args.batch_size <= args.buffer_size, "--batch-size must be at most --buffer-size")
-    check(args.total_timesteps % args.num_envs == 0, "--total-timesteps must be a multiple of --num-envs")
-    device = utils.setup_torch(args)
-    check(device.type == "cuda" or args.evaluate or not args.cuda_graph, "--cuda-graph needs a GPU, or --no-cuda-graph")
+    check(args.learning_starts < args.total_timesteps, "--learning-starts must be less than --total-timesteps")
+    small = args.buffer_size < max(args.batch_size, 8 * args.num_envs)
+    check(not small, "--buffer-size must be at least --batch-size and 8 x --num-envs")
+    device = utils.setup(args)
 
-    vector_env = environments.AsyncVectorEnv if args.async_envs else environments.VectorEnv
-    envs = vector_env([lambda: make_env(args)] * args.num_envs, autoreset_mode=AutoresetMode.SAME_STEP)
+    envs = utils.vector_env([lambda: make_env(args)] * args.num_envs, args.async_envs, AutoresetMode.SAME_STEP)
     obs_space, action_space = envs.single_observation_space, envs.single_action_space
     check(len(obs_space.shape) == 1, f"{args.env_id} has observations {obs_space}; c51_atari.py takes Atari's images")
     check(isinstance(action_space, Discrete), f"{args.env_id} has actions {action_space}; ddpg.py takes Box")
@@ -168,44 +205,21 @@ def main(args: Args):
     params = list(agent.q_network.parameters())
     zeros = torch.zeros(sum(p.numel() for p in params), device=device)
     adam = dict(step=torch.zeros((), device=device), exp_avg=zeros.clone(), exp_avg_sq=zeros.clone())
-    shapes = obs_space.shape, (), (), obs_space.shape, ()  # obs, actions, rewards, next_obs, terminations
-    replay = None if args.evaluate else buffers.ReplayBuffer(args.buffer_size, args.num_envs, shapes, device)
+    shapes = obs_space.shape, (), (), obs_space.shape, ()  # obs, action, reward, next_obs, terminated
+    replay = None if args.evaluate else ReplayBuffer(args.buffer_size, args.num_envs, shapes, device)
     check(args.evaluate or not args.cuda_graph or replay.rows.is_cuda, "--cuda-graph needs a smaller --buffer-size")
 
-    script, stop = Path(__file__).stem, [] if args.evaluate else utils.stop_signals()
-    resume = checkpoints.find_run(args, script)
-    if resume or args.evaluate:
-        checkpoint = checkpoints.load(resume or args.evaluate, script, args.env_id, agent)
-        global_step, run_dir = checkpoint["global_step"], checkpoint["run_dir"]
-    else:
-        global_step, checkpoint, run_dir = 0, {}, checkpoints.make_run_dir(args, __file__)
-    last_eval = checkpoint.get("last_eval", dict(global_step=0, returns=None))
-    video_dir = run_dir / "videos" if args.capture_video and utils.can_record(make_env, args) else None
-    if args.evaluate:
-        path = run_dir / f"eval_{int(time.time())}.json"
-        return utils.evaluate(agent.act, make_env, args, device, global_step, path, video_dir)[0]
-    if resume:
-        if checkpoints.is_finished(checkpoint, args):
-            return last_eval["returns"]
-        for name, tensor in adam.items():
-            tensor.copy_(checkpoint["adam"][name])
-        replay.load_state_dict(checkpoint["replay"])
-        checkpoints.reopen(run_dir, checkpoint, args.num_envs)
-        utils.set_rng_state(checkpoint["rng"])
+    run = utils.Run(args, __file__, make_env, envs, agent, adam=adam, replay=replay)
+    if run.result is not None:  # --evaluate, or a run that is finished
+        return run.result
+    if args.track:
+        import wandb
 
-    tracking.start(args, run_dir, script)
-    writer = SummaryWriter(run_dir)
-    atexit.register(utils.quietly, writer.close)  # whatever ends the run, what it measured is on disk
-    if not resume:
-        writer.add_text("arguments", "\n".join(f"    {name}: {value}" for name, value in vars(args).items()))
-
-    def evaluate():
-        """An evaluation of the agent as it is now, logged and, with --capture-video, filmed; a signal breaks it off."""
-        played = utils.evaluate(agent.act, make_env, args, device, global_step, run_dir / "eval.json", video_dir, stop)
-        if played:
-            writer.add_scalar("eval/episodic_return", np.mean(played[0]), global_step)
-            writer.add_scalar("eval/episodic_length", np.mean(played[1]), global_step)
-            last_eval.update(global_step=global_step, returns=played[0])
+        names = dict(project=args.wandb_project_name, entity=args.wandb_entity, name=run.dir.name, id=run.dir.name)
+        settings = dict(config=vars(args), dir=run.dir.parent, resume="allow", sync_tensorboard=True, save_code=True)
+        utils.online_or_offline(wandb.init, **names, **settings)
+    writer = run.writer = SummaryWriter(run.dir, purge_step=run.purge_step)
+    writer.add_text("arguments", "\n".join(f"    {name}: {value}" for name, value in vars(args).items()))
 
     # === update
     def update(*batch):
@@ -224,45 +238,20 @@ def main(args: Args):
         metrics = dict(loss=loss, q_values=(log_probs.exp() @ agent.atoms).mean())
         return {f"losses/{name}": metric.detach() for name, metric in metrics.items()}
 
-    update = utils.compile_update(update, args.compile, cuda_graph=False)
-
-    def learn():
-        """One gradient step, sampling included, so that a CUDA graph replays the whole of it."""
-        return update(*replay.sample(args.batch_size))
-
-    learn = utils.CudaGraph(learn) if args.cuda_graph else learn
+    update = run.compile(update)
+    learn = run.cuda_graph(lambda: update(*replay.sample(args.batch_size)))  # one graph, sampling included
     target_params = list(agent.target_network.parameters())
     rows = torch.arange(args.batch_size, device=device)
 
     # === training
-    def save():
-        state = dict(script=script, args=vars(args), global_step=global_step, agent=agent.state_dict(), adam=adam)
-        state |= dict(last_eval=last_eval, replay=replay.state_dict(), rng=utils.rng_state())
-        state |= dict(metrics={name: float(value) for name, value in metrics.items()}, envs=envs.snapshot(obs))
-        return checkpoints.save(run_dir, state, writer)
-
     def passed(every):
         """How many multiples of `every` the last step of the environments has passed."""
         return global_step // every - (global_step - args.num_envs) // every
 
     q_network = utils.numpy_forward(agent.q_network, device, live=True)
     atoms = agent.atoms.cpu().numpy()
-    save_every, eval_every = args.save_every or math.inf, args.eval_every or math.inf
-    progress, saved = utils.Progress(args.total_timesteps, global_step), global_step if resume else -1  # -1: at once
-    metrics, log_step, log_time = checkpoint.get("metrics", {}), global_step, time.perf_counter()
-    obs = envs.start(args, run_dir, global_step, checkpoint.get("envs")).astype(np.float32)
-    del checkpoint  # or the file behind its tensors stays on the disk when the next one replaces it
-    while True:
-        # evaluate, save
-        finished, pause = global_step >= args.total_timesteps, time.perf_counter()
-        if global_step // eval_every > last_eval["global_step"] // eval_every and not finished:
-            evaluate()
-        if finished or stop:
-            break
-        if global_step // save_every > saved // save_every:
-            saved = save()
-        log_time += time.perf_counter() - pause  # the speed is that of learning
-
+    obs, global_step, metrics = run.obs.astype(np.float32), run.global_step, run.values.get("metrics", {})
+    while run.goes_on(global_step, obs, metrics=metrics):
         # act
         epsilon_steps = args.exploration_fraction * args.total_timesteps
         epsilon = linear_schedule(args.start_e, args.end_e, epsilon_steps, global_step)
@@ -287,35 +276,20 @@ def main(args: Args):
         global_step += args.num_envs
         new_obs = new_obs.astype(np.float32)  # a copy: the environments write into the same array again
         next_obs = new_obs.copy()
-        for n, episodic_return, episodic_length in environments.finished_episodes(infos):
+        for n, episodic_return, episodic_length in run.finished_episodes(infos):
             next_obs[n] = infos["final_obs"][n]  # new_obs[n] is the first observation of the next episode already
             writer.add_scalar("charts/episodic_return", episodic_return, global_step)
             writer.add_scalar("charts/episodic_length", episodic_length, global_step)
-            progress.returns.append(episodic_return)
         replay.add(obs, actions, rewards, next_obs, terminations)  # a truncation is no termination
         obs = new_obs
 
         # log
         if passed(100) or global_step >= args.total_timesteps:
-            losses = {name: float(value) for name, value in metrics.items()}
-            checkpoints.check_finite(losses, global_step, run_dir)
-            for name, value in losses.items():
-                writer.add_scalar(name, value, global_step)
-            writer.add_scalar("charts/epsilon", epsilon, global_step)
-            writer.add_scalar("charts/SPS", (global_step - log_step) / (time.perf_counter() - log_time), global_step)
-            progress.update(global_step)
-            log_step, log_time = global_step, time.perf_counter()
+            run.log(metrics | {"charts/epsilon": epsilon, "charts/SPS": run.sps(global_step)}, global_step)
 
     # === evaluation
-    save()  # first: a failing evaluation must not cost the training
-    if finished:
-        evaluate()
-    checkpoints.end(run_dir, last_eval, writer)
-    envs.close()
-    utils.end_run(args, stop)
-    return last_eval["returns"]
+    return run.end()
 
 
 if __name__ == "__main__":
-    with utils.short_errors():
-        main(tyro.cli(Args, default=checkpoints.saved_args(Args)))
+    main(utils.parse(Args))

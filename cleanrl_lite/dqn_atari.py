@@ -8,24 +8,20 @@ Expected: PongNoFrameskip-v4 7.5 after 1.94 of 10 million steps, mean of 100 gam
 Details:  docs/dqn_atari.md
 """
 
-import atexit
 import copy
-import math
-import time
 from dataclasses import dataclass
 from pathlib import Path
 
 import gymnasium as gym
 import numpy as np
 import torch
-import tyro
 from gymnasium.vector import AutoresetMode
 from torch import nn
 from torch.utils.tensorboard import SummaryWriter
 
-from cleanrl_lite import buffers, checkpoints, environments, tracking, utils
+from cleanrl_lite import utils
 
-ale_py = environments.extra("ale_py", "atari")
+ale_py = utils.extra("ale_py", "atari")
 
 
 # === arguments
@@ -34,38 +30,38 @@ class Args:
     # run flags, the same in every script
     exp_name: str = Path(__file__).stem  # name of the experiment, part of the run directory's name
     seed: int = 1  # seed of the environments, the networks and the sampling
-    torch_deterministic: bool = True  # let cuDNN use deterministic algorithms only
-    cuda: bool = True  # train on a GPU when there is one
-    threads: int = 0  # CPU threads (0: the libraries' own choice)
-    compile: bool = True  # compile the update: some 30 s at the first start, 6 to 14 later, then faster
+    torch_deterministic: bool = True  # restrict cuDNN to deterministic algorithms
+    cuda: bool = True  # train on a GPU if there is one
+    threads: int = 0  # CPU threads of torch and numpy (0: their own choice)
+    compile: bool = True  # compile the update: faster training after about 30 s the first time, 6 to 14 s later
     cuda_graph: bool = False  # replay the update as one CUDA graph (needs a GPU)
-    track: bool = False  # log to Weights & Biases too (WANDB_MODE=offline works)
-    wandb_project_name: str = "cleanrl_lite"  # project of Weights & Biases
-    wandb_entity: str | None = None  # entity (team) of Weights & Biases
-    runs_dir: str = "runs"  # where the run directory is created
-    save_every: int = 100_000  # environment steps between checkpoints (0: only at start and end)
-    resume: str | None = None  # go on from this run directory or checkpoint, with its arguments
+    track: bool = False  # also log to Weights & Biases (WANDB_MODE=offline works)
+    wandb_project_name: str = "cleanrl_lite"  # Weights & Biases project
+    wandb_entity: str | None = None  # Weights & Biases entity (team)
+    runs_dir: str = "runs"  # folder in which the run directory is created
+    save_every: int = 100_000  # environment steps between checkpoints (0: only at the start and the end)
+    resume: str | None = None  # continue this run directory; auto: the last run with the same flags, or a new one
     evaluate: str | None = None  # evaluate this run directory or checkpoint instead of training
-    eval_episodes: int = 10  # episodes of an evaluation (deterministic policy)
+    eval_episodes: int = 10  # episodes per evaluation (deterministic policy)
     eval_every: int = 0  # environment steps between evaluations (0: only at the end)
     capture_video: bool = False  # record the first episode of every evaluation
 
     # algorithm flags
-    env_id: str = "BreakoutNoFrameskip-v4"  # game; ALE/Breakout-v5 has sticky actions, NoFrameskip-v4 has not
-    total_timesteps: int = 10_000_000  # environment steps, summed over the environments
-    learning_rate: float = 1e-4  # learning rate of Adam
-    num_envs: int = 1  # environments stepped together
-    buffer_size: int = 1_000_000  # transitions in the replay buffer
-    learning_starts: int = 80_000  # environment steps before the first gradient step
-    train_frequency: int = 4  # environment steps, summed over the environments, from one training to the next
-    gradient_steps: int = 1  # gradient steps of a training
-    batch_size: int = 32  # transitions in a minibatch
+    env_id: str = "BreakoutNoFrameskip-v4"  # game; ALE/Breakout-v5 has sticky actions, NoFrameskip-v4 does not
+    total_timesteps: int = 10_000_000  # total environment steps, summed over the environments
+    learning_rate: float = 1e-4  # Adam's learning rate
+    num_envs: int = 1  # number of environments stepped together
+    buffer_size: int = 1_000_000  # capacity of the replay buffer, in transitions
+    learning_starts: int = 80_000  # environment steps before training starts
+    train_frequency: int = 4  # train every this many environment steps, summed over the environments
+    gradient_steps: int = 1  # gradient steps each time it trains
+    batch_size: int = 32  # transitions per minibatch
     gamma: float = 0.99  # discount factor
-    target_network_frequency: int = 1_000  # environment steps between updates of the target network
-    tau: float = 1.0  # weight of a network in an update of its target (1: a copy)
-    start_e: float = 1.0  # epsilon, the probability of a random action, at the start
-    end_e: float = 0.01  # epsilon in the end
-    exploration_fraction: float = 0.1  # part of total_timesteps in which epsilon falls
+    target_network_frequency: int = 1_000  # environment steps between target network updates
+    tau: float = 1.0  # step size of the target updates: target += tau * (network - target)
+    start_e: float = 1.0  # initial epsilon, the probability of a random action
+    end_e: float = 0.01  # final epsilon
+    exploration_fraction: float = 0.1  # fraction of the total timesteps over which epsilon falls
     bf16: bool = False  # compute the largest layers in bfloat16: faster, less exact
 
 
@@ -129,7 +125,7 @@ class PressFire(gym.Wrapper):
 
 def make_env(args, render_mode=None):
     """The environment of evaluations and videos: gymnasium's preprocessing, whole games, unclipped rewards."""
-    env = environments.make(args.env_id, render_mode=render_mode, frameskip=1)  # AtariPreprocessing skips frames
+    env = utils.make(args.env_id, render_mode=render_mode, frameskip=1)  # AtariPreprocessing skips frames
     env = gym.wrappers.AtariPreprocessing(env, noop_max=30)
     if "FIRE" in env.unwrapped.get_action_meanings():
         env = PressFire(env)
@@ -164,6 +160,80 @@ class Agent(nn.Module):
         return self.q_network(obs).argmax(-1)
 
 
+# === replay
+class FrameReplayBuffer:
+    """A replay buffer for stacks of 4 frames that stores every frame once: 7 KB a transition of Atari, not 56.
+
+    Each environment has a ring of its own; they lie interleaved: first all slots 0, then all slots 1. Slot t holds the
+    newest frame of the t-th observation and what came of it; the slots t - 3 to t + 1 make that stack and the next one.
+    At the start of a game the older frames are blank, as the agent saw them. The last frame of a truncated game has a
+    slot too, with age 0, which no transition starts from.
+    """
+
+    def __init__(self, buffer_size, num_envs, frame_shape, device):
+        slots = buffer_size // num_envs * num_envs
+        self.frames = utils.allocate((slots, *frame_shape), torch.uint8, device)
+        self.rows = torch.zeros((len(self.frames), 4), device=self.frames.device)  # action, reward, terminated, age
+        self.num_envs, self.length, self.device = num_envs, len(self.frames) // num_envs, device
+        self.age = np.ones(num_envs)  # how many frames of the next observation are of the game under way, 1 to 4
+        self.written = np.zeros(num_envs, dtype=np.int64)  # slots so far; the newest one waits for its next frame
+        self.first, self.count = torch.zeros((2, num_envs), dtype=torch.int64, device=self.rows.device)  # to draw from
+
+    def add(self, obs, actions, rewards, terminations, truncations, new_games, final_obs):
+        """Stores a transition of each environment: stacks (num_envs, 4, *frame_shape), the others (num_envs,)."""
+        for n in range(self.num_envs):
+            self.write(n, obs[n][-1], (actions[n], rewards[n], terminations[n], self.age[n]))
+            if truncations[n]:
+                self.write(n, final_obs[n][-1], (0, 0, 0, 0))
+        self.age = np.where(new_games, 1, np.minimum(self.age + 1, 4))
+        self.publish()
+
+    def write(self, n, frame, row):
+        place = self.written[n] % self.length * self.num_envs + n
+        self.frames[place].copy_(torch.from_numpy(frame), non_blocking=True)
+        self.rows[place].copy_(torch.tensor(row, dtype=torch.float32), non_blocking=True)
+        self.written[n] += 1
+
+    def publish(self):
+        # Three slots of a full ring lack frames of their stacks; to the fourth, `sample` may step back.
+        first = np.where(self.written > self.length, self.written - self.length + 4, 0)
+        self.first.copy_(torch.from_numpy(first), non_blocking=True)
+        self.count.copy_(torch.from_numpy(self.written - 1 - first), non_blocking=True)
+
+    def sample(self, batch_size):
+        """A minibatch, drawn with replacement, on the training device, in the form that `unpack` takes."""
+        env, slot = torch.rand((2, batch_size), dtype=torch.float64, device=self.rows.device)
+        env = (env * self.num_envs).long()
+        slot = self.first[env] + (slot * self.count[env]).long()
+        age = self.rows[slot % self.length * self.num_envs + env, 3]
+        slot = slot - (age == 0).long()  # no transition's start: the one before it
+        slots = slot[:, None] + torch.arange(-3, 2, device=slot.device)
+        stack = slots % self.length * self.num_envs + env[:, None]
+        frames = self.frames.index_select(0, stack.flatten()).unflatten(0, stack.shape)
+        return frames.to(self.device), self.rows[stack[:, 3]].to(self.device)
+
+    def unpack(self, frames, rows):
+        """obs, actions, rewards, next_obs, terminations of a minibatch; frames (batch_size, 5, *frame_shape)."""
+        actions, rewards, terminations, age = rows.unbind(1)
+        frames = frames * (torch.arange(3, -2, -1, device=age.device) < age[:, None])[:, :, None, None]
+        return frames[:, :4], actions, rewards, frames[:, 1:], terminations
+
+    def state_dict(self):
+        used = min(int(self.written.max()), self.length) * self.num_envs
+        frames, rows = (torch.from_numpy(x[:used].cpu().numpy()) for x in (self.frames, self.rows))
+        return dict(written=self.written.tolist(), frames=frames, rows=rows)
+
+    def load_state_dict(self, state):
+        self.frames[: len(state["frames"])], self.rows[: len(state["rows"])] = state["frames"], state["rows"]
+        self.written[:] = state["written"]
+        self.publish()
+        # The games go on without us: the newest observation is the next one of the transition before it, and no more;
+        # where it begins a game, it is not even that, and is written over.
+        newest = (self.written - 1) % self.length * self.num_envs + np.arange(self.num_envs)
+        self.written -= self.rows[newest, 3].cpu().numpy() == 1
+        self.rows[newest, 3] = 0
+
+
 # === pure functions
 def linear_schedule(start, end, duration, step):
     """From start at step 0 to end at step `duration`, where it stays."""
@@ -188,20 +258,14 @@ def adam_step(params, grads, adam, learning_rate, beta1=0.9, beta2=0.999, eps=1e
 def main(args: Args):
     # === setup
     check = utils.check
-    positive = "num_envs batch_size train_frequency gradient_steps target_network_frequency learning_rate eval_episodes"
-    utils.check_ranges(args, positive, unit="gamma")
-    check(0 <= args.end_e <= args.start_e <= 1, "0 <= --end-e <= --start-e <= 1 must hold")
-    check(0 < args.exploration_fraction <= 1, "--exploration-fraction must be above 0 and at most 1")
-    check(0 <= args.learning_starts < args.total_timesteps, "0 <= --learning-starts < --total-timesteps must hold")
-    check(0 < args.tau <= 1, "0 < --tau <= 1 must hold")
-    check(args.batch_size <= args.buffer_size, "--batch-size must be at most --buffer-size")
+    utils.check_args(args)
+    check(args.learning_starts < args.total_timesteps, "--learning-starts must be less than --total-timesteps")
+    small = args.buffer_size < max(args.batch_size, 8 * args.num_envs)
+    check(not small, "--buffer-size must be at least --batch-size and 8 x --num-envs")
     check(args.learning_starts >= 2 * args.num_envs, "--learning-starts must be at least twice --num-envs")
-    check(args.total_timesteps % args.num_envs == 0, "--total-timesteps must be a multiple of --num-envs")
-    device = utils.setup_torch(args)
-    check(device.type == "cuda" or args.evaluate or not args.cuda_graph, "--cuda-graph needs a GPU, or --no-cuda-graph")
+    device = utils.setup(args)
 
     envs = Games(args.num_envs, num_threads=args.threads, **game_settings(args.env_id))
-    envs.action_space.seed(args.seed)
     obs_space, action_space = envs.single_observation_space, envs.single_action_space
 
     agent = Agent(int(action_space.n), args.bf16).to(device, memory_format=torch.channels_last)
@@ -209,43 +273,20 @@ def main(args: Args):
     zeros = torch.zeros(sum(p.numel() for p in params), device=device)
     adam = dict(step=torch.zeros((), device=device), exp_avg=zeros.clone(), exp_avg_sq=zeros.clone())
     sizes = args.buffer_size, args.num_envs, obs_space.shape[1:]
-    replay = None if args.evaluate else buffers.FrameReplayBuffer(*sizes, device)
+    replay = None if args.evaluate else FrameReplayBuffer(*sizes, device)
     check(args.evaluate or not args.cuda_graph or replay.rows.is_cuda, "--cuda-graph needs a smaller --buffer-size")
 
-    script, stop = Path(__file__).stem, [] if args.evaluate else utils.stop_signals()
-    resume = checkpoints.find_run(args, script)
-    if resume or args.evaluate:
-        checkpoint = checkpoints.load(resume or args.evaluate, script, args.env_id, agent)
-        global_step, run_dir = checkpoint["global_step"], checkpoint["run_dir"]
-    else:
-        global_step, checkpoint, run_dir = 0, {}, checkpoints.make_run_dir(args, __file__)
-    last_eval = checkpoint.get("last_eval", dict(global_step=0, returns=None))
-    video_dir = run_dir / "videos" if args.capture_video and utils.can_record(make_env, args) else None
-    if args.evaluate:
-        path = run_dir / f"eval_{int(time.time())}.json"
-        return utils.evaluate(agent.act, make_env, args, device, global_step, path, video_dir)[0]
-    if resume:
-        if checkpoints.is_finished(checkpoint, args):
-            return last_eval["returns"]
-        for name, tensor in adam.items():
-            tensor.copy_(checkpoint["adam"][name])
-        replay.load_state_dict(checkpoint["replay"])
-        checkpoints.reopen(run_dir, checkpoint, args.num_envs)
-        utils.set_rng_state(checkpoint["rng"])
+    run = utils.Run(args, __file__, make_env, envs, agent, adam=adam, replay=replay)
+    if run.result is not None:  # --evaluate, or a run that is finished
+        return run.result
+    if args.track:
+        import wandb
 
-    tracking.start(args, run_dir, script)
-    writer = SummaryWriter(run_dir)
-    atexit.register(utils.quietly, writer.close)  # whatever ends the run, what it measured is on disk
-    if not resume:
-        writer.add_text("arguments", "\n".join(f"    {name}: {value}" for name, value in vars(args).items()))
-
-    def evaluate():
-        """An evaluation of the agent as it is now, logged and, with --capture-video, filmed; a signal breaks it off."""
-        played = utils.evaluate(agent.act, make_env, args, device, global_step, run_dir / "eval.json", video_dir, stop)
-        if played:
-            writer.add_scalar("eval/episodic_return", np.mean(played[0]), global_step)
-            writer.add_scalar("eval/episodic_length", np.mean(played[1]), global_step)
-            last_eval.update(global_step=global_step, returns=played[0])
+        names = dict(project=args.wandb_project_name, entity=args.wandb_entity, name=run.dir.name, id=run.dir.name)
+        settings = dict(config=vars(args), dir=run.dir.parent, resume="allow", sync_tensorboard=True, save_code=True)
+        utils.online_or_offline(wandb.init, **names, **settings)
+    writer = run.writer = SummaryWriter(run.dir, purge_step=run.purge_step)
+    writer.add_text("arguments", "\n".join(f"    {name}: {value}" for name, value in vars(args).items()))
 
     # === update
     def update(*batch):
@@ -262,43 +303,18 @@ def main(args: Args):
         metrics = dict(td_loss=td_loss, q_values=q_values.mean())
         return {f"losses/{name}": metric.detach() for name, metric in metrics.items()}
 
-    update = utils.compile_update(update, args.compile, cuda_graph=False)
-
-    def learn():
-        """One gradient step, sampling included, so that a CUDA graph replays the whole of it."""
-        return update(*replay.sample(args.batch_size))
-
-    learn = utils.CudaGraph(learn) if args.cuda_graph else learn
+    update = run.compile(update)
+    learn = run.cuda_graph(lambda: update(*replay.sample(args.batch_size)))  # one graph, sampling included
     target_params = list(agent.target_network.parameters())
 
     # === training
-    def save():
-        state = dict(script=script, args=vars(args), global_step=global_step, agent=agent.state_dict(), adam=adam)
-        state |= dict(last_eval=last_eval, replay=replay.state_dict(), rng=utils.rng_state())
-        state |= dict(metrics={name: float(value) for name, value in metrics.items()}, envs=None)
-        return checkpoints.save(run_dir, state, writer)
-
     def passed(every):
         """How many multiples of `every` the last step of the environments has passed."""
         return global_step // every - (global_step - args.num_envs) // every
 
     q_network = utils.numpy_forward(agent.q_network, device, live=True)
-    save_every, eval_every = args.save_every or math.inf, args.eval_every or math.inf
-    progress, saved = utils.Progress(args.total_timesteps, global_step), global_step if resume else -1  # -1: at once
-    metrics, log_step, log_time = checkpoint.get("metrics", {}), global_step, time.perf_counter()
-    obs, _ = envs.reset(seed=(args.seed + global_step) % 2**30)  # a resumed run plays other games; ALE wants 32 bits
-    del checkpoint  # or the file behind its tensors stays on the disk when the next one replaces it
-    while True:
-        # evaluate, save
-        finished, pause = global_step >= args.total_timesteps, time.perf_counter()
-        if global_step // eval_every > last_eval["global_step"] // eval_every and not finished:
-            evaluate()
-        if finished or stop:
-            break
-        if global_step // save_every > saved // save_every:
-            saved = save()
-        log_time += time.perf_counter() - pause  # the speed is that of learning
-
+    obs, global_step, metrics = run.obs, run.global_step, run.values.get("metrics", {})
+    while run.goes_on(global_step, obs, metrics=metrics):
         # act
         epsilon_steps = args.exploration_fraction * args.total_timesteps
         epsilon = linear_schedule(args.start_e, args.end_e, epsilon_steps, global_step)
@@ -318,10 +334,9 @@ def main(args: Args):
         # step, store
         new_obs, rewards, terminations, truncations, infos = envs.step(actions)
         global_step += args.num_envs
-        for _, episodic_return, episodic_length in environments.finished_episodes(infos):
+        for _, episodic_return, episodic_length in run.finished_episodes(infos):
             writer.add_scalar("charts/episodic_return", episodic_return, global_step)
             writer.add_scalar("charts/episodic_length", episodic_length, global_step)
-            progress.returns.append(episodic_return)
         ended = infos.get("_final_info", np.zeros(args.num_envs, dtype=bool))  # the game; not with a mere lost life
         rewards = np.sign(rewards)  # clipped, for learning only
         replay.add(obs, actions, rewards, terminations, truncations, ended, infos.get("final_obs"))
@@ -329,25 +344,11 @@ def main(args: Args):
 
         # log
         if passed(100) or global_step >= args.total_timesteps:
-            losses = {name: float(value) for name, value in metrics.items()}
-            checkpoints.check_finite(losses, global_step, run_dir)
-            for name, value in losses.items():
-                writer.add_scalar(name, value, global_step)
-            writer.add_scalar("charts/epsilon", epsilon, global_step)
-            writer.add_scalar("charts/SPS", (global_step - log_step) / (time.perf_counter() - log_time), global_step)
-            progress.update(global_step)
-            log_step, log_time = global_step, time.perf_counter()
+            run.log(metrics | {"charts/epsilon": epsilon, "charts/SPS": run.sps(global_step)}, global_step)
 
     # === evaluation
-    save()  # first: a failing evaluation must not cost the training
-    if finished:
-        evaluate()
-    checkpoints.end(run_dir, last_eval, writer)
-    envs.close()
-    utils.end_run(args, stop)
-    return last_eval["returns"]
+    return run.end()
 
 
 if __name__ == "__main__":
-    with utils.short_errors():
-        main(tyro.cli(Args, default=checkpoints.saved_args(Args)))
+    main(utils.parse(Args))

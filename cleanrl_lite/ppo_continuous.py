@@ -10,23 +10,20 @@ Expected: Walker2d-v4 3,621, Hopper-v4 2,339 (10 seeds), HalfCheetah-v4 2,023, I
 Details:  docs/ppo_continuous.md
 """
 
-import atexit
 import math
-import time
 from dataclasses import dataclass
 from pathlib import Path
 
 import gymnasium as gym
 import numpy as np
 import torch
-import tyro
 from gymnasium.spaces import Box
 from gymnasium.vector import AutoresetMode
 from torch import nn
 from torch.distributions import Independent, Normal
 from torch.utils.tensorboard import SummaryWriter
 
-from cleanrl_lite import checkpoints, environments, tracking, utils
+from cleanrl_lite import utils
 
 
 # === arguments
@@ -35,46 +32,46 @@ class Args:
     # run flags, the same in every script
     exp_name: str = Path(__file__).stem  # name of the experiment, part of the run directory's name
     seed: int = 1  # seed of the environments, the networks and the sampling
-    torch_deterministic: bool = True  # let cuDNN use deterministic algorithms only
-    cuda: bool = True  # train on a GPU when there is one
-    threads: int = 1  # CPU threads (0: the libraries' own choice)
-    compile: bool = True  # compile the update: some 30 s at the first start, 6 to 14 later, then faster
+    torch_deterministic: bool = True  # restrict cuDNN to deterministic algorithms
+    cuda: bool = True  # train on a GPU if there is one
+    threads: int = 1  # CPU threads of torch and numpy (0: their own choice)
+    compile: bool = True  # compile the update: faster training after about 30 s the first time, 6 to 14 s later
     cuda_graph: bool = False  # replay the update as one CUDA graph (needs a GPU)
-    track: bool = False  # log to Weights & Biases too (WANDB_MODE=offline works)
-    wandb_project_name: str = "cleanrl_lite"  # project of Weights & Biases
-    wandb_entity: str | None = None  # entity (team) of Weights & Biases
-    runs_dir: str = "runs"  # where the run directory is created
-    save_every: int = 100_000  # environment steps between checkpoints (0: only at start and end)
-    resume: str | None = None  # go on from this run directory or checkpoint, with its arguments
+    track: bool = False  # also log to Weights & Biases (WANDB_MODE=offline works)
+    wandb_project_name: str = "cleanrl_lite"  # Weights & Biases project
+    wandb_entity: str | None = None  # Weights & Biases entity (team)
+    runs_dir: str = "runs"  # folder in which the run directory is created
+    save_every: int = 100_000  # environment steps between checkpoints (0: only at the start and the end)
+    resume: str | None = None  # continue this run directory; auto: the last run with the same flags, or a new one
     evaluate: str | None = None  # evaluate this run directory or checkpoint instead of training
-    eval_episodes: int = 10  # episodes of an evaluation (deterministic policy)
+    eval_episodes: int = 10  # episodes per evaluation (deterministic policy)
     eval_every: int = 0  # environment steps between evaluations (0: only at the end)
     capture_video: bool = False  # record the first episode of every evaluation
 
     # algorithm flags
-    env_id: str = "Hopper-v4"  # environment, also as module:Env-v0
-    total_timesteps: int = 1_000_000  # environment steps, summed over the environments
-    learning_rate: float = 3e-4  # learning rate of Adam
-    num_envs: int = 1  # environments stepped together
-    async_envs: bool = False  # run each environment in a process of its own
-    num_steps: int = 2048  # steps per environment and rollout
-    anneal_lr: bool = True  # let the learning rate fall linearly to 0
+    env_id: str = "Hopper-v4"  # environment id, or module:Env-v0
+    total_timesteps: int = 1_000_000  # total environment steps, summed over the environments
+    learning_rate: float = 3e-4  # Adam's learning rate
+    num_envs: int = 1  # number of environments stepped together
+    async_envs: bool = False  # run each environment in its own process
+    num_steps: int = 2048  # steps per environment in each rollout
+    anneal_lr: bool = True  # anneal the learning rate linearly to 0
     gamma: float = 0.99  # discount factor
     gae_lambda: float = 0.95  # lambda of generalised advantage estimation
     num_minibatches: int = 32  # minibatches per epoch
     update_epochs: int = 10  # epochs per rollout
     norm_adv: bool = True  # normalise the advantages of each minibatch
     clip_coef: float = 0.2  # epsilon of the clipped surrogate objective
-    clip_vloss: bool = True  # clip the value loss in the same way
+    clip_vloss: bool = True  # clip the value loss likewise
     ent_coef: float = 0.0  # coefficient of the entropy bonus
     vf_coef: float = 0.5  # coefficient of the value loss
-    max_grad_norm: float = 0.5  # largest norm of the gradient
-    target_kl: float | None = None  # end a rollout's epochs once an epoch's mean KL divergence exceeds this (0: never)
+    max_grad_norm: float = 0.5  # maximum norm of the gradient
+    target_kl: float | None = None  # stop the epochs once an epoch's mean KL divergence exceeds this (0: never)
 
 
 # === environment
 def make_env(args, render_mode=None):
-    env = environments.make(args.env_id, render_mode=render_mode)
+    env = utils.make(args.env_id, render_mode=render_mode)
     if not isinstance(env.observation_space, Box):  # Dict, Tuple, Discrete (one-hot) ...
         flattens = env.observation_space.is_np_flattenable
         utils.check(flattens, f"{args.env_id} has observations that do not flatten: {env.observation_space}")
@@ -184,18 +181,17 @@ def adam_step(params, grads, adam, learning_rate, max_grad_norm, beta1=0.9, beta
 def main(args: Args):
     # === setup
     check, batch_size = utils.check, args.num_envs * args.num_steps
-    positive = "num_envs num_steps num_minibatches update_epochs learning_rate eval_episodes clip_coef max_grad_norm"
-    utils.check_ranges(args, positive, unit="gamma gae_lambda", not_negative="ent_coef vf_coef target_kl")
+    utils.check_args(args)
     minibatch_size, remainder = divmod(batch_size, args.num_minibatches)
     check(remainder == 0, f"--num-envs x --num-steps = {batch_size} must be a multiple of --num-minibatches")
     check(minibatch_size > 1 or not args.norm_adv, "minibatches of one sample need --no-norm-adv")
-    check(args.total_timesteps >= batch_size, f"--total-timesteps is less than --num-envs x --num-steps = {batch_size}")
-    check(args.total_timesteps % args.num_envs == 0, "--total-timesteps must be a multiple of --num-envs")
-    device = utils.setup_torch(args)
-    check(device.type == "cuda" or args.evaluate or not args.cuda_graph, "--cuda-graph needs a GPU, or --no-cuda-graph")
+    check(
+        args.total_timesteps >= batch_size,
+        f"--total-timesteps must be at least one rollout, {batch_size}",
+    )
+    device = utils.setup(args)
 
-    vector_env = environments.AsyncVectorEnv if args.async_envs else environments.VectorEnv
-    envs = vector_env([lambda: make_env(args)] * args.num_envs, autoreset_mode=AutoresetMode.SAME_STEP)
+    envs = utils.vector_env([lambda: make_env(args)] * args.num_envs, args.async_envs, AutoresetMode.SAME_STEP)
     obs_space, action_space = envs.single_observation_space, envs.single_action_space
     check(len(obs_space.shape) == 1, f"{args.env_id} has observations {obs_space}; ppo_atari.py takes Atari's images")
     check(isinstance(action_space, Box), f"{args.env_id} has actions {action_space}; ppo.py takes Discrete ones")
@@ -208,39 +204,17 @@ def main(args: Args):
     adam = dict(step=torch.zeros((), device=device), exp_avg=zeros.clone(), exp_avg_sq=zeros.clone())
     learning_rate = torch.tensor(args.learning_rate, device=device)
 
-    script, stop = Path(__file__).stem, [] if args.evaluate else utils.stop_signals()
-    resume = checkpoints.find_run(args, script)
-    if resume or args.evaluate:
-        checkpoint = checkpoints.load(resume or args.evaluate, script, args.env_id, agent)
-        global_step, run_dir = checkpoint["global_step"], checkpoint["run_dir"]
-    else:
-        global_step, checkpoint, run_dir = 0, {}, checkpoints.make_run_dir(args, __file__)
-    last_eval = checkpoint.get("last_eval", dict(global_step=0, returns=None))
-    video_dir = run_dir / "videos" if args.capture_video and utils.can_record(make_env, args) else None
-    if args.evaluate:
-        path = run_dir / f"eval_{int(time.time())}.json"
-        return utils.evaluate(agent.act, make_env, args, device, global_step, path, video_dir)[0]
-    if resume:
-        if checkpoints.is_finished(checkpoint, args):
-            return last_eval["returns"]
-        for name, tensor in adam.items():
-            tensor.copy_(checkpoint["adam"][name])
-        checkpoints.reopen(run_dir, checkpoint, args.num_envs)
-        utils.set_rng_state(checkpoint["rng"])
+    run = utils.Run(args, __file__, make_env, envs, agent, adam=adam)
+    if run.result is not None:  # --evaluate, or a run that is finished
+        return run.result
+    if args.track:
+        import wandb
 
-    tracking.start(args, run_dir, script)
-    writer = SummaryWriter(run_dir)
-    atexit.register(utils.quietly, writer.close)  # whatever ends the run, what it measured is on disk
-    if not resume:
-        writer.add_text("arguments", "\n".join(f"    {name}: {value}" for name, value in vars(args).items()))
-
-    def evaluate():
-        """An evaluation of the agent as it is now, logged and, with --capture-video, filmed; a signal breaks it off."""
-        played = utils.evaluate(agent.act, make_env, args, device, global_step, run_dir / "eval.json", video_dir, stop)
-        if played:
-            writer.add_scalar("eval/episodic_return", np.mean(played[0]), global_step)
-            writer.add_scalar("eval/episodic_length", np.mean(played[1]), global_step)
-            last_eval.update(global_step=global_step, returns=played[0])
+        names = dict(project=args.wandb_project_name, entity=args.wandb_entity, name=run.dir.name, id=run.dir.name)
+        settings = dict(config=vars(args), dir=run.dir.parent, resume="allow", sync_tensorboard=True, save_code=True)
+        utils.online_or_offline(wandb.init, **names, **settings)
+    writer = run.writer = SummaryWriter(run.dir, purge_step=run.purge_step)
+    writer.add_text("arguments", "\n".join(f"    {name}: {value}" for name, value in vars(args).items()))
 
     # === update
     # The batch lives where the networks do; its tensors keep their place in memory, as a compiled graph wants.
@@ -277,7 +251,7 @@ def main(args: Args):
         metrics |= dict(clipfrac=(clipped_ratio != ratio).float().mean())
         return {f"losses/{name}": metric.detach() for name, metric in metrics.items()}
 
-    update = utils.compile_update(update, args.compile, args.cuda_graph)
+    update = run.cuda_graph(run.compile(update))
 
     # === training
     shape = (args.num_steps, args.num_envs)
@@ -285,26 +259,9 @@ def main(args: Args):
     means, actions = np.zeros((2, *shape, *action_space.shape), dtype=np.float32)
     rewards = np.zeros(shape, dtype=np.float32)
     terminations, dones = np.zeros((2, *shape), dtype=bool)
-    save_every, eval_every = args.save_every or math.inf, args.eval_every or math.inf
-    progress, saved = utils.Progress(args.total_timesteps, global_step), global_step if resume else -1  # -1: at once
-    return_so_far = np.zeros(args.num_envs)  # discounted, of the episodes under way
-    if checkpoint.get("envs"):
-        return_so_far = np.array(checkpoint["return_so_far"])
-    obs = envs.start(args, run_dir, global_step, checkpoint.get("envs"))
-    while True:
-        # evaluate, save: always at the start of a rollout, which a signal breaks off
-        finished = global_step >= args.total_timesteps
-        if global_step // eval_every > last_eval["global_step"] // eval_every and not finished:
-            evaluate()
-        state = dict(script=script, args=vars(args), global_step=global_step, agent=agent.state_dict(), adam=adam)
-        state |= dict(last_eval=last_eval, rng=utils.rng_state(), envs=envs.snapshot(obs))
-        state |= dict(return_so_far=return_so_far.tolist())
-        if finished or stop:
-            break
-        if global_step // save_every > saved // save_every:
-            saved = checkpoints.save(run_dir, state, writer)
-
-        start_step, start_time = global_step, time.perf_counter()
+    return_so_far = np.array(run.values.get("return_so_far", [0.0] * args.num_envs))  # discounted, of this episode
+    obs, global_step = run.obs, run.global_step
+    while run.goes_on(global_step, obs, interruptible=True, return_so_far=return_so_far.tolist()):
         if args.anneal_lr:
             learning_rate.fill_(args.learning_rate * (1 - global_step / args.total_timesteps))
         num_steps = min(args.num_steps, (args.total_timesteps - global_step) // args.num_envs)  # the last may be short
@@ -316,8 +273,8 @@ def main(args: Args):
         noise = np.random.standard_normal(means[:num_steps].shape).astype(np.float32) * std
         obs_mean, obs_std = agent.obs_stats.mean.cpu().numpy(), (agent.obs_stats.var + 1e-8).sqrt().cpu().numpy()
         for t in range(num_steps):
-            if stop:
-                break
+            if run.stop:  # nothing has been learned from this rollout: a resumed run begins it again
+                return run.end()
             raw_obs[t] = obs
             rollout_obs[t] = np.minimum(np.maximum((obs - obs_mean) / obs_std, -10), 10)
             means[t] = actor(rollout_obs[t])
@@ -325,13 +282,10 @@ def main(args: Args):
             obs, rewards[t], terminations[t], truncations, infos = envs.step(actions[t])
             next_obs[t], dones[t] = obs, terminations[t] | truncations
             global_step += args.num_envs
-            for n, episodic_return, episodic_length in environments.finished_episodes(infos):
+            for n, episodic_return, episodic_length in run.finished_episodes(infos):
                 next_obs[t, n] = infos["final_obs"][n]  # obs[n] is the first observation of the next episode already
                 writer.add_scalar("charts/episodic_return", episodic_return, global_step)
                 writer.add_scalar("charts/episodic_length", episodic_length, global_step)
-                progress.returns.append(episodic_return)
-        if stop:
-            break  # `state` is still true: nothing has been learned from this rollout
 
         # values, log-probabilities and advantages of the whole rollout
         with torch.no_grad():
@@ -371,23 +325,11 @@ def main(args: Args):
         # log
         losses = {name: torch.stack([m[name] for m in metrics]).mean().item() for name in metrics[0]}
         losses["losses/explained_variance"] = 1 - (returns - values).var() / (returns.var() + 1e-8)
-        checkpoints.check_finite(losses, global_step, run_dir)
-        losses["charts/learning_rate"] = learning_rate.item()
-        losses["charts/SPS"] = (global_step - start_step) / (time.perf_counter() - start_time)
-        for name, value in losses.items():
-            writer.add_scalar(name, value, global_step)
-        progress.update(global_step)
+        run.log(losses | {"charts/learning_rate": learning_rate, "charts/SPS": run.sps(global_step)}, global_step)
 
     # === evaluation
-    checkpoints.save(run_dir, state, writer)  # first: a failing evaluation must not cost the training
-    if finished:
-        evaluate()
-    checkpoints.end(run_dir, last_eval, writer)
-    envs.close()
-    utils.end_run(args, stop)
-    return last_eval["returns"]
+    return run.end()
 
 
 if __name__ == "__main__":
-    with utils.short_errors():
-        main(tyro.cli(Args, default=checkpoints.saved_args(Args)))
+    main(utils.parse(Args))

@@ -9,10 +9,7 @@ Expected: HalfCheetah-v4 9,965 (1 seed); HalfCheetah-v4 8,250 with --bf16 (2 see
 Details:  docs/td3.md
 """
 
-import atexit
 import copy
-import math
-import time
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -20,13 +17,12 @@ from pathlib import Path
 import gymnasium as gym
 import numpy as np
 import torch
-import tyro
 from gymnasium.spaces import Box
 from gymnasium.vector import AutoresetMode
 from torch import nn
 from torch.utils.tensorboard import SummaryWriter
 
-from cleanrl_lite import buffers, checkpoints, environments, tracking, utils
+from cleanrl_lite import utils
 
 
 # === arguments
@@ -35,45 +31,45 @@ class Args:
     # run flags, the same in every script
     exp_name: str = Path(__file__).stem  # name of the experiment, part of the run directory's name
     seed: int = 1  # seed of the environments, the networks and the sampling
-    torch_deterministic: bool = True  # let cuDNN use deterministic algorithms only
-    cuda: bool = True  # train on a GPU when there is one
-    threads: int = 1  # CPU threads (0: the libraries' own choice)
-    compile: bool = True  # compile the update: some 30 s at the first start, 6 to 14 later, then faster
+    torch_deterministic: bool = True  # restrict cuDNN to deterministic algorithms
+    cuda: bool = True  # train on a GPU if there is one
+    threads: int = 1  # CPU threads of torch and numpy (0: their own choice)
+    compile: bool = True  # compile the update: faster training after about 30 s the first time, 6 to 14 s later
     cuda_graph: bool = False  # replay the update as one CUDA graph (needs a GPU)
-    track: bool = False  # log to Weights & Biases too (WANDB_MODE=offline works)
-    wandb_project_name: str = "cleanrl_lite"  # project of Weights & Biases
-    wandb_entity: str | None = None  # entity (team) of Weights & Biases
-    runs_dir: str = "runs"  # where the run directory is created
-    save_every: int = 100_000  # environment steps between checkpoints (0: only at start and end)
-    resume: str | None = None  # go on from this run directory or checkpoint, with its arguments
+    track: bool = False  # also log to Weights & Biases (WANDB_MODE=offline works)
+    wandb_project_name: str = "cleanrl_lite"  # Weights & Biases project
+    wandb_entity: str | None = None  # Weights & Biases entity (team)
+    runs_dir: str = "runs"  # folder in which the run directory is created
+    save_every: int = 100_000  # environment steps between checkpoints (0: only at the start and the end)
+    resume: str | None = None  # continue this run directory; auto: the last run with the same flags, or a new one
     evaluate: str | None = None  # evaluate this run directory or checkpoint instead of training
-    eval_episodes: int = 10  # episodes of an evaluation (deterministic policy)
+    eval_episodes: int = 10  # episodes per evaluation (deterministic policy)
     eval_every: int = 0  # environment steps between evaluations (0: only at the end)
     capture_video: bool = False  # record the first episode of every evaluation
 
     # algorithm flags
-    env_id: str = "Hopper-v4"  # environment, also as module:Env-v0
-    total_timesteps: int = 1_000_000  # environment steps, summed over the environments
-    learning_rate: float = 3e-4  # learning rate of Adam
-    num_envs: int = 1  # environments stepped together
-    async_envs: bool = False  # run each environment in a process of its own
-    buffer_size: int = 1_000_000  # transitions in the replay buffer
-    learning_starts: int = 25_000  # environment steps before the first gradient step
-    train_frequency: int = 1  # environment steps, summed over the environments, from one training to the next
-    gradient_steps: int = 1  # gradient steps of a training
-    batch_size: int = 256  # transitions in a minibatch
+    env_id: str = "Hopper-v4"  # environment id, or module:Env-v0
+    total_timesteps: int = 1_000_000  # total environment steps, summed over the environments
+    learning_rate: float = 3e-4  # Adam's learning rate
+    num_envs: int = 1  # number of environments stepped together
+    async_envs: bool = False  # run each environment in its own process
+    buffer_size: int = 1_000_000  # capacity of the replay buffer, in transitions
+    learning_starts: int = 25_000  # environment steps before training starts
+    train_frequency: int = 1  # train every this many environment steps, summed over the environments
+    gradient_steps: int = 1  # gradient steps each time it trains
+    batch_size: int = 256  # transitions per minibatch
     gamma: float = 0.99  # discount factor
-    tau: float = 0.005  # weight of a network in an update of its target (1: a copy)
-    policy_frequency: int = 2  # gradient steps of the critic from one training of the actor to the next
-    policy_noise: float = 0.2  # standard deviation of the target policy's noise, as a part of half the action's range
-    noise_clip: float = 0.5  # largest size of the target policy's noise, as a part of half the action's range
-    exploration_noise: float = 0.1  # standard deviation of the exploration noise, as a part of half the action's range
+    tau: float = 0.005  # step size of the target updates: target += tau * (network - target)
+    policy_frequency: int = 2  # train the actor at every this many gradient steps of the critic
+    policy_noise: float = 0.2  # std of the target policy's noise, relative to half the action range
+    noise_clip: float = 0.5  # limit of the target policy's noise, relative to half the action range
+    exploration_noise: float = 0.1  # std of the exploration noise, relative to half the action range
     bf16: bool = False  # compute the largest layers in bfloat16: faster, less exact
 
 
 # === environment
 def make_env(args, render_mode=None):
-    env = environments.make(args.env_id, render_mode=render_mode)
+    env = utils.make(args.env_id, render_mode=render_mode)
     if not isinstance(env.observation_space, Box):  # Dict, Tuple, Discrete (one-hot) ...
         flattens = env.observation_space.is_np_flattenable
         utils.check(flattens, f"{args.env_id} has observations that do not flatten: {env.observation_space}")
@@ -125,6 +121,53 @@ class Agent(nn.Module):
         return self.policy(self.actor, obs.float())
 
 
+# === replay
+class ReplayBuffer:
+    """The last `buffer_size` transitions, each one row of a matrix: a minibatch is one gather. `shapes`: its parts'."""
+
+    def __init__(self, buffer_size, num_envs, shapes, device):
+        ends = np.cumsum([int(np.prod(shape)) for shape in shapes]).tolist()
+        self.rows = utils.allocate((buffer_size // num_envs * num_envs, ends[-1]), torch.float32, device)
+        self.shapes, self.ends, self.num_envs, self.device = shapes, ends, num_envs, device
+        self.host = self.rows[:num_envs].cpu().numpy() if self.rows.is_cuda else self.rows.numpy()  # what `add` fills
+        ranges = zip(shapes, [0, *ends], ends)
+        self.columns = [self.host[:, begin:end] if shape else self.host[:, begin] for shape, begin, end in ranges]
+        self.length, self.position, self.filled = len(self.rows), 0, 0  # len() of a tensor takes a microsecond
+        self.size = torch.zeros((), dtype=torch.float64, device=self.rows.device)  # `filled`, as a CUDA graph wants it
+
+    def add(self, *parts):
+        """Stores a transition of each environment: arrays (num_envs, *shape)."""
+        start, stop = self.position, self.position + self.num_envs
+        place = slice(None) if self.rows.is_cuda else slice(start, stop)
+        for column, part in zip(self.columns, parts):
+            column[place] = part
+        if self.rows.is_cuda:
+            self.rows[start:stop].copy_(torch.from_numpy(self.host), non_blocking=True)
+        self.position = stop % self.length
+        if self.filled < self.length:
+            self.filled = stop
+            self.size.fill_(stop)
+
+    def sample(self, batch_size):
+        """A minibatch, drawn with replacement, on the training device, in the form that `unpack` takes."""
+        indices = (torch.rand(batch_size, dtype=torch.float64, device=self.rows.device) * self.size).long()
+        return (self.rows.index_select(0, indices).to(self.device),)
+
+    def unpack(self, rows):
+        """The parts of a minibatch: tensors (batch_size, *shape)."""
+        parts = rows.tensor_split(self.ends[:-1], dim=1)
+        return [part.reshape(-1, *shape) for part, shape in zip(parts, self.shapes)]
+
+    def state_dict(self):
+        rows = torch.from_numpy(self.rows[: self.filled].cpu().numpy())  # a view, of which torch.save writes no more
+        return dict(position=self.position, rows=rows)
+
+    def load_state_dict(self, state):
+        self.position, self.filled = state["position"], len(state["rows"])
+        self.rows[: self.filled] = state["rows"]
+        self.size.fill_(self.filled)
+
+
 # === pure functions
 def adam_state(params):
     """What Adam remembers of `params`, at the start."""
@@ -150,19 +193,13 @@ def adam_step(params, grads, adam, learning_rate, beta1=0.9, beta2=0.999, eps=1e
 def main(args: Args):
     # === setup
     check = utils.check
-    positive = "num_envs batch_size train_frequency gradient_steps policy_frequency learning_rate eval_episodes"
-    utils.check_ranges(args, positive, unit="gamma")
-    noises = args.exploration_noise, args.policy_noise, args.noise_clip
-    check(min(noises) >= 0, "--exploration-noise, --policy-noise and --noise-clip must not be negative")
-    check(0 <= args.learning_starts < args.total_timesteps, "0 <= --learning-starts < --total-timesteps must hold")
-    check(0 < args.tau <= 1, "0 < --tau <= 1 must hold")
-    check(args.batch_size <= args.buffer_size, "--batch-size must be at most --buffer-size")
-    check(args.total_timesteps % args.num_envs == 0, "--total-timesteps must be a multiple of --num-envs")
-    device = utils.setup_torch(args)
-    check(device.type == "cuda" or args.evaluate or not args.cuda_graph, "--cuda-graph needs a GPU, or --no-cuda-graph")
+    utils.check_args(args)
+    check(args.learning_starts < args.total_timesteps, "--learning-starts must be less than --total-timesteps")
+    small = args.buffer_size < max(args.batch_size, 8 * args.num_envs)
+    check(not small, "--buffer-size must be at least --batch-size and 8 x --num-envs")
+    device = utils.setup(args)
 
-    vector_env = environments.AsyncVectorEnv if args.async_envs else environments.VectorEnv
-    envs = vector_env([lambda: make_env(args)] * args.num_envs, autoreset_mode=AutoresetMode.SAME_STEP)
+    envs = utils.vector_env([lambda: make_env(args)] * args.num_envs, args.async_envs, AutoresetMode.SAME_STEP)
     obs_space, action_space = envs.single_observation_space, envs.single_action_space
     check(len(obs_space.shape) == 1, f"{args.env_id} has observations {obs_space}; td3.py takes vectors")
     check(isinstance(action_space, Box), f"{args.env_id} has actions {action_space}; dqn.py takes Discrete ones")
@@ -174,48 +211,21 @@ def main(args: Args):
     check(bounded, f"{args.env_id} has unbounded actions; ppo_continuous.py takes them")
     critic_params, actor_params = [*agent.qf1.parameters(), *agent.qf2.parameters()], list(agent.actor.parameters())
     adams = dict(critic=adam_state(critic_params), actor=adam_state(actor_params))
-    # obs, actions, rewards, next_obs, terminations
-    shapes = obs_space.shape, action_space.shape, (), obs_space.shape, ()
-    replay = None if args.evaluate else buffers.ReplayBuffer(args.buffer_size, args.num_envs, shapes, device)
+    shapes = obs_space.shape, action_space.shape, (), obs_space.shape, ()  # obs, action, reward, next_obs, terminated
+    replay = None if args.evaluate else ReplayBuffer(args.buffer_size, args.num_envs, shapes, device)
     check(args.evaluate or not args.cuda_graph or replay.rows.is_cuda, "--cuda-graph needs a smaller --buffer-size")
-    updates = 0
 
-    script, stop = Path(__file__).stem, [] if args.evaluate else utils.stop_signals()
-    resume = checkpoints.find_run(args, script)
-    if resume or args.evaluate:
-        checkpoint = checkpoints.load(resume or args.evaluate, script, args.env_id, agent)
-        global_step, run_dir = checkpoint["global_step"], checkpoint["run_dir"]
-    else:
-        global_step, checkpoint, run_dir = 0, {}, checkpoints.make_run_dir(args, __file__)
-    last_eval = checkpoint.get("last_eval", dict(global_step=0, returns=None))
-    video_dir = run_dir / "videos" if args.capture_video and utils.can_record(make_env, args) else None
-    if args.evaluate:
-        path = run_dir / f"eval_{int(time.time())}.json"
-        return utils.evaluate(agent.act, make_env, args, device, global_step, path, video_dir)[0]
-    if resume:
-        if checkpoints.is_finished(checkpoint, args):
-            return last_eval["returns"]
-        for name, adam in adams.items():
-            for key, tensor in adam.items():
-                tensor.copy_(checkpoint["adams"][name][key])
-        updates = checkpoint["updates"]
-        replay.load_state_dict(checkpoint["replay"])
-        checkpoints.reopen(run_dir, checkpoint, args.num_envs)
-        utils.set_rng_state(checkpoint["rng"])
+    run = utils.Run(args, __file__, make_env, envs, agent, adams=adams, replay=replay)
+    if run.result is not None:  # --evaluate, or a run that is finished
+        return run.result
+    if args.track:
+        import wandb
 
-    tracking.start(args, run_dir, script)
-    writer = SummaryWriter(run_dir)
-    atexit.register(utils.quietly, writer.close)  # whatever ends the run, what it measured is on disk
-    if not resume:
-        writer.add_text("arguments", "\n".join(f"    {name}: {value}" for name, value in vars(args).items()))
-
-    def evaluate():
-        """An evaluation of the agent as it is now, logged and, with --capture-video, filmed; a signal breaks it off."""
-        played = utils.evaluate(agent.act, make_env, args, device, global_step, run_dir / "eval.json", video_dir, stop)
-        if played:
-            writer.add_scalar("eval/episodic_return", np.mean(played[0]), global_step)
-            writer.add_scalar("eval/episodic_length", np.mean(played[1]), global_step)
-            last_eval.update(global_step=global_step, returns=played[0])
+        names = dict(project=args.wandb_project_name, entity=args.wandb_entity, name=run.dir.name, id=run.dir.name)
+        settings = dict(config=vars(args), dir=run.dir.parent, resume="allow", sync_tensorboard=True, save_code=True)
+        utils.online_or_offline(wandb.init, **names, **settings)
+    writer = run.writer = SummaryWriter(run.dir, purge_step=run.purge_step)
+    writer.add_text("arguments", "\n".join(f"    {name}: {value}" for name, value in vars(args).items()))
 
     # === update
     def update_critic(noise, *batch):
@@ -255,9 +265,8 @@ def main(args: Args):
 
     low, high = agent.action_bias - agent.action_scale, agent.action_bias + agent.action_scale
     target_params = [*agent.target_actor.parameters(), *agent.qf1_target.parameters(), *agent.qf2_target.parameters()]
-    update_critic, update_actor = (  # one graph of both would take much longer to compile
-        utils.compile_update(update, args.compile, cuda_graph=False) for update in (update_critic, update_actor)
-    )
+    # Two graphs: one of both would take much longer to compile.
+    update_critic, update_actor = run.compile(update_critic), run.compile(update_actor)
 
     def learn(train_actor):
         """One gradient step of the critics and, in its turn, the actor: with the sampling what a CUDA graph replays."""
@@ -266,38 +275,18 @@ def main(args: Args):
         metrics = update_critic(noise, *batch)
         return metrics | update_actor(*batch) if train_actor else metrics
 
-    learners = [partial(learn, train_actor) for train_actor in (False, True)]
-    learners = [utils.CudaGraph(learner) for learner in learners] if args.cuda_graph else learners
+    learners = [run.cuda_graph(partial(learn, train_actor)) for train_actor in (False, True)]
 
     # === training
-    def save():
-        state = dict(script=script, args=vars(args), global_step=global_step, agent=agent.state_dict(), adams=adams)
-        state |= dict(updates=updates, last_eval=last_eval, replay=replay.state_dict(), rng=utils.rng_state())
-        state |= dict(metrics={name: float(value) for name, value in metrics.items()}, envs=envs.snapshot(obs))
-        return checkpoints.save(run_dir, state, writer)
-
     def passed(every):
         """How many multiples of `every` the last step of the environments has passed."""
         return global_step // every - (global_step - args.num_envs) // every
 
     actor = utils.numpy_forward(agent.actor, device, live=True)
     scale, bias = agent.action_scale.cpu().numpy(), agent.action_bias.cpu().numpy()
-    save_every, eval_every = args.save_every or math.inf, args.eval_every or math.inf
-    progress, saved = utils.Progress(args.total_timesteps, global_step), global_step if resume else -1  # -1: at once
-    metrics, log_step, log_time = checkpoint.get("metrics", {}), global_step, time.perf_counter()
-    obs = envs.start(args, run_dir, global_step, checkpoint.get("envs")).astype(np.float32)
-    del checkpoint  # or the file behind its tensors stays on the disk when the next one replaces it
-    while True:
-        # evaluate, save
-        finished, pause = global_step >= args.total_timesteps, time.perf_counter()
-        if global_step // eval_every > last_eval["global_step"] // eval_every and not finished:
-            evaluate()
-        if finished or stop:
-            break
-        if global_step // save_every > saved // save_every:
-            saved = save()
-        log_time += time.perf_counter() - pause  # the speed is that of learning
-
+    obs, global_step = run.obs.astype(np.float32), run.global_step
+    updates, metrics = run.values.get("updates", 0), run.values.get("metrics", {})
+    while run.goes_on(global_step, obs, updates=updates, metrics=metrics):
         # act
         if global_step < args.learning_starts:
             actions = envs.action_space.sample()
@@ -317,34 +306,20 @@ def main(args: Args):
         global_step += args.num_envs
         new_obs = new_obs.astype(np.float32)  # a copy: the environments write into the same array again
         next_obs = new_obs.copy()
-        for n, episodic_return, episodic_length in environments.finished_episodes(infos):
+        for n, episodic_return, episodic_length in run.finished_episodes(infos):
             next_obs[n] = infos["final_obs"][n]  # new_obs[n] is the first observation of the next episode already
             writer.add_scalar("charts/episodic_return", episodic_return, global_step)
             writer.add_scalar("charts/episodic_length", episodic_length, global_step)
-            progress.returns.append(episodic_return)
         replay.add(obs, actions, rewards, next_obs, terminations)  # a truncation is no termination
         obs = new_obs
 
         # log
         if passed(100) or global_step >= args.total_timesteps:
-            losses = {name: float(value) for name, value in metrics.items()}
-            checkpoints.check_finite(losses, global_step, run_dir)
-            for name, value in losses.items():
-                writer.add_scalar(name, value, global_step)
-            writer.add_scalar("charts/SPS", (global_step - log_step) / (time.perf_counter() - log_time), global_step)
-            progress.update(global_step)
-            log_step, log_time = global_step, time.perf_counter()
+            run.log(metrics | {"charts/SPS": run.sps(global_step)}, global_step)
 
     # === evaluation
-    save()  # first: a failing evaluation must not cost the training
-    if finished:
-        evaluate()
-    checkpoints.end(run_dir, last_eval, writer)
-    envs.close()
-    utils.end_run(args, stop)
-    return last_eval["returns"]
+    return run.end()
 
 
 if __name__ == "__main__":
-    with utils.short_errors():
-        main(tyro.cli(Args, default=checkpoints.saved_args(Args)))
+    main(utils.parse(Args))

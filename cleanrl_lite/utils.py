@@ -1,21 +1,26 @@
-"""What every script shares and no algorithm needs to be understood: set-up, signals, evaluation, console, speed."""
+"""What the scripts share and nobody needs in order to understand an algorithm: set-up, environments, runs, speed."""
 
+import atexit
 import json
+import math
+import multiprocessing
 import os
+import pickle
 import random
 import re
+import shutil
 import signal
 import subprocess
 import sys
-import threading
 import time
-import traceback
+import warnings
 from collections import deque
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from ctypes.util import find_library
-from functools import reduce
-from importlib.util import find_spec
+from functools import partial, reduce
+from importlib import import_module
 from pathlib import Path
+from types import FunctionType
 
 if sys.platform == "linux" and not os.environ.get("DISPLAY"):  # render without a display; mujoco reads it at import
     os.environ.setdefault("MUJOCO_GL", "egl" if find_library("EGL") and find_library("GL") else "disabled")
@@ -24,56 +29,86 @@ if sys.platform == "linux" and not os.environ.get("DISPLAY"):  # render without 
 import gymnasium as gym
 import numpy as np
 import torch
+import tyro
+from filelock import FileLock, Timeout
+from threadpoolctl import threadpool_limits
 from torch import nn
+from torch.utils._pytree import tree_leaves
+from tqdm import tqdm
 
-from cleanrl_lite import tracking
+warnings.filterwarnings("ignore", ".*is out of date")  # gymnasium about Hopper-v4 and its like, which papers report
+
+
+# === set-up
+class Fault(Exception):
+    """Bad luck rather than a bug: `explain` prints it without a traceback."""
 
 
 def check(ok, message):
-    """Bad input and bad luck: ends the program with one line and exit status 1 unless `ok`."""
+    """Refuses wrong input: ends the program with one line and exit status 1 unless `ok`."""
     if not ok:
         raise SystemExit(f"error: {message}")
 
 
-def stop_run(message, run_dir):
-    """Ends a run that cannot go on with one line, which says from where it can be resumed."""
-    if run_dir and Path(run_dir, "checkpoint.pt").is_file():
-        step = torch.load(Path(run_dir, "checkpoint.pt"), weights_only=True, mmap=True)["global_step"]
-        message += f"; the last good checkpoint is of step {step:,}, to go on with --resume {run_dir}"
-    check(False, message)
+POSITIVE = """num_envs num_steps total_timesteps eval_episodes learning_rate policy_lr q_lr num_minibatches clip_coef
+    update_epochs max_grad_norm batch_size train_frequency gradient_steps target_network_frequency policy_frequency"""
+UNIT, SIGNED = "gamma gae_lambda tau start_e end_e exploration_fraction", "v_min v_max"
 
 
-def check_ranges(args, positive, unit, not_negative=""):
-    """Refuses numbers that no run can work with; each of the three lists names of flags."""
-    numbers = {name: value for name, value in vars(args).items() if isinstance(value, int | float)}
-    wrong = [name for name, value in numbers.items() if not abs(value) < 2**53]  # NaN too
-    check(not wrong, f"these are no numbers to work with: {', '.join(wrong)}")
-    not_negative = f"save_every eval_every {not_negative}"
-    for names, ok, what in (
-        (positive, lambda x: x > 0, "positive"),
-        (unit, lambda x: 0 <= x <= 1, "between 0 and 1"),
-        (not_negative, lambda x: x >= 0, "not negative"),
-    ):
-        wrong = [name for name in names.split() if not ok(numbers.get(name, 1))]
-        check(not wrong, f"these must be {what}: {', '.join(wrong)}")
+def check_args(args):
+    """Refuses numbers that no run can work with."""
+    for name, value in vars(args).items():
+        if isinstance(value, int | float) and not isinstance(value, bool):
+            flag = f"--{name.replace('_', '-')}"
+            check(abs(value) < 2**53, f"{flag} must be finite, got {value}")  # NaN fails too
+            check(value > 0 or name not in POSITIVE.split(), f"{flag} must be > 0, got {value}")
+            check(0 <= value <= 1 or name not in UNIT.split(), f"{flag} must be between 0 and 1, got {value}")
+            check(value >= 0 or name in SIGNED.split(), f"{flag} must be >= 0, got {value}")
+    check(args.total_timesteps % args.num_envs == 0, "--total-timesteps must be a multiple of --num-envs")
 
 
-def setup_torch(args):
+def parse(Args):
+    """The command line as `Args`; with --resume or --evaluate, the saved run's arguments are the defaults."""
+    sys.excepthook = explain
+    words = [word for arg in sys.argv[1:] for word in (arg.split("=", 1) if arg.startswith("--") else [arg])]
+    whole = re.compile(r"\d+(\.\d+)?e\d+")  # 1e6 is a fine way to write an integer
+    words = [f"{float(word):.0f}" if whole.fullmatch(word) and float(word).is_integer() else word for word in words]
+    path = next((path for flag, path in zip(words, words[1:]) if flag in ("--resume", "--evaluate")), "auto")
+    saved = load(path, Path(sys.argv[0]).stem)["args"] if path != "auto" else {}
+    saved |= dict(resume=None, evaluate=None) | (dict(capture_video=False) if "--evaluate" in words else {})
+    default = Args(**{name: value for name, value in saved.items() if name in Args.__dataclass_fields__})
+    return tyro.cli(Args, args=words, default=default, description=sys.modules["__main__"].__doc__)
+
+
+def explain(kind, error, trace):
+    """sys.excepthook: the traceback of a bug, and one line that says from where to resume."""
+    bad_luck = "^(Fault|KeyboardInterrupt|PermissionError|FileExistsError)|No space left|quota exceeded|out of memory"
+    if not re.search(bad_luck, repr(error)):
+        sys.__excepthook__(kind, error, trace)
+    message, run = f"{kind.__name__}: {error}".removeprefix("Fault: ").splitlines()[0], Run.current
+    where = f"last good checkpoint: step {run.last_save:,}. Resume with --resume {run.dir}" if run else ""
+    print(f"error: {message}{f' at step {run.global_step:,}; {where}' if run else ''}", file=sys.stderr)
+
+
+def setup(args):
     """Seeds python, numpy and torch, sets the number of threads, and returns the device."""
-    check(0 <= args.seed < 2**31 and 0 <= args.threads <= 1024, "0 <= --seed < 2**31, 0 <= --threads <= 1024")
-    check(not args.track or find_spec("wandb"), "--track needs wandb: pip install wandb")
+    check(args.seed < 2**31 and args.threads <= 1024, "--seed must be < 2**31 and --threads at most 1024")
     for seed in (random.seed, np.random.seed, torch.manual_seed):
         seed(args.seed)
     torch.backends.cudnn.deterministic = args.torch_deterministic
-    torch.set_num_threads(args.threads or torch.get_num_threads())
-    return torch.device("cuda" if args.cuda and torch.cuda.is_available() else "cpu")
+    if args.threads:
+        torch.set_num_threads(args.threads)
+        threadpool_limits(args.threads)  # numpy's BLAS
+    device = torch.device("cuda" if args.cuda and torch.cuda.is_available() else "cpu")
+    check(device.type == "cuda" or args.evaluate or not args.cuda_graph, "--cuda-graph needs a GPU")
+    return device
 
 
 def rng_state():
-    """The state of every global random generator, in types that torch.load(weights_only=True) accepts."""
+    """The state of every global random generator."""
     name, keys, *rest = np.random.get_state()
-    generators = dict(torch=torch.get_rng_state(), cuda=torch.cuda.get_rng_state_all())
-    return generators | dict(python=random.getstate(), numpy=(name, keys.tolist(), *rest))
+    torch_states = dict(torch=torch.get_rng_state(), cuda=torch.cuda.get_rng_state_all())
+    return torch_states | dict(python=random.getstate(), numpy=(name, keys.tolist(), *rest))
 
 
 def set_rng_state(state):
@@ -83,89 +118,393 @@ def set_rng_state(state):
     torch.cuda.set_rng_state_all(state["cuda"][: torch.cuda.device_count()])
 
 
-def stop_signals():
-    """A list that gets the number of the first SIGTERM or SIGINT, for the loop to save and end. Ctrl-C kills then."""
-    received = []
+def allocate(shape, dtype, device):
+    """Zeros for a replay buffer: on `device` where they fit, else in main memory, else refused."""
+    size = math.prod(shape) * dtype.itemsize
+    if device.type == "cuda" and size < 0.9 * torch.cuda.mem_get_info()[0]:
+        return torch.zeros(shape, dtype=dtype, device=device)
+    meminfo = Path("/proc/meminfo").read_text() if sys.platform == "linux" else "MemAvailable: 999999999999"
+    free = 0.9 * 1024 * int(re.search(r"MemAvailable: *(\d+)", meminfo)[1])
+    message = f"the replay buffer needs {size / 1e9:,.1f} GB and {free / 1e9:,.1f} GB are free"
+    check(size < free, f"{message}: --buffer-size {int(free / size * shape[0])} would fit")
+    # numpy's zeros take memory when they are written to, torch's at once.
+    return torch.from_numpy(np.zeros(shape, str(dtype).removeprefix("torch.")))
 
-    def note(number, _):
-        received.append(number)
+
+def online_or_offline(init, **settings):
+    """wandb.init(**settings), offline where W&B cannot be reached or has no key."""
+    try:
+        init(**settings)
+    except Exception as error:
+        print(f"W&B: {str(error).splitlines()[0]}. Logging offline; upload with: wandb sync", file=sys.stderr)
+        import_module("wandb").teardown()
+        init(**settings, mode="offline")
+
+
+# === environments
+def make(env_id, render_mode=None, **kwargs):
+    """gymnasium.make (ids such as `module:Env-v0` too); its errors become one line that says what would work."""
+    try:
+        return gym.make(env_id, **kwargs, **(dict(render_mode=render_mode) if render_mode else {}))
+    except (gym.error.Error, ImportError) as error:
+        reason, library = str(error).strip().splitlines()[0], re.search("mujoco|box2d", str(error).lower())
+        with suppress(ImportError):
+            import_module("ale_py")  # registers the Atari games
+        if game := [name for name in (env_id, f"ALE/{env_id}") if "Atari" in str(gym.registry.get(name))]:
+            reason = f"{game[0]} is an Atari game. Use a script named *_atari.py"
+        elif "gymnasium-robotics" in reason:
+            reason = "gymnasium no longer has this version. Use v4 or v5"
+        elif library:
+            reason = f"{library[0]} is not installed. Run: pip install -c constraints.txt -e '.[{library[0]}]'"
+        check(False, f"--env-id {env_id}: {reason}")
+
+
+def extra(module, name):
+    """An optional module, or one line that says how to install it."""
+    try:
+        return import_module(module)
+    except ImportError:
+        check(False, f"{module} is not installed. Run: pip install -c constraints.txt -e '.[{name}]'")
+
+
+class Guarded(gym.Wrapper):
+    """An environment of a vector: what it returns is checked, and where it stands can be read and set."""
+
+    def __init__(self, env_fn, main_process):
+        super().__init__(env_fn())
+        self.shape, self.zeros = self.env.observation_space.shape, np.zeros(self.env.observation_space.shape).ravel()
+        if os.getpid() != main_process:  # Ctrl-C goes to all processes; the main one decides what happens
+            signal.signal(signal.SIGINT, signal.SIG_IGN)
+            signal.signal(signal.SIGTERM, signal.SIG_IGN)
+
+    def step(self, action):
+        obs, reward, terminated, truncated, info = self.env.step(action)
+        # The traps: numpy broadcasts another shape; one NaN spoils the networks and the replay buffer. 0 x NaN is NaN.
+        if np.shape(obs) != self.shape or math.isnan(np.ravel(obs).dot(self.zeros) + 0.0 * reward):
+            raise Fault(f"{self.spec.id}: observation {obs} in a space of shape {self.shape}, reward {reward}")
+        if not (terminated or truncated):
+            return obs, reward, terminated, truncated, {}  # no script reads infos, and gathering them takes time
+        # The trap: the reset that follows may write into the array of this last observation.
+        return np.array(obs), reward, terminated, truncated, dict(episode=info["episode"])
+
+    @property
+    def state(self):
+        """All that the next steps depend on: the pickled attributes of each layer; None where that fails (Box2D)."""
+        fixed = gym.Env, gym.Space, gym.envs.registration.EnvSpec, FunctionType
+        unread = "model", "mujoco_renderer", "episode_start_time", "time_queue", "return_queue", "length_queue"
+        kept = lambda name, value: not isinstance(value, fixed) and name not in unread  # noqa: E731
+        with suppress(TypeError, AttributeError, pickle.PicklingError):
+            return pickle.dumps([{k: v for k, v in vars(layer).items() if kept(k, v)} for layer in self.layers()])
+
+    @state.setter
+    def state(self, states):
+        for layer, state in zip(self.layers(), pickle.loads(states), strict=True):
+            vars(layer).update(state)
+
+    def layers(self):
+        """The wrappers and, last, the environment itself."""
+        layers = [self.env]
+        while layers[-1] is not self.unwrapped:
+            layers.append(layers[-1].env)
+        return layers
+
+
+class VectorEnv(gym.vector.SyncVectorEnv):
+    """gymnasium's SyncVectorEnv with SAME_STEP autoreset, without copies: a step overwrites what the last returned."""
+
+    def step(self, actions):
+        infos = {}
+        for i, (env, action) in enumerate(zip(self.envs, actions)):
+            obs, self._rewards[i], terminated, truncated, info = env.step(action)
+            if terminated or truncated:
+                infos = self._add_info(infos, dict(final_obs=obs, final_info=info), i)
+                obs, _ = env.reset()
+            self._observations[i], self._terminations[i], self._truncations[i] = obs, terminated, truncated
+        return self._observations, self._rewards, self._terminations, self._truncations, infos
+
+
+def vector_env(env_fns, async_envs, autoreset_mode):
+    """All environments in this process, or each in a process of its own."""
+    guarded = [partial(Guarded, env_fn, os.getpid()) for env_fn in env_fns]
+    kind = gym.vector.AsyncVectorEnv if async_envs else VectorEnv
+    return kind(guarded, copy=False, autoreset_mode=autoreset_mode)
+
+
+@atexit.register  # before multiprocessing's own, which would wait for a worker that hangs
+def kill_workers():
+    for process in multiprocessing.active_children():
+        process.kill()
+
+
+# === runs
+def load(path, script, env_id=None, agent=None):
+    """A checkpoint, or the one in a run directory, on the CPU and without executing code from it; fills `agent`."""
+    path = Path(path, "checkpoint.pt") if Path(path).is_dir() else Path(path)
+    check(path.is_file(), f"there is no checkpoint at {path}")
+    try:
+        state = torch.load(path, map_location="cpu", weights_only=True)
+        found = state["script"], state["args"]["env_id"]
+    except Exception as error:
+        check(False, f"{path} is damaged or not a checkpoint of this project ({type(error).__name__})")
+    wanted = script, env_id or found[1]
+    check(found == wanted, f"{path} is a checkpoint of {found[0]} on {found[1]}, not of {wanted[0]} on {wanted[1]}")
+    try:
+        agent and agent.load_state_dict(state["agent"])
+    except RuntimeError as error:
+        check(False, f"the networks in {path} do not fit these: {str(error).splitlines()[1].strip()}")
+    return state | dict(dir=path.resolve().parent)
+
+
+class Run:
+    """A run's directory, checkpoints, evaluations and console output.
+
+    `parts` are what a checkpoint holds besides the agent: nested dicts of tensors, or objects with state_dict().
+    """
+
+    current = None
+
+    def __init__(self, args, script, make_env, envs, agent, **parts):
+        self.args, self.script, self.make_env, self.envs, self.agent = args, Path(script), make_env, envs, agent
+        self.parts, self.values, self.result, self.stop, self.writer = parts, {}, None, 0, None
+        self.purge_step, self.last_eval, self.last_save = None, 0, -1  # -1: the first checkpoint is due at once
+        check(not (args.resume and args.evaluate), "--resume and --evaluate cannot be combined")
+        path = args.evaluate or (self.find() if args.resume == "auto" else args.resume)
+        saved = load(path, self.script.stem, args.env_id, agent) if path else {}
+        self.global_step, self.video = saved.get("global_step", 0), args.capture_video and can_record(make_env, args)
+        self.dir, self.device = saved.get("dir") or self.create(), next(agent.parameters()).device
+        if args.evaluate:
+            envs.close()
+            self.result = self.evaluate(f"eval_{time.time():.0f}")
+            return
+        try:
+            self.lock = FileLock(self.dir / "lock", timeout=0)  # it ends with the process, however that ends
+            self.lock.acquire()
+        except Timeout:
+            check(False, f"{self.dir} is in use by another process")
+        if saved:
+            self.resume(saved)
+        if self.result is None:
+            self.start(saved.get("envs"))
+
+    def find(self):
+        """The last run of this script with these arguments: what --resume auto means."""
+        wanted = json.loads(json.dumps(vars(self.args)))
+        for path in sorted(Path(self.args.runs_dir).glob("*/checkpoint.pt"), key=os.path.getmtime, reverse=True):
+            with suppress(OSError, ValueError, TypeError):  # it is something else
+                found = json.loads((path.parent / "args.json").read_text()) | dict(resume="auto")
+                if found == wanted and (path.parent / self.script.name).is_file():
+                    return path.parent
+
+    def create(self):
+        """Makes runs/{env_id}__{exp_name}__{seed}__{unix time}/ with the script and its arguments inside."""
+        name = f"{self.args.env_id}__{self.args.exp_name}__{self.args.seed}__{time.time():.0f}"
+        path = Path(self.args.runs_dir) / re.sub("[/:]", "-", name)
+        path.mkdir(parents=True)
+        shutil.copy(self.script, path)
+        (path / "args.json").write_text(json.dumps(vars(self.args), indent=2) + "\n")
+        return path
+
+    def resume(self, saved):
+        """Puts everything back where it was, unless the run is finished."""
+        path = self.dir / "eval.json"
+        last = json.loads(path.read_text()) if path.is_file() else dict(global_step=0)
+        if last["global_step"] >= self.args.total_timesteps:
+            print(f"already finished: {self.dir}")
+            self.result = last["returns"]
+            return
+        check("values" in saved, f"{self.dir} holds the networks only: it can be evaluated, not resumed")
+        for name in {"num_envs", "buffer_size"} & saved["args"].keys():
+            kept = saved["args"][name]
+            check(getattr(self.args, name) == kept, f"a resumed run keeps its --{name.replace('_', '-')} {kept}")
+        for name, part in self.parts.items():
+            if hasattr(part, "load_state_dict"):
+                part.load_state_dict(saved[name])
+            else:
+                torch._foreach_copy_(tree_leaves(part), tree_leaves(saved[name]))
+        set_rng_state(saved["rng"])
+        self.values, self.last_save, self.purge_step = saved["values"], self.global_step, self.global_step + 1
+        self.last_eval = min(last["global_step"], self.global_step)
+
+    def start(self, saved_envs):
+        """Resets the environments, or puts them where the checkpoint was written."""
+        seed = (self.args.seed + self.global_step) % 2**30  # a resumed run plays new episodes; Atari wants 32 bits
+        self.envs.action_space.seed(seed)
+        self.obs, _ = self.envs.reset(seed=seed)
+        if saved_envs:
+            states, random_actions, obs = saved_envs
+            self.envs.set_attr("state", states)
+            self.envs.action_space.np_random.bit_generator.state = random_actions
+            self.obs[:] = obs.numpy()
+        Run.current, self.returns = self, deque(maxlen=20)
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, self.on_signal)
+        self.log_step, self.log_time, self.printed = self.global_step, time.perf_counter(), time.perf_counter()
+        bar = dict(initial=self.global_step, unit="step", file=sys.stdout, disable=not sys.stdout.isatty())
+        self.bar = tqdm(total=self.args.total_timesteps, dynamic_ncols=True, **bar)
+        print(
+            f"run directory: {self.dir}\n{self.device}, torch {torch.__version__}, gymnasium {gym.__version__}",
+            flush=True,
+        )
+
+    def on_signal(self, number, _):
+        """The loop saves and ends where it next calls goes_on; a second Ctrl-C kills."""
+        self.stop = number
         signal.signal(signal.SIGINT, signal.SIG_DFL)
-        if tracking.BUSY:
-            tracking.end_now(128 + number)
 
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, note)
-    return received
+    def goes_on(self, global_step, obs, interruptible=False, **values):
+        """Evaluates and saves where that is due; False at the end and after a signal.
 
+        A resumed run finds obs and values in run.obs and run.values. An `interruptible` loop may break off at a signal
+        before its next call: what is saved then is the state of this one.
+        """
+        self.global_step, began, finished = global_step, time.perf_counter(), global_step >= self.args.total_timesteps
+        eval_every, save_every = self.args.eval_every or math.inf, self.args.save_every or math.inf
+        if global_step // eval_every > self.last_eval // eval_every and not finished:
+            self.evaluate()
+        due = global_step // save_every > self.last_save // save_every
+        if due or interruptible or finished or self.stop:
+            guarded = isinstance(self.envs, VectorEnv | gym.vector.AsyncVectorEnv)
+            states = [*self.envs.get_attr("state")] if guarded else [None]
+            random_actions = self.envs.action_space.np_random.bit_generator.state
+            self.state = {
+                k: part.state_dict() if hasattr(part, "state_dict") else part for k, part in self.parts.items()
+            }
+            self.state |= dict(script=self.script.stem, args=vars(self.args), global_step=global_step, values=values)
+            self.state |= dict(agent=self.agent.state_dict(), rng=rng_state())
+            self.state["envs"] = None if None in states else (states, random_actions, torch.tensor(obs))
+        if due and not finished:
+            self.save()
+        self.log_time += time.perf_counter() - began  # the speed is that of training
+        return not (finished or self.stop)
 
-def quietly(function):
-    with suppress(OSError):  # of a full disk, which has been told before
-        function()
+    def save(self):
+        """Writes checkpoint.pt. Whenever the process or the machine dies, it is a whole one, the old or the new."""
+        path, trained = self.dir / "checkpoint.pt", {k: v for k, v in self.state.items() if k not in ("replay", "rng")}
+        if not all(x.isfinite().all() for x in tree_leaves(trained) if isinstance(x, torch.Tensor)):
+            raise Fault("a weight is not finite")  # and so never replaces a good one
+        self.writer.flush()  # what was logged up to this step, a resumed run does not log again
+        with open(f"{path}.tmp", "wb") as file:
+            torch.save(self.state, file)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(f"{path}.tmp", path)
+        self.last_save = self.state["global_step"]
 
-
-@contextmanager
-def short_errors():
-    """For the command line: when the machine runs out of something, one line says so, and not a traceback."""
-    # TensorBoard's thread tells the main one, too.
-    threading.excepthook = lambda thread: issubclass(thread.exc_type, OSError) or threading.__excepthook__(thread)
-    try:
-        yield
-    except (OSError, MemoryError, RuntimeError) as error:
-        texts = "No space left|quota exceeded|Read-only file system|out of memory|allocate memory|MemoryError"
-        if not re.search(texts, f"{error!r}"):
-            raise
-        check(False, f"{type(error).__name__}: {error}".splitlines()[0])
-
-
-def end_run(args, stop):
-    """Ends what W&B was told of, and the program where a signal asked for that."""
-    tracking.finish(args, 128 + stop[0] if stop else 0, stop)
-    if stop:
-        raise SystemExit(128 + stop[0])
-
-
-def evaluate(act, make_env, args, device, global_step, path, video_dir=None, stop=()):
-    """Plays --eval-episodes episodes with the policy act(obs), films the first one if `video_dir` is given, prints the
-    result and writes it to `path` (JSON). Puts training's random streams back. None if a signal has broken it off."""
-    streams, returns, lengths = rng_state(), [], []
-    env = make_env(args, "rgb_array" if video_dir else None)
-    env = gym.wrappers.RecordVideo(env, video_dir / f"step-{global_step}", lambda n: n == 0) if video_dir else env
-    try:
+    def evaluate(self, name="eval"):
+        """Plays --eval-episodes with agent.act, logs them and writes {name}.json; training's random streams stay as they
+        were. Returns the returns, or None if a signal has broken it off."""
+        streams, args, step, returns, lengths = rng_state(), self.args, self.global_step, [], []
+        env = self.make_env(args, "rgb_array" if self.video else None)
+        if self.video:
+            folder = self.dir / "videos" / (f"step-{step}" if name == "eval" else name)
+            env = gym.wrappers.RecordVideo(env, folder, lambda episode: episode == 0)
         obs, _ = env.reset(seed=args.seed + 10_000)
-        while len(returns) < args.eval_episodes and not stop:
+        while len(returns) < args.eval_episodes and not self.stop:
             with torch.no_grad():
-                action = act(torch.as_tensor(np.asarray(obs)[None], device=device))[0].cpu().numpy()
+                action = self.agent.act(torch.as_tensor(np.asarray(obs)[None], device=self.device))[0].cpu().numpy()
             if isinstance(space := env.action_space, gym.spaces.Box):  # float32 may round to beyond the bounds
                 action = np.clip(action, space.low, space.high).astype(space.dtype)
             obs, _, terminated, truncated, info = env.step(action if action.shape else action.item())
             if terminated or truncated:
                 returns.append(float(info["episode"]["r"]))
                 lengths.append(int(info["episode"]["l"]))
-                assert np.isfinite(returns[-1]), f"a return of {returns[-1]}"
                 obs, _ = env.reset()
         env.close()
-    except Exception as error:
-        traceback.print_exception(error)
-        stop_run(f"{args.env_id} failed in the evaluation at step {global_step:,}: {error!r}", Path(path).parent)
-    set_rng_state(streams)
-    if len(returns) < args.eval_episodes:
-        return None
-    mean, std = float(np.mean(returns)), float(np.std(returns))
-    line = f"evaluation at step {global_step:,}: mean return {mean:.2f} +- {std:.2f} over {len(returns)} episodes"
-    print("\r\033[K" * sys.stdout.isatty() + line)  # in the place of the progress line
-    git = f"git -C '{Path(__file__).parent}' describe --always --dirty --exclude='*' 2>&-"
-    commit = subprocess.getoutput(git) or None
-    record = dict(env_id=args.env_id, global_step=global_step, mean=mean, std=std, episodes=len(returns))
-    record |= dict(returns=returns, lengths=lengths, date=time.strftime("%FT%T%z"), commit=commit, args=vars(args))
-    Path(f"{path}.tmp").write_text(json.dumps(record, indent=2) + "\n")
-    os.replace(f"{path}.tmp", path)
-    if args.track and video_dir and not args.evaluate:
-        tracking.log_video(video_dir / f"step-{global_step}")
-    return returns, lengths
+        set_rng_state(streams)
+        if len(returns) < args.eval_episodes:
+            return None
+        mean, std = float(np.mean(returns)), float(np.std(returns))
+        tqdm.write(f"evaluation at step {step:,}: mean return {mean:.2f} +- {std:.2f} over {len(returns)} episodes")
+        commit = subprocess.getoutput(f"git -C '{Path(__file__).parent}' describe --always --dirty --exclude='*' 2>&-")
+        record = dict(env_id=args.env_id, global_step=step, mean=mean, std=std, episodes=len(returns), returns=returns)
+        record |= dict(lengths=lengths, date=time.strftime("%FT%T%z"), commit=commit or None, args=vars(args))
+        (self.dir / "eval.tmp").write_text(json.dumps(record, indent=2) + "\n")
+        os.replace(self.dir / "eval.tmp", self.dir / f"{name}.json")
+        if self.writer:
+            self.writer.add_scalar("eval/episodic_return", mean, step)
+            self.writer.add_scalar("eval/episodic_length", np.mean(lengths), step)
+        self.last_eval = step
+        return returns
+
+    def finished_episodes(self, infos):
+        """(index, return, length) of every environment whose episode ended in this step (SAME_STEP autoreset)."""
+        episode, ended = infos.get("final_info", {}).get("episode"), infos.get("_final_info", ())
+        episodes = [(i, float(episode["r"][i]), int(episode["l"][i])) for i, over in enumerate(ended) if over]
+        self.returns.extend(episodic_return for _, episodic_return, _ in episodes)
+        return episodes
+
+    def sps(self, global_step):
+        """Environment steps per second since the last call, without evaluations, checkpoints and compiling."""
+        steps, seconds = global_step - self.log_step, time.perf_counter() - self.log_time
+        self.log_step, self.log_time = global_step, time.perf_counter()
+        return steps / seconds
+
+    def log(self, scalars, global_step):
+        """Writes tensors or numbers {tag: value}, unless one is not finite; moves the progress bar."""
+        self.global_step, scalars = global_step, {tag: float(value) for tag, value in scalars.items()}
+        for tag, value in scalars.items():
+            if not math.isfinite(value):
+                raise Fault(f"{tag} is {value}")
+            self.writer.add_scalar(tag, value, global_step)
+        mean, total = np.mean(self.returns) if self.returns else math.nan, self.args.total_timesteps
+        self.bar.set_postfix_str(f"return {mean:.1f}", refresh=False)
+        self.bar.update(global_step - self.bar.n)
+        if self.bar.disable and (time.perf_counter() - self.printed > 10 or global_step >= total):
+            self.printed, sps = time.perf_counter(), scalars["charts/SPS"]
+            left = (total - global_step) / sps
+            print(
+                f"step {global_step:,} of {total:,} | {sps:,.0f} SPS | return {mean:.1f} | {left:.0f} s left",
+                flush=True,
+            )
+
+    def compile(self, update):
+        """`update(*tensors) -> dict of tensors` as one compiled graph; eager with --no-compile or where that fails."""
+        if hasattr(torch._dynamo.config, "trace_autograd_ops"):  # right with fullgraph=True only
+            torch._dynamo.config.trace_autograd_ops = True
+        chosen = [] if self.args.compile else [update]
+
+        def call(*tensors):
+            if chosen:
+                return chosen[0](*tensors)
+            print("compiling the update (about 30 s the first time) ...", flush=True)
+            began, compiled = time.perf_counter(), torch.compile(update, fullgraph=True, dynamic=False)
+            try:
+                chosen.append(compiled)
+                return compiled(*tensors)
+            except torch._dynamo.exc.TorchDynamoException as error:  # raised before anything ran
+                reason = str(error).strip().splitlines()[0]
+                print(f"compilation failed; continuing in eager mode: {reason}", file=sys.stderr)
+                chosen[0] = update
+                return update(*tensors)
+            finally:
+                self.log_time += time.perf_counter() - began
+
+        return call
+
+    def cuda_graph(self, function):
+        """`function` as one CUDA graph with --cuda-graph."""
+        return CudaGraph(function) if self.args.cuda_graph else function
+
+    def end(self):
+        """Saves, then evaluates (a failing evaluation must not cost the training); the final evaluation's returns."""
+        self.save()
+        if not self.stop:
+            self.result = self.evaluate()
+        self.writer.close()
+        self.envs.close()
+        self.bar.close()
+        self.lock.release()
+        Run.current = None
+        print(f"stopped. Resume with --resume {self.dir}" if self.stop else f"finished: {self.dir}")
+        if self.args.track:
+            import_module("wandb").finish(128 + self.stop if self.stop else 0)
+        if self.stop:
+            raise SystemExit(128 + self.stop)
+        return self.result
 
 
 def can_record(make_env, args):
-    """Whether videos can be made here; if not, says which Debian packages are missing, and training goes on without."""
+    """Whether videos can be made here; says what is missing if not."""
     try:
         env = make_env(args, "rgb_array")
         env.reset(), env.render()
@@ -173,25 +512,10 @@ def can_record(make_env, args):
     except (Exception, SystemExit) as error:
         packages = (("EGL", "libegl1"), ("GL", "libgl1"), ("glib-2.0", "libglib2.0-0"))
         missing = " ".join(package for library, package in packages if not find_library(library))
-        print("no video:", f"install the system packages {missing}" if missing else repr(error), file=sys.stderr)
+        print(f"no video: {f'install the packages {missing}' if missing else repr(error)}", file=sys.stderr)
 
 
-class Progress:
-    """One line: steps, speed, mean return of the last 20 episodes, time left; every 10 s where there is no terminal."""
-
-    def __init__(self, total, start):
-        self.returns, self.total, self.start = deque(maxlen=20), total, start
-        self.began = self.printed = time.time()
-
-    def update(self, step):
-        live, now, done = sys.stdout.isatty(), time.time(), step >= self.total
-        if done or now - self.printed >= (0.2 if live else 10):
-            self.printed, sps = now, (step - self.start) / (now - self.began)
-            mean = f"return {np.mean(self.returns):.1f}" if self.returns else "no episode has ended"
-            line = f"step {step:,} of {self.total:,} | {sps:,.0f} SPS | {mean} | {(self.total - step) / sps:.0f} s left"
-            print(f"\r{line}\033[K" if live else line, end="" if live and not done else "\n", flush=True)
-
-
+# === speed
 def numpy_forward(module, device, live=False):
     """`module` as a function from numpy to numpy. For a few rows of a small MLP numpy takes 7 us, torch 25, a GPU more:
     an MLP acts in numpy, with a GPU's weights of this moment; where it has to follow them (`live`), on the GPU."""
@@ -202,27 +526,6 @@ def numpy_forward(module, device, live=False):
         return lambda x: forward(torch.as_tensor(x, device=device)).cpu().numpy()
     steps = [(functions[type(m)], *(p.detach().cpu().numpy().T for p in m.parameters())) for m in layers]  # no copies
     return lambda x: reduce(lambda y, step: step[0](y, *step[1:]), steps, x)
-
-
-def compile_update(update, compile, cuda_graph):
-    """`update(*tensors) -> dict of tensors` as a compiled graph or a CUDA graph or both; eager if that fails."""
-    if compile and hasattr(torch._dynamo.config, "trace_autograd_ops"):  # right with fullgraph=True only
-        torch._dynamo.config.trace_autograd_ops = True
-    chosen, first = [torch.compile(update, fullgraph=True, dynamic=False) if compile else update], [True] * compile
-
-    def call(*tensors):
-        tracking.BUSY.extend(first)
-        try:
-            return chosen[0](*tensors)
-        except torch._dynamo.exc.TorchDynamoException as error:  # raised before anything ran
-            print(f"not compiled, goes on in eager mode: {str(error).strip().splitlines()[0]}", file=sys.stderr)
-            chosen[0] = update
-            return update(*tensors)
-        finally:
-            first.clear()
-            tracking.BUSY.clear()
-
-    return CudaGraph(call) if cuda_graph else call
 
 
 class CudaGraph:

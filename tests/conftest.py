@@ -1,30 +1,34 @@
 import os
 import random
 import signal
+import sys
 
 import numpy as np
 import pytest
 import torch
 
+from cleanrl_lite import utils
 from tests import helpers
 
 
 def pytest_configure(config):
-    config.addinivalue_line("markers", "slow: takes more than 20 s; deselect with -m 'not slow'")
-    config.addinivalue_line("markers", "full: takes minutes, not part of `make test`; select with -m full")
+    config.addinivalue_line("markers", "slow: the second tier; run it with `make test-slow` (pytest -m slow)")
     config.addinivalue_line("markers", "xdist_group(name): on one worker, one after the other (pytest-xdist's)")
+    config.addinivalue_line("filterwarnings", "ignore:.*is out of date")  # of Hopper-v4 and its like
 
 
 @pytest.hookimpl(optionalhook=True)  # without pytest-xdist there is no such hook
 def pytest_xdist_auto_num_workers(config):
-    """One worker more than cores: some minutes go by in waiting for Slurm, servers and the ends of processes."""
+    """One worker more than cores: some of the time goes by in waiting for other processes."""
     return (os.cpu_count() or 1) + 1
 
 
 @pytest.fixture(autouse=True)
-def untouched_process():
-    """main() sets signal handlers, seeds and thread counts: none of it may leak from one test into the next."""
+def untouched_process(monkeypatch):
+    """main() sets signal handlers, seeds, thread counts, the excepthook: none of it may leak into the next test."""
     handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    monkeypatch.setattr(sys, "excepthook", sys.excepthook)
+    monkeypatch.setattr(utils.Run, "current", None)
     torch.set_num_threads(1)
     for seed in (random.seed, np.random.seed, torch.manual_seed):
         seed(0)
@@ -33,43 +37,22 @@ def untouched_process():
         signal.signal(number, handler)
 
 
-@pytest.fixture(params=helpers.SCRIPTS)
-def script(request):
-    """The name of each script in turn."""
-    return request.param
+def each(scripts, explanation):
+    """A fixture: the name of each of these scripts in turn."""
+
+    def script(request):
+        return request.param
+
+    script.__doc__ = explanation
+    return pytest.fixture(params=scripts)(script)
 
 
-@pytest.fixture(params=helpers.MLP_SCRIPTS)
-def mlp_script(request):
-    """The name of each script that takes vector observations."""
-    return request.param
-
-
-@pytest.fixture(params=helpers.ROLLOUT_SCRIPTS)
-def rollout_script(request):
-    """The name of each script that learns from rollouts."""
-    return request.param
-
-
-@pytest.fixture(params=[name for name in helpers.ROLLOUT_SCRIPTS if name in helpers.MLP_SCRIPTS])
-def rollout_mlp_script(request):
-    """The name of each of these that takes vector observations."""
-    return request.param
-
-
-@pytest.fixture(params=helpers.OFF_POLICY_SCRIPTS)
-def off_policy_script(request):
-    """The name of each script that learns from a replay buffer."""
-    return request.param
-
-
-@pytest.fixture(params=[name for name in helpers.OFF_POLICY_SCRIPTS if name in helpers.MLP_SCRIPTS])
-def off_policy_mlp_script(request):
-    """The name of each of these that takes vector observations."""
-    return request.param
-
-
-@pytest.fixture(params=helpers.ATARI_SCRIPTS)
-def atari_script(request):
-    """The name of each script for Atari games."""
-    return request.param
+script = each(helpers.SCRIPTS, "Every script.")
+mlp_script = each(helpers.MLP_SCRIPTS, "Every script that takes vector observations.")
+atari_script = each(helpers.ATARI_SCRIPTS, "Every script for Atari games.")
+rollout_script = each(helpers.ROLLOUT_SCRIPTS, "Every script that learns from rollouts.")
+rollout_mlp_script = each([name for name in helpers.ROLLOUT_SCRIPTS if name in helpers.MLP_SCRIPTS], "With vectors.")
+off_policy_script = each(helpers.OFF_POLICY_SCRIPTS, "Every script that learns from a replay buffer.")
+off_policy_mlp_script = each(
+    [name for name in helpers.OFF_POLICY_SCRIPTS if name in helpers.MLP_SCRIPTS], "With vectors."
+)

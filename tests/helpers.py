@@ -1,6 +1,7 @@
 """What several test files share: where the scripts are, running them, and reading back what they wrote."""
 
 import importlib
+import inspect
 import json
 import os
 import runpy
@@ -11,7 +12,10 @@ from pathlib import Path
 from unittest import mock
 
 import gymnasium as gym
+import torch
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+from cleanrl_lite import utils
 
 ROOT = Path(__file__).resolve().parent.parent
 SOURCE = ROOT / "cleanrl_lite"
@@ -66,15 +70,6 @@ def tags(script):
     """The tags that the script writes at every log, apart from those of episodes and evaluations."""
     losses = LOSSES[script if script in LOSSES else PARENT[script]].split()
     return {f"losses/{name}" for name in losses} | {f"charts/{name}" for name in CHARTS[family(script)].split()}
-
-
-def log_steps(script, args):
-    """The steps at which a whole run logs its losses."""
-    if script in ROLLOUT_SCRIPTS:
-        batch = args.num_envs * args.num_steps
-        return [min(step, args.total_timesteps) for step in range(batch, args.total_timesteps + batch, batch)]
-    logs = [s for s in range(args.num_envs, args.total_timesteps + 1, args.num_envs) if s % 100 < args.num_envs]
-    return [s for s in sorted({*logs, args.total_timesteps}) if s - args.num_envs > args.learning_starts]
 
 
 def adams(state):
@@ -134,23 +129,24 @@ def train(script, runs_dir, **overrides):
 def command_line(script, words):
     """The script as __main__ with these words, in this process: what the shell does, without the seconds of imports.
 
-    Returns the exit status as the interpreter would give it; prints a SystemExit's message as the interpreter does.
+    Returns the exit status, and prints what the interpreter would print at the end.
     """
-    words = [f"{script}.py", *map(str, words)]
+    name = f"cleanrl_lite.{script}"
+    imported = sys.modules.pop(name, None)  # runpy warns of a module that is imported already
     try:
-        with mock.patch.object(sys, "argv", words):
-            imported = sys.modules.pop(
-                f"cleanrl_lite.{script}", None
-            )  # runpy warns of a module that is imported already
-            runpy.run_module(f"cleanrl_lite.{script}", run_name="__main__")
+        with mock.patch.object(sys, "argv", [f"{script}.py", *map(str, words)]):
+            runpy.run_module(name, run_name="__main__")
     except SystemExit as end:
         if end.code is None or isinstance(end.code, int):
             return end.code or 0
         print(end.code, file=sys.stderr)
         return 1
+    except Exception:
+        sys.excepthook(*sys.exc_info())
+        return 1
     finally:
         if imported:  # not the whole of sys.modules: importing ale_py a second time aborts the process
-            sys.modules[f"cleanrl_lite.{script}"] = imported
+            sys.modules[name] = imported
     return 0
 
 
@@ -200,10 +196,74 @@ def scalars(run_dir):
 
 def load(run_dir):
     """The checkpoint of a run, as a plain dict."""
-    import torch
-
     return torch.load(Path(run_dir) / "checkpoint.pt", weights_only=True)
 
 
 def read_json(path):
     return json.loads(Path(path).read_text())
+
+
+UNSEEDED = {"charts/SPS"}  # differs between two equal runs
+
+
+def assert_same_state(mine, theirs, where="checkpoint"):
+    """Equal to the last bit: networks, optimisers, random generators, the replay buffer."""
+    assert type(mine) is type(theirs), where
+    if isinstance(mine, dict):
+        assert mine.keys() == theirs.keys(), where
+        for name in mine:
+            assert_same_state(mine[name], theirs[name], f"{where}: {name}")
+    elif torch.is_tensor(mine):
+        assert torch.equal(mine, theirs), where
+    else:
+        assert mine == theirs, where
+
+
+def assert_same_run(one, other, without=UNSEEDED):
+    """Equal scalars, bit for bit, and equal checkpoints."""
+    mine, theirs = ({tag: points for tag, points in scalars(run).items() if tag not in without} for run in (one, other))
+    assert mine == theirs
+    states = [{name: x for name, x in load(run).items() if name not in ("args", "envs")} for run in (one, other)]
+    assert tags(states[0]["script"]) <= set(mine) | UNSEEDED
+    assert_same_state(*states)
+
+
+def spy_on_updates(monkeypatch, check=lambda update, main, tensors: update(*tensors)):
+    """Calls check(update, variables of main that it uses, tensors) instead of each update; the list of their names."""
+    calls = []
+
+    def compile(run, update):
+        def call(*tensors):
+            calls.append(update.__name__)
+            return check(update, inspect.getclosurevars(update).nonlocals, tensors)
+
+        return call
+
+    monkeypatch.setattr(utils.Run, "compile", compile)
+    return calls
+
+
+def spy_on_agents(monkeypatch, script):
+    """A list that gets the agents that main() makes."""
+    agents, Agent = [], module(script).Agent
+
+    class SpiedAgent(Agent):
+        def __init__(self, *sizes):
+            super().__init__(*sizes)
+            agents.append(self)
+
+    monkeypatch.setattr(module(script), "Agent", SpiedAgent)
+    return agents
+
+
+def spy_on_steps(monkeypatch, script, note):
+    """Calls note(envs, actions, result of the step) after each step of training's environments."""
+    kind = module(script).Games if script in ATARI_SCRIPTS else utils.VectorEnv
+    step = kind.step
+
+    def spied(envs, actions):
+        result = step(envs, actions)
+        note(envs, actions, result)
+        return result
+
+    monkeypatch.setattr(kind, "step", spied)

@@ -1,25 +1,25 @@
-"""Runs scripts x environments x seeds on this machine, some at a time, until all are finished.
+"""Runs scripts x environments x seeds on this machine, several at a time, until all are finished.
 
     python -m benchmark.launch ppo dqn --env-ids CartPole-v1 Acrobot-v1 --seeds 1-5
     python -m benchmark.launch sac --env-ids Hopper-v4 --seeds 1 2 --exp-name sac_bf16 --jobs 2 -- --bf16
     RUN=cat benchmark/ppo.sh | python -m benchmark.launch --jobs 4
-    python -m benchmark.launch --status            how far it is, from another terminal or a day later
+    python -m benchmark.launch --status            progress, from another terminal or a day later
     python -m benchmark.launch --log sac-Hopper-v4-1
 
     python -m benchmark.launch ppo --env-ids CartPole-v1 --slurm --partition cpu --time 1:00:00 --mem 4G
     python -m benchmark.launch ppo --env-ids CartPole-v1 --aws-batch --s3 s3://BUCKET/PREFIX
-    python -m benchmark.launch --collect           what is finished in --runs-dir -> benchmark/results
-    python -m benchmark.launch --cancel            what Slurm or AWS Batch has not finished yet
+    python -m benchmark.launch --collect           add the finished runs in --runs-dir to benchmark/results
+    python -m benchmark.launch --cancel            cancel unfinished jobs on Slurm or AWS Batch
 
-Everything after -- goes to the scripts. Where no script is named, the commands come from standard input, one per line:
-`python cleanrl_lite/ppo.py --env-id CartPole-v1 --seed 1 ...`. --runs-dir and --resume auto are added to all of them.
+Everything after -- is passed to the scripts. If no script is named, commands are read from standard input, one per
+line: `python cleanrl_lite/ppo.py --env-id CartPole-v1 --seed 1 ...`. The launcher adds --runs-dir and --resume auto.
 
-The same command again skips what is finished, goes on with what was stopped and tries again what had failed. Each job
-has one thread, unless --threads says more. A job that crashes is tried a second time; one that is killed from outside
-goes on. Ctrl-C lets the jobs save, and ends.
+The same command again skips finished jobs, continues stopped ones and retries failed ones. A job that crashes is tried
+twice; a job that is killed from outside continues. Each job uses one thread unless --threads is given. Ctrl-C lets the
+running jobs save, then exits.
 
-The manifest, NAME.json in --runs-dir, has each job's command, attempts, exit status, wall time and run directory, and
-the machine, the versions and the commit it ran with. `python -m benchmark.collect RUNS_DIR` makes results of the runs.
+The manifest, NAME.json in --runs-dir, tracks each job: command, attempts, exit status, wall time, run directory,
+machine, versions and commit. `python -m benchmark.collect RUNS_DIR` turns the runs into results.
 """
 
 import argparse
@@ -35,14 +35,13 @@ import time
 from contextlib import suppress
 from pathlib import Path
 
-import psutil
-
 from benchmark import aws_batch, slurm
 from benchmark.collect import machine
 
 ROOT = Path(__file__).resolve().parent.parent
-CRASHES, KILLS = 2, 20  # attempts of a job that crashes, and of one that is killed from outside
-PROGRESS = re.compile(r"step ([\d,]+) of ([\d,]+)")
+CRASHES, KILLS = 2, 20  # how often a job may crash, and how often it may be killed from outside
+PROGRESS = re.compile(r"step ([\d,]+) of ([\d,]+)")  # what a script prints every 10 s
+RUN_DIR = re.compile(r"^(?:run directory|already finished): (.+)$", re.M)  # and once, at its start
 
 
 def seeds(words):
@@ -52,25 +51,25 @@ def seeds(words):
 
 
 def listed(args):
-    """Commands, without python in front, of every script, environment and seed."""
+    """The commands, without `python`, for every script, environment and seed."""
     for script, env_id, seed in itertools.product(args.scripts, args.env_ids, seeds(args.seeds)):
         exp_name = ["--exp-name", args.exp_name] if args.exp_name else []
         yield [f"cleanrl_lite/{script}.py", "--env-id", env_id, "--seed", str(seed), *exp_name, *args.flags]
 
 
 def piped(lines, flags):
-    """Commands from a list of commands, as a shell would read them."""
+    """Commands from lines of text, split as a shell would."""
     for words in filter(None, (shlex.split(line, comments=True) for line in lines)):
         yield [*words[bool(re.fullmatch(r"python[\d.]*", words[0])) :], *flags]
 
 
 def value(command, name, default):
-    """Of a flag that is given as two words."""
+    """The value of a flag given as two words, --name value."""
     return command[command.index(name) + 1] if name in command[:-1] else default
 
 
 def jobs(commands, runs_dir):
-    """{name: command} with the flags that every job gets; one line, and the end, for what cannot be a job."""
+    """{name: command}, with the flags that every job gets; exits with one line if a command cannot be a job."""
     found = {}
     for command in commands:
         script = Path(command[0])
@@ -78,15 +77,15 @@ def jobs(commands, runs_dir):
             raise SystemExit(f"error: there is no {script}: {shlex.join(command)}")
         given = (value(command, flag, "") for flag in ("--env-id", "--seed"))
         name = "-".join([value(command, "--exp-name", script.stem), *filter(None, given)])
-        name = name.replace("/", "-").replace(":", "-")  # it names a file
+        name = name.replace("/", "-").replace(":", "-")  # the name of a file
         if name in found:
-            raise SystemExit(f"error: two jobs are called {name}; --exp-name tells them apart")
+            raise SystemExit(f"error: two jobs are named {name}. Tell them apart with --exp-name")
         found[name] = [*command, "--runs-dir", runs_dir, "--resume", "auto"]
     return found
 
 
 class Manifest:
-    """The jobs and what became of them, on disk at every change."""
+    """The jobs and their states, written to disk at every change."""
 
     def __init__(self, path):
         self.path = path
@@ -99,7 +98,7 @@ class Manifest:
         os.replace(self.path.with_suffix(".tmp"), self.path)
 
     def lock(self):
-        """For one launcher at a time; the lock goes with the process."""
+        """Only one launcher at a time may use it. The lock ends with the process."""
         with suppress(ImportError):  # not on Windows
             import fcntl
 
@@ -108,22 +107,22 @@ class Manifest:
             try:
                 fcntl.flock(self.file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
-                message = "another launcher is at work with it; --name names another manifest, --status shows this one"
-                raise SystemExit(f"error: {self.path}: {message}") from None
+                message = f"{self.path} is in use by another launcher. See --status, or choose another --name"
+                raise SystemExit(f"error: {message}") from None
 
     def refresh(self):
-        """Asks the engines that jobs were submitted to."""
+        """Updates submitted jobs from Slurm and AWS Batch."""
         slurm.refresh(self)
         aws_batch.refresh(self)
 
     def plan(self, commands):
-        """Adds the jobs; one whose command has changed, or that failed or was interrupted, is to be run (again)."""
+        """Adds the jobs; returns those to run: new, changed, interrupted or failed ones."""
         self.refresh()
         for name, command in commands.items():
             job = self.jobs.get(name)
             if not job or job["command"] != command:
                 job = dict(command=command, seconds=0.0)
-                log_path(self.path.parent, name).unlink(missing_ok=True)  # of another run
+                log_path(self.path.parent, name).unlink(missing_ok=True)  # of the old command
             if submitted(job) and job["state"].upper() in slurm.IN_QUEUE + aws_batch.IN_QUEUE:
                 continue
             if job.get("state") == "running" and not submitted(job) and at_work(job):
@@ -141,7 +140,7 @@ def submitted(job):
 
 
 def stamp(run_dir, here):
-    """Tells the collector on which machine a run was made, be it collected on another one."""
+    """Writes machine.json, so that a run collected elsewhere keeps the machine that it ran on."""
     path = Path(run_dir, "machine.json")
     if path.parent.is_dir() and not path.exists():
         path.write_text(json.dumps(here, indent=2) + "\n")
@@ -157,7 +156,7 @@ def log_path(runs_dir, name):
 
 
 def fraction(runs_dir, name):
-    """How much of the job is done, from the last progress line of its log."""
+    """The finished part of a job, from the last progress line in its log."""
     try:
         with open(log_path(runs_dir, name), "rb") as file:
             file.seek(max(file.seek(0, os.SEEK_END) - 2000, 0))
@@ -171,14 +170,14 @@ def start(name, command, runs_dir):
     path = log_path(runs_dir, name)
     path.parent.mkdir(parents=True, exist_ok=True)
     one_thread = dict(OMP_NUM_THREADS="1", MKL_NUM_THREADS="1", TORCHINDUCTOR_COMPILE_THREADS="1", PYTHONUNBUFFERED="1")
-    with open(path, "a") as log:  # a group of its own: Ctrl-C goes to the launcher, which tells the jobs
+    with open(path, "a") as log:  # a group of its own: Ctrl-C reaches the launcher only, which then stops the jobs
         streams = dict(stdout=log, stderr=log, cwd=ROOT, env=os.environ | one_thread, start_new_session=True)
         return subprocess.Popen([sys.executable, *command], **streams)
 
 
 class Adopted:
-    """A job that a launcher before this one has started, and that is still at work. How it ends cannot be known: it is
-    started again then, and says whether it is finished."""
+    """A job that an earlier launcher started and that is still running. Its exit status cannot be known, so it is
+    started once more when it ends: a finished run then says so."""
 
     def __init__(self, job):
         self.job, self.returncode = job, -signal.SIGKILL
@@ -192,22 +191,24 @@ class Adopted:
 
 
 def at_work(job):
-    """Is its process still there? A number can be another process's by now, or one of another machine."""
+    """Whether its process is still running. By now the number may belong to another process, or to another machine."""
     try:
-        process = psutil.Process(job["pid"])
-        return process.status() != psutil.STATUS_ZOMBIE and process.cmdline()[1:] == job["command"]
-    except psutil.Error:
+        os.kill(job["pid"], 0)
+        if Path("/proc/self").exists():
+            words = Path(f"/proc/{job['pid']}/cmdline").read_text().split("\0")  # a zombie has none
+            return words[1:-1] == job["command"]
+        return True
+    except OSError:
         return False
 
 
 def ended(job, status, seconds, log):
-    """Notes how an attempt ended, and whether there is to be another one."""
+    """Records how an attempt ended, and whether to try again."""
     job["seconds"] = round(job["seconds"] + seconds, 1)
     job["status"] = status
     text = log.read_text(errors="replace").strip()
     job["last_line"] = text.rpartition("\n")[2][-300:]
-    found = re.findall(r"the run (?:is )?in (.+?)(?: is finished)?$", text, re.M)
-    job["run_dir"] = found[-1] if found else None
+    job["run_dir"] = (RUN_DIR.findall(text) or [None])[-1]
     killed = status < 0 or status in (128 + signal.SIGTERM, 128 + signal.SIGINT)
     if status == 0:
         job["state"] = "finished"
@@ -220,12 +221,12 @@ def ended(job, status, seconds, log):
 
 
 def left(done, began, total):
-    """Seconds, if the rest takes as long for each part as what is done since `began` took."""
+    """Seconds left at the speed since `began`."""
     return (time.time() - began) * (total - done) / done if done > 0.001 else None
 
 
 def progress(manifest, names, runs_dir):
-    """How many jobs are done, in parts of a job; nothing is left to do of one that has failed."""
+    """How many jobs are done, fractions included; a failed job counts as done."""
     ended = [manifest.jobs[name]["state"] in ("finished", "failed") for name in names]
     return sum(1.0 if end else fraction(runs_dir, name) for end, name in zip(ended, names))
 
@@ -241,7 +242,7 @@ def status_line(manifest, names, running, runs_dir, began, done_before):
 
 
 def show(line, shown):
-    """The status line: on a terminal always in the same place, elsewhere only when a job has started or ended."""
+    """Prints the status line: on a terminal in place, elsewhere only when a job has started or ended."""
     if sys.stdout.isatty():
         print(f"\r{line}\033[K", end="", flush=True)
     elif line.split(", ")[:2] != shown.split(", ")[:2]:
@@ -254,7 +255,7 @@ def run(commands, args):
     manifest.lock()
     waiting = manifest.plan(commands)
     manifest.save()
-    stop, told, began, shown, here = [], False, time.time(), "", machine()
+    stop, stopping, began, shown, here = [], False, time.time(), "", machine()
     ours = {name: job for name, job in manifest.jobs.items() if name in commands and not submitted(job)}
     adopted = [name for name, job in ours.items() if job["state"] == "running"]
     running = {name: (Adopted(dict(ours[name])), time.time()) for name in adopted}
@@ -271,8 +272,8 @@ def run(commands, args):
             manifest.jobs[name] |= job | here
             manifest.save()
         time.sleep(0.2)
-        if stop and not told:
-            told = True
+        if stop and not stopping:
+            stopping = True
             for process, _ in running.values():
                 process.send_signal(signal.SIGTERM)
         for name, (process, since) in list(running.items()):
@@ -286,19 +287,19 @@ def run(commands, args):
             if job["run_dir"]:
                 stamp(job["run_dir"], here | dict(commit=job["commit"]))
             manifest.save()
-            print(f"{name}: {job['state']} with status {process.returncode}, {job['seconds']:.0f} s", flush=True)
+            print(f"{name}: {job['state']}, exit status {process.returncode}, {job['seconds']:.0f} s", flush=True)
         if not stop:
             shown = show(status_line(manifest, commands, running, args.runs_dir, began, done_before), shown)
     failed = [name for name in commands if manifest.jobs[name]["state"] == "failed"]
     for name in failed:
         print(f"{name}: {manifest.jobs[name]['last_line']}")
-    if args.task and stop and stop[0] == signal.SIGUSR1 and slurm.task_id():  # its time is over, the job is not
+    if args.task and stop and stop[0] == signal.SIGUSR1 and slurm.task_id():  # the time limit
         slurm.slurm("scontrol", "requeue", slurm.task_id())
     return 130 if stop else int(bool(failed))
 
 
 def run_task(args):
-    """One job of a list, that of this task of Slurm's array, with a manifest of its own."""
+    """Runs the job of this task of a Slurm array, with a manifest of its own."""
     manifest = Manifest(Path(args.runs_dir) / f"{args.name}.json")
     name = json.loads(Path(args.task).read_text())[int(os.environ["SLURM_ARRAY_TASK_ID"])]
     args.name, args.jobs = f"{args.name}/{name}", 1
@@ -306,18 +307,18 @@ def run_task(args):
 
 
 def show_status(args):
-    """One line for each job; a job whose process is gone without a word was interrupted."""
+    """Prints a line per job. A running job without a process was interrupted."""
     manifest = Manifest(Path(args.runs_dir) / f"{args.name}.json")
     if not manifest.jobs:
-        raise SystemExit(f"error: there are no jobs in {manifest.path}; --name and --runs-dir name another manifest")
+        raise SystemExit(f"error: there are no jobs in {manifest.path}. Choose another with --name and --runs-dir")
     manifest.refresh()
     for name, job in manifest.jobs.items():
         state = job["state"]
         if state == "running" and not submitted(job) and not at_work(job):
             state = "interrupted"
         part = 1.0 if state == "finished" else fraction(args.runs_dir, name)
-        told = f"  {job['last_line']}" if state == "failed" else ""
-        print(f"{name:60} {state:12} {part:5.0%} {job['seconds']:8.0f} s{told}")
+        reason = f"  {job['last_line']}" if state == "failed" else ""
+        print(f"{name:60} {state:12} {part:5.0%} {job['seconds']:8.0f} s{reason}")
 
 
 def main():
@@ -325,47 +326,47 @@ def main():
     if "--" in words:
         words, flags = words[: words.index("--")], words[words.index("--") + 1 :]
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("scripts", nargs="*", help="names of scripts, without .py; none: commands are read from a pipe")
+    parser.add_argument("scripts", nargs="*", help="names of scripts, without .py (none: commands from standard input)")
     parser.add_argument("--env-ids", nargs="+", default=[])
-    parser.add_argument("--seeds", nargs="+", default=["1-5"], help="numbers and ranges")
-    parser.add_argument("--exp-name", default="", help="name of the experiment (default: the script's)")
-    parser.add_argument("--jobs", type=int, default=os.cpu_count(), help="how many at a time (default: one a core)")
-    parser.add_argument("--runs-dir", default="runs/benchmark")
+    parser.add_argument("--seeds", nargs="+", default=["1-5"], help="numbers and ranges (default: 1-5)")
+    parser.add_argument("--exp-name", default="", help="the scripts' --exp-name")
+    parser.add_argument("--jobs", type=int, default=os.cpu_count(), help="jobs at a time (default: one per core)")
+    parser.add_argument("--runs-dir", default="runs/benchmark", help="folder for runs, logs and the manifest")
     parser.add_argument("--name", default="launch", help="name of the manifest")
-    parser.add_argument("--status", action="store_true", help="how far the jobs of the manifest are")
+    parser.add_argument("--status", action="store_true", help="show the progress of every job")
     parser.add_argument("--log", metavar="JOB", help="print a job's output")
-    parser.add_argument("--collect", action="store_true", help="make results of what is finished in --runs-dir")
-    parser.add_argument("--cancel", action="store_true", help="cancel the manifest's submitted jobs")
-    group = parser.add_argument_group("Slurm: an array job instead of processes here")
-    group.add_argument("--slurm", action="store_true", help="submit the jobs, one task of an array each")
+    parser.add_argument("--collect", action="store_true", help="add finished runs in --runs-dir to benchmark/results")
+    parser.add_argument("--cancel", action="store_true", help="cancel the submitted jobs")
+    group = parser.add_argument_group("Slurm: submit an array job instead of starting processes")
+    group.add_argument("--slurm", action="store_true", help="submit the jobs as tasks of one array")
     group.add_argument("--partition")
-    group.add_argument("--time", help="limit of one task, as sbatch takes it; a job that needs longer is requeued")
+    group.add_argument("--time", help="time limit of a task, as for sbatch; a job that needs more is requeued")
     group.add_argument("--mem", help="memory of a task, such as 8G")
     group.add_argument("--gpus", help="GPUs of a task")
     group.add_argument("--cpus", type=int, default=1, help="CPUs of a task (default: 1)")
-    group.add_argument("--max-parallel", type=int, help="how many tasks at a time (default: Slurm's limits)")
-    group.add_argument("--grace", type=int, default=120, help="seconds before the limit at which a task saves and ends")
+    group.add_argument("--max-parallel", type=int, help="tasks at a time (default: Slurm's limits)")
+    group.add_argument("--grace", type=int, default=120, help="seconds before the limit when a task saves and exits")
     group.add_argument(
-        "--sbatch", action="append", default=[], metavar="FLAG", help="another flag: --sbatch=--account=x"
+        "--sbatch", action="append", default=[], metavar="FLAG", help="any other flag: --sbatch=--account=x"
     )
     group.add_argument("--task", help=argparse.SUPPRESS)  # what a task of the array calls
-    group = parser.add_argument_group("AWS Batch: the same, with --time, --mem, --gpus and --cpus as above")
-    group.add_argument("--aws-batch", action="store_true", help="submit the jobs, one task of an array each")
-    group.add_argument("--s3", metavar="s3://BUCKET/PREFIX", help="where the tasks put checkpoints and results")
-    group.add_argument("--queue", default="cleanrl-lite", help="name of the job queue")
-    group.add_argument("--definition", default="cleanrl-lite", help="name of the job definition")
+    group = parser.add_argument_group("AWS Batch: the same; --time, --mem, --gpus and --cpus as above")
+    group.add_argument("--aws-batch", action="store_true", help="submit the jobs as tasks of one array")
+    group.add_argument("--s3", metavar="s3://BUCKET/PREFIX", help="where the tasks store checkpoints and results")
+    group.add_argument("--queue", default="cleanrl-lite", help="job queue")
+    group.add_argument("--definition", default="cleanrl-lite", help="job definition")
     args = parser.parse_args(words)
     if args.jobs < 1:
-        parser.error("--jobs must be at least 1")
+        parser.error(f"--jobs must be >= 1, got {args.jobs}")
     if not all(re.fullmatch(r"\d+(-\d+)?", word) for word in args.seeds):
-        parser.error(f"--seeds takes numbers and ranges such as 1-5, not {' '.join(args.seeds)}")
+        parser.error(f"--seeds takes numbers and ranges such as 1-5, got {' '.join(args.seeds)}")
     args.flags, args.runs_dir = flags, str(Path(args.runs_dir).resolve())
     if args.status:
         return show_status(args)
     manifest = Manifest(Path(args.runs_dir) / f"{args.name}.json")
     if args.log:
         if not (path := log_path(args.runs_dir, args.log)).is_file():
-            raise SystemExit(f"error: there is no {path}; --status names the jobs")
+            raise SystemExit(f"error: there is no {path}. --status lists the jobs")
         return print(path.read_text(), end="")
     if args.task:
         raise SystemExit(run_task(args))
@@ -377,7 +378,7 @@ def main():
         slurm.cancel(manifest)
         return aws_batch.cancel(manifest)
     if bool(args.scripts) != bool(args.env_ids) or (not args.scripts and sys.stdin.isatty()):
-        parser.error("which scripts, and --env-ids? Or a list of commands through a pipe")
+        parser.error("name scripts and --env-ids, or pipe a list of commands")
     commands = jobs(listed(args) if args.scripts else piped(sys.stdin, flags), args.runs_dir)
     if args.aws_batch and not args.s3:
         parser.error("--aws-batch needs --s3 s3://BUCKET/PREFIX")

@@ -1,12 +1,12 @@
-"""The launcher's jobs as an array job of AWS Batch; `python -m benchmark.launch ... --aws-batch` uses it.
+"""Submits the launcher's jobs as an AWS Batch array job; used by `python -m benchmark.launch ... --aws-batch`.
 
-Here: submits the array, asks how it is, brings back what it made. There, in a container of the image: `python -m
-benchmark.aws_batch s3://BUCKET/PREFIX/NAME/array-X.json` is one task. It takes its job from that list, gets from S3
-what an earlier attempt has left, runs the launcher with this one job, and copies what changes to S3, every minute and
-at the end. So a task may end at any moment: an instance that AWS takes back sends SIGTERM, the run saves, and Batch
-starts the task again elsewhere, where it goes on from its checkpoint.
+On your machine, this submits the array, asks for its state and fetches its results. In a container on AWS, `python -m
+benchmark.aws_batch s3://BUCKET/PREFIX/NAME/array-X.json` runs one task: it takes its job from that list, downloads what
+an earlier attempt left on S3, runs the launcher with this one job, and copies changed files to S3 every minute and at
+the end. So a task may end at any time: when AWS reclaims an instance, the run gets SIGTERM and saves, and Batch starts
+the task again on another one, where it resumes from its checkpoint.
 
-On S3 each job has a folder of its own, PREFIX/NAME/JOB/, with the files that Slurm's tasks put below --runs-dir.
+Each job has a folder on S3, PREFIX/NAME/JOB/, with the same files as below --runs-dir.
 """
 
 import json
@@ -34,7 +34,7 @@ def client(service):
 
 
 def aws(service, call, **words):
-    """The answer to a call of an AWS service; what it says against it ends the program in one line."""
+    """The answer to a call of an AWS service; exits with one line if it fails."""
     try:
         from boto3.exceptions import Boto3Error
         from botocore.exceptions import BotoCoreError, ClientError
@@ -66,7 +66,7 @@ def read(uri):
 
 
 def download(uri, folder, wanted=lambda name: True):
-    """Brings what is below `uri` into a folder, except for what is there already, of the same size and no older."""
+    """Downloads the files below `uri` into a folder, except those already there with the same size and no older."""
     bucket, prefix = split(uri)
     page = {}
     while page == {} or page["IsTruncated"]:
@@ -85,18 +85,18 @@ def download(uri, folder, wanted=lambda name: True):
 
 
 def state(path):
-    with suppress(FileNotFoundError):  # gone by now
+    with suppress(FileNotFoundError):  # deleted in the meantime
         return path.stat().st_size, path.stat().st_mtime_ns
 
 
 def upload(folder, uri, sent):
-    """Copies to `uri` what has changed below a folder since it was `sent`, {path: its size and time}.
+    """Copies to `uri` the files below a folder that have changed since they were `sent`, {path: size and time}.
 
-    Checkpoints come last, and as they were before the rest: then the event files on S3 reach at least as far as the
-    checkpoint there, and a resumed run, which cuts off what is later than its checkpoint, leaves no gap in them.
+    Checkpoints come last, in the version from before the rest was copied: so the event files on S3 are never behind the
+    checkpoint, and a run that resumes from it leaves no gap in its curves.
     """
     bucket, prefix = split(uri)
-    with tempfile.TemporaryDirectory(dir=folder, suffix=".tmp") as links:  # links: a volume is another file system
+    with tempfile.TemporaryDirectory(dir=folder, suffix=".tmp") as links:  # in `folder`: links do not cross volumes
         sources = {}
         for number, path in enumerate(Path(folder).rglob("checkpoint.pt")):
             sources[path] = Path(links, str(number))
@@ -114,34 +114,36 @@ def upload(folder, uri, sent):
                     sent[path] = now
 
 
-# === here
+# === on your machine
 def mebibytes(size):
-    """8192 of "8G" or "8192M"."""
+    """8192 for "8G" or "8192M"."""
     number, unit = size[:-1], size[-1].upper()
     if not number.isdigit() or unit not in ("G", "M"):
-        raise SystemExit(f"error: --mem {size}: such as 8G or 500M")
+        raise SystemExit(f"error: --mem takes a size such as 8G or 500M, got {size}")
     return int(number) * (1024 if unit == "G" else 1)
 
 
 def seconds(limit):
-    """5400 of "1:30:00", "90:00" or "90", as sbatch reads them: hours:minutes:seconds, minutes:seconds, minutes."""
+    """5400 for "1:30:00", "90:00" or "90" (hours:minutes:seconds, minutes:seconds or minutes, as for sbatch)."""
     parts = limit.split(":")
     if len(parts) > 3 or not all(part.isdigit() for part in parts):
-        raise SystemExit(f"error: --time {limit}: such as 1:30:00, or minutes")
+        raise SystemExit(f"error: --time takes a limit such as 1:30:00, or minutes, got {limit}")
     hours, minutes, rest = [0] * (len(parts) < 3) + [int(part) for part in parts] + [0] * (len(parts) < 2)
     return 3600 * hours + 60 * minutes + rest
 
 
 def submit(manifest, waiting, args):
-    """Submits the jobs in `waiting` as one array and notes their tasks in the manifest."""
+    """Submits the jobs in `waiting` as one array and records their tasks in the manifest."""
     if not waiting:
-        return print("nothing to submit: all are finished, or in the queue")
+        return print("nothing to submit: all jobs are finished or in the queue")
     if args.max_parallel:
-        raise SystemExit("error: --max-parallel is Slurm's; here the compute environment's MaxvCpus is the limit")
+        raise SystemExit("error: --max-parallel is for Slurm. On AWS, set MaxvCpus of the compute environment")
     folder = f"{args.s3.rstrip('/')}/{args.name}"
     jobs_file = f"{folder}/array-{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}.json"
     commands = {name: manifest.jobs[name]["command"] for name in waiting}
-    commands = {name: command[: command.index("--runs-dir")] for name, command in commands.items()}  # there: its own
+    commands = {
+        name: command[: command.index("--runs-dir")] for name, command in commands.items()
+    }  # tasks have their own
     needs = dict(VCPU=args.cpus, MEMORY=args.mem and mebibytes(args.mem), GPU=args.gpus)
     needs = [dict(type=name, value=str(value)) for name, value in needs.items() if value]
     words = dict(jobName=args.name, jobQueue=args.queue, jobDefinition=args.definition)
@@ -154,26 +156,26 @@ def submit(manifest, waiting, args):
         task = f"{job}:{index}" if len(waiting) > 1 else job
         manifest.jobs[name] |= dict(state="submitted", aws=dict(task=task, s3=f"{folder}/{name}"))
     manifest.save()
-    print(f"{len(waiting)} jobs are job {job} of AWS Batch, from {jobs_file}")
-    print("python -m benchmark.launch --status tells more")
+    print(f"submitted {len(waiting)} jobs as AWS Batch job {job}, from {jobs_file}")
+    print("to see their progress: python -m benchmark.launch --status")
 
 
 def tasks(manifest):
-    """{name: job} of those that were submitted and are not known to be finished."""
+    """{name: job}, for submitted jobs that are not known to be finished."""
     return {name: job for name, job in manifest.jobs.items() if "aws" in job and job["state"] != "finished"}
 
 
 def queue(submitted):
-    """{task: its state} of those tasks that Batch has not ended."""
+    """{task: its state}, for tasks in the queue."""
     ids, found = [job["aws"]["task"] for job in submitted.values()], {}
-    for first in range(0, len(ids), 100):  # it answers no more at a time, and forgets tasks that ended a day ago
+    for first in range(0, len(ids), 100):  # the limit of one call; tasks are forgotten a day after they end
         for job in aws("batch", "describe_jobs", jobs=ids[first : first + 100])["jobs"]:
             found[job["jobId"]] = job["status"]
     return {task: status for task, status in found.items() if status in IN_QUEUE}
 
 
 def refresh(manifest):
-    """Brings the jobs that were submitted up to date: from the queue, and from what their tasks have written."""
+    """Updates submitted jobs from the queue and from what their tasks wrote."""
     submitted = tasks(manifest)
     in_queue = queue(submitted) if submitted else {}
     for name, job in submitted.items():
@@ -186,7 +188,7 @@ def refresh(manifest):
 
 
 def collect(manifest):
-    """Brings back all that the manifest's jobs have left on S3: run directories with checkpoints, and logs."""
+    """Downloads run directories, checkpoints included, and logs of all jobs from S3."""
     for job in manifest.jobs.values():
         if "aws" in job:
             download(job["aws"]["s3"], manifest.path.parent)
@@ -197,12 +199,12 @@ def cancel(manifest):
     ids = queue(submitted) if submitted else {}
     for task in ids:
         aws("batch", "terminate_job", jobId=task, reason="launch --cancel")
-    print(f"{len(ids)} tasks of AWS Batch cancelled")
+    print(f"cancelled {len(ids)} AWS Batch tasks")
 
 
-# === there
+# === on AWS
 def run_task(uri, runs_dir):
-    """One job of the list at `uri`, that of this task; returns the launcher's exit status."""
+    """Runs this task's job of the list at `uri`; returns the launcher's exit status."""
     name, command = list(json.loads(read(uri)).items())[int(os.environ.get("AWS_BATCH_JOB_ARRAY_INDEX", 0))]
     folder, runs_dir = uri.rpartition("/")[0], Path(runs_dir).resolve()
     download(f"{folder}/{name}", runs_dir)

@@ -1,16 +1,15 @@
-"""Results of benchmark runs: what is kept of each run, and the tables made of it.
+"""Collects the results of benchmark runs and makes tables from them.
 
-    python -m benchmark.collect                  reads the run directories in runs/benchmark, writes benchmark/results
-    python -m benchmark.collect FOLDER --partial    those in FOLDER, with the runs that are still under way
-    python -m benchmark.collect --from-results   makes the tables again, from benchmark/results/runs.json alone
-    python -m benchmark.collect FOLDER --stamp   writes machine.json into the run directories below FOLDER, no results
-    python -m benchmark.collect --commands       the commands of all runs in runs.json, for benchmark.launch
+    python -m benchmark.collect                     collect runs/benchmark into benchmark/results
+    python -m benchmark.collect FOLDER --partial    collect FOLDER, unfinished runs included
+    python -m benchmark.collect --from-results      make the tables again from benchmark/results/runs.json
+    python -m benchmark.collect FOLDER --stamp      only write machine.json into the run directories below FOLDER
+    python -m benchmark.collect --commands          print the commands of all runs in runs.json, for benchmark.launch
 
-Kept are results/episodes/*.csv.gz (all training episodes) and one line per run in results/runs.json; both are merged
-into what is there, a newer run of the same script, environment, experiment and seed in the place of an older one. All
-runs of an experiment in an environment have the same number of steps and the same flags: others are left out.
-Hardware and versions are written beside the results: those in a run's machine.json, else those of the machine that
-collects. So stamp runs on the machine that trained, where they are to be collected on another one.
+Of each run it keeps all training episodes, in results/episodes/*.csv.gz, and a line in results/runs.json. A newer run
+replaces an older one of the same script, environment, experiment and seed. All runs of an experiment in an environment
+must have the same number of steps and the same flags; others are left out. Hardware and versions come from a run's
+machine.json, or from the machine that collects: stamp runs first if you collect them on another machine.
 """
 
 import argparse
@@ -29,7 +28,7 @@ import numpy as np
 from benchmark.speed import RESULTS, default_args, hardware, versions
 
 RUN_FLAGS = {"seed", "exp_name", "env_id", "total_timesteps", "runs_dir", "save_every", "eval_every", "track", "resume"}
-PAUSE = 120  # seconds without an event, while no script is silent for as long
+PAUSE = 120  # seconds without an event; no script is silent for as long
 MACHINE_FLAGS = {"cuda", "cuda_graph", "compile", "threads", "async_envs", "eval_episodes", "capture_video"}
 
 
@@ -38,7 +37,7 @@ def key(run):
 
 
 def experiment(run):
-    """What is the same in all runs of an experiment; the flags for the machine and the evaluation are not."""
+    """What all runs of an experiment have in common; flags for the machine and the evaluation may differ."""
     return run["total_timesteps"], {name: v for name, v in run["arguments"].items() if name not in MACHINE_FLAGS}
 
 
@@ -48,7 +47,7 @@ def episodes_path(run):
 
 
 def machine():
-    """Hardware, with the GPU, and versions of this machine."""
+    """This machine's hardware, GPU included, and versions."""
     import torch
 
     gpu = f", {torch.cuda.get_device_name()}" if torch.cuda.is_available() else ""
@@ -63,17 +62,21 @@ def stamp(folder):
 
 
 def clock(run_dir):
-    """The function that makes seconds of running out of times: it stands still where the run did.
+    """A function from times to seconds of training. It stands still while the run does.
 
-    Each start of a run has an event file of its own. From its first event to its last the clock goes, but for PAUSE
-    and longer between two events: then the run was suspended (SIGSTOP). What was lost between the last checkpoint and
-    a kill is cut out of the files, and not in the time either.
+    Each start of a run writes an event file of its own. Time counts from the first event of a file to its last, except
+    for PAUSE and more between two events: then the run was suspended (SIGSTOP). Steps that were lost in a kill do not
+    count: a resumed run's file says from which step on it repeats what earlier files hold.
     """
     from tensorboard.backend.event_processing.event_file_loader import EventFileLoader
 
+    repeated, kept = np.inf, []
+    for path in sorted(run_dir.glob("events.out.tfevents.*"), reverse=True):
+        events = [*EventFileLoader(str(path)).Load()]
+        kept.insert(0, np.sort([event.wall_time for event in events if event.step < repeated]))
+        repeated = min([repeated, *(event.step for event in events if event.HasField("session_log"))])
     times, seconds = [], [0.0]
-    for path in sorted(run_dir.glob("events.out.tfevents.*")):
-        walls = np.sort([event.wall_time for event in EventFileLoader(str(path)).Load()])
+    for walls in kept:
         for part in np.split(walls, np.flatnonzero(np.diff(walls) > PAUSE) + 1) if len(walls) else []:
             times += [part[0], part[-1]]
             seconds += [seconds[-1], seconds[-1] + part[-1] - part[0]]
@@ -81,7 +84,7 @@ def clock(run_dir):
 
 
 def read_run(run_dir):
-    """A run directory as an entry of runs.json and a list of episodes; None where no episode or no update has ended."""
+    """The entry of a run in runs.json and its list of episodes; None before its first episode and its first log."""
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
     args = json.loads((run_dir / "args.json").read_text())
@@ -118,16 +121,16 @@ def read_run(run_dir):
 
 
 def collect(folder, partial):
-    """Merges the runs in `folder` into runs.json and episodes/."""
+    """Adds the runs in `folder` to runs.json and episodes/."""
     path = RESULTS / "runs.json"
     runs = {key(run): run for run in (json.loads(path.read_text()) if path.exists() else [])}
     for run_dir in sorted(path.parent for path in Path(folder).glob("*/args.json")):
         run, rows = read_run(run_dir) or (None, None)
         if run and not (run["finished"] or partial):
-            print(f"left out, still under way: {run_dir.name}")
+            print(f"left out, unfinished: {run_dir.name}")
             continue
         if run and any(key(run)[:3] == key(old)[:3] and experiment(run) != experiment(old) for old in runs.values()):
-            print(f"left out, with other steps or flags than its experiment in runs.json: {run_dir.name} (--exp-name)")
+            print(f"left out, other steps or flags than its experiment in runs.json (use --exp-name): {run_dir.name}")
             continue
         old = runs.get(key(run)) if run else None
         if not run or (old and (old["finished"], old["started"]) > (run["finished"], run["started"])):
@@ -272,11 +275,11 @@ def commands():
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("folder", nargs="?", default="runs/benchmark", help="where the run directories are")
-    parser.add_argument("--partial", action="store_true", help="with the runs that are still under way")
-    parser.add_argument("--stamp", action="store_true", help="only write machine.json into the run directories below")
-    parser.add_argument("--commands", action="store_true", help="only print the commands of the runs in runs.json")
-    parser.add_argument("--from-results", action="store_true", help="read no run directories, make the tables only")
+    parser.add_argument("folder", nargs="?", default="runs/benchmark", help="folder with the run directories")
+    parser.add_argument("--partial", action="store_true", help="include unfinished runs")
+    parser.add_argument("--stamp", action="store_true", help="only write machine.json into the run directories")
+    parser.add_argument("--commands", action="store_true", help="only print the commands of all runs in runs.json")
+    parser.add_argument("--from-results", action="store_true", help="make the tables again without run directories")
     args = parser.parse_args()
     if args.stamp:
         return stamp(args.folder)

@@ -1,15 +1,15 @@
-"""Is B worse than A? For use before a change is merged that may move results.
+"""Is B worse than A? Run it before merging a change that may move results.
 
     python -m benchmark.compare runs/before runs/after         two folders of run directories
     python -m benchmark.compare benchmark/results runs/after   the published results and a folder
     python -m benchmark.compare A B --metric eval --confidence 0.9
 
-Runs with the same script, environment, number of steps and flags are compared, whatever the experiment's name and the
-machine's flags (--cuda, --compile ...), seed for seed where both sides have the same ones. `worse` and `better` mean
-that the 95 % interval of the difference of the means (Student's t over pairs of seeds, else Welch's) lies on one side
-of zero; `equal` that every seed has the same result to the last digit; `open` that the seeds cannot tell: the interval
-says how large a loss could still be hidden. What is in B alone is listed. Exit status 1 if anything is worse, 2 if
-nothing could be compared; with many comparisons chance alone finds something, so the last line says how much to expect.
+It compares runs with the same script, environment, number of steps and flags; the experiment's name and the machine's
+flags (--cuda, --compile ...) may differ. `worse` and `better`: the 95 % interval of the difference of the means lies on
+one side of zero (Student's t over pairs if both sides have the same seeds, else Welch's). `equal`: every seed has the
+same result to the last digit. `open`: these seeds cannot tell; the interval shows how large a loss could still be
+hidden. Experiments that only B has are listed. Exit status 1 if anything is worse, 2 if nothing could be compared. With
+no real change, about 1 in 40 comparisons reads "worse"; the last line says how many to expect.
 """
 
 import argparse
@@ -26,7 +26,7 @@ METRICS = dict(last="last_100_mean", best="best_20_mean", eval="eval_mean")
 
 
 def runs_in(path):
-    """Entries of runs.json: of a folder that has one, or of the run directories below."""
+    """Entries of runs.json, from a folder that has one or from the run directories below it."""
     if (path / "runs.json").is_file():
         return json.loads((path / "runs.json").read_text())
     found = [read_run(file.parent) for file in sorted(path.rglob("args.json"))]
@@ -34,8 +34,8 @@ def runs_in(path):
 
 
 def groups(runs, metric):
-    """({(script, environment, steps, all steps, flags): {seed: result}} of the runs that have this result, {the same:
-    name of the experiment, where it is not the script's})."""
+    """{(script, environment, steps, all steps, flags): {seed: result}} of the runs that have this result, and {the
+    same: name of the experiment, unless it is the script's}."""
     found, names = defaultdict(dict), {}
     for run in runs:
         if run[metric] is None or (metric == "eval_mean" and not run["finished"]):
@@ -48,7 +48,7 @@ def groups(runs, metric):
 
 
 def interval(before, after, paired, confidence):
-    """Of mean(after) - mean(before). Not by bootstrap: over three to five seeds that is far too narrow."""
+    """The interval of mean(after) - mean(before). A bootstrap would be far too narrow for three to five seeds."""
     difference = after.mean() - before.mean()
     if (np.ptp(after - before) if paired else np.ptp(before) + np.ptp(after)) == 0:  # no spread, no t
         return difference, difference
@@ -86,16 +86,16 @@ def main():
     for key in sorted(one.keys() & other.keys()):
         seeds = [sorted(side[key]) for side in sides]
         before, after = (np.array([side[key][n] for n in ns], float) for side, ns in zip(sides, seeds))
-        told, difference, (low, high) = verdict(before, after, seeds[0] == seeds[1], args.confidence)
-        verdicts.append(told)
-        by_chance += (1 - args.confidence) / 2 if told != "equal" and np.isfinite(low) else 0
+        word, difference, (low, high) = verdict(before, after, seeds[0] == seeds[1], args.confidence)
+        verdicts.append(word)
+        by_chance += (1 - args.confidence) / 2 if word != "equal" and np.isfinite(low) else 0
         means = f"{before.mean():10.1f} ({len(before)} seeds) -> {after.mean():10.1f} ({len(after)})"
         label = f"{key[0]:15} {key[1] + names[key]:40} {key[2]:>10,}"
-        print(f"{label} {means}  {difference:+9.1f} [{low:+.1f}, {high:+.1f}]  {told}")
+        print(f"{label} {means}  {difference:+9.1f} [{low:+.1f}, {high:+.1f}]  {word}")
     for key in sorted(other.keys() - one.keys()):
-        print(f"{key[0]:15} {key[1] + names_after[key]:40} {key[2]:>10,} of {key[3]:,} steps, {key[4]}: in B alone")
+        print(f"{key[0]:15} {key[1] + names_after[key]:40} {key[2]:>10,} of {key[3]:,} steps, {key[4]}: only in B")
     counts = f"{len(verdicts)} compared, {verdicts.count('worse')} worse"
-    print(f"{counts} ({by_chance:.1f} by chance alone); {len(one.keys() - other.keys())} in A alone")
+    print(f"{counts} ({by_chance:.1f} expected by chance); {len(one.keys() - other.keys())} only in A")
     raise SystemExit(int("worse" in verdicts) if verdicts else 2)
 
 

@@ -2,10 +2,10 @@
 
     python benchmark/cuda_check.py check --jobs 12     all scripts x modes, many at a time; fills the compile caches
     python benchmark/cuda_check.py speed               one run at a time; environment steps per second
-    python benchmark/cuda_check.py table               results/cuda.json, kept from such a call, as results/cuda.md
+    python benchmark/cuda_check.py table               results/cuda.md from results/cuda.json, the output of `speed`
 
-`check` also compares the weights after a short run: CUDA graph against eager mode, the same seed. Logs and figures go
-to --out (default runs/cuda). Timings of `check` mean nothing, the runs disturb each other.
+`check` also compares the weights of CUDA graph and eager mode after a short run with the same seed. Its runs share the
+machine, so its timings mean nothing. Logs and figures go to --out (default runs/cuda).
 """
 
 import argparse
@@ -61,7 +61,7 @@ PUBLISHED = ROOT / "benchmark/results/cuda.json"
 
 
 def run(script, mode, flags, out, core=None):
-    """One run; returns what it showed."""
+    """One run and its outcome."""
     name = f"{script}-{mode}-{abs(hash(flags)) % 1000}"
     runs, log = out / name, out / f"{name}.log"
     command = [sys.executable, f"cleanrl_lite/{script}.py", *flags.split(), *MODES[mode], "--runs-dir", str(runs)]
@@ -69,7 +69,7 @@ def run(script, mode, flags, out, core=None):
     with open(log, "w") as file:
         status = subprocess.run(command, cwd=ROOT, stdout=file, stderr=subprocess.STDOUT, timeout=400).returncode
     result = dict(script=script, mode=mode, flags=flags, status=status, seconds=round(time.time() - began, 1))
-    result["fallback"] = "not compiled" in log.read_text()
+    result["fallback"] = "compilation failed" in log.read_text()
     if status:
         return result | dict(log=log.read_text()[-1500:])
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
@@ -81,7 +81,7 @@ def run(script, mode, flags, out, core=None):
 
 
 def difference(one, other):
-    """Largest distance of the weights, relative to the size of the tensor's largest."""
+    """The largest difference of two weights, relative to the largest weight of their tensor."""
     states = [torch.load(f"{r['run_dir']}/checkpoint.pt", weights_only=True, map_location="cpu") for r in (one, other)]
     pairs = [(x["agent"], y["agent"]) for x, y in [states]][0]
     return max(
@@ -91,7 +91,7 @@ def difference(one, other):
 
 
 def table(record):
-    """Markdown of a record of speeds."""
+    """The speeds as a Markdown table."""
     lines = ["| script | mode | flags | steps/s | LeanRL, H100 |", "|---|---|---|---:|---:|"]
     for r in record["rows"]:
         other = f"{LEANRL[r['script']]:,}" if r["script"] in LEANRL and r["mode"] == "compiled-graph" else ""
@@ -134,7 +134,7 @@ def main():
             results.append(run(*job, args.out))
             r = results[-1]
             print(f"{r['script']:15s} {r['mode']:15s} {r.get('sps', r.get('log', ''))} SPS {r['flags']}", flush=True)
-            (args.out / "speed.json").write_text(json.dumps(results, indent=1))  # whatever ends the rest
+            (args.out / "speed.json").write_text(json.dumps(results, indent=1))  # now: the next run may crash
     (args.out / f"{args.what}.json").write_text(json.dumps(results, indent=1))
 
 

@@ -1,7 +1,7 @@
 #!/bin/sh
-# Short runs of td3.py, sac.py and ddpg.py, JOBS at a time (default 2), one thread each: minutes, not hours, and enough
-# to see whether an installation or a change learns. SEEDS="4 5" benchmark/fast.sh for others, RUN=cat to see them.
-# Run directories go to runs/benchmark/; `python -m benchmark.collect` makes the results out of them.
+# Short runs of td3.py, sac.py and ddpg.py: minutes, enough to see whether an installation or a change learns. JOBS runs
+# at a time (default 2), one thread each. SEEDS="4 5" benchmark/fast.sh runs other seeds; RUN=cat only prints the
+# commands. Run directories go to runs/benchmark/; `python -m benchmark.collect` turns them into results.
 for seed in ${SEEDS:-1 2 3}; do
     for script in ddpg td3 sac; do
         echo "python cleanrl_lite/$script.py --exp-name ${script}_15k --env-id Pendulum-v1 --seed $seed" \
@@ -11,7 +11,7 @@ for seed in ${SEEDS:-1 2 3}; do
         "--total-timesteps 20000 --learning-starts 2000 $*"
     pole="--env-id InvertedPendulum-v4 --seed $seed --total-timesteps 30000 --learning-starts 1000 --eval-every 2500"
     echo "python cleanrl_lite/td3.py --exp-name td3_30k $pole $*"
-    # The learning rate and the batch of the TD3 paper's first version, with which it learned this in 30,000 steps.
+    # The learning rate and the batch size of the TD3 paper's first version, which learned this in 30,000 steps.
     for bf16 in "" "--bf16"; do
         echo "python cleanrl_lite/td3.py --exp-name td3_30k_paper${bf16:+_bf16} $pole" \
             "--learning-rate 1e-3 --batch-size 100 $bf16 $*"

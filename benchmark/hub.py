@@ -1,12 +1,12 @@
-"""A finished run as a folder that stands alone, and that folder on the Hugging Face Hub and back.
+"""Exports a finished run as a folder to share, for example on the Hugging Face Hub.
 
-    python -m benchmark.hub export RUN_DIR FOLDER     weights, arguments, evaluation, film, script, model card
-    python cleanrl_lite/ppo.py --evaluate FOLDER      loads it back; FOLDER has a copy of the script, too
+    python -m benchmark.hub export RUN_DIR FOLDER     networks, arguments, evaluation, video, script, model card
+    python cleanrl_lite/ppo.py --evaluate FOLDER      plays the agent; FOLDER also has a copy of the script
     python -m benchmark.hub push FOLDER USER/NAME     needs huggingface_hub and a token (`hf auth login`)
     python -m benchmark.hub pull USER/NAME FOLDER
 
-The checkpoint in the folder has the networks and the arguments only: no replay buffer, no optimizer, nothing that a run
-needs to go on. As every checkpoint it is loaded without executing code from it.
+The exported checkpoint holds networks and arguments only: no replay buffer, optimizer or anything else that resuming
+needs. Like every checkpoint, it is loaded without executing code from it.
 """
 
 import argparse
@@ -20,7 +20,7 @@ from benchmark.collect import figure, flag, read_run
 from benchmark.speed import ROOT, default_args
 from cleanrl_lite.utils import check
 
-KEPT = "script", "args", "global_step", "agent", "last_eval"  # of a checkpoint; what --evaluate needs
+KEPT = "script", "args", "global_step", "agent"  # the part of a checkpoint that --evaluate needs
 CARD = """---
 library_name: cleanrl_lite
 tags: [{env_id}, {script}, reinforcement-learning, deep-reinforcement-learning]
@@ -34,7 +34,7 @@ model-index:
 
 # {script} on {env_id}
 
-An agent trained with `{script}.py` of cleanrl_lite, deep reinforcement learning in single files.
+An agent trained with `{script}.py` from cleanrl_lite, deep reinforcement learning in single files.
 
 | | |
 |---|---|
@@ -51,39 +51,39 @@ Trained with
 python cleanrl_lite/{script}.py --env-id {env_id} --seed {seed} --total-timesteps {steps}{flags}
 ```
 
-and evaluated again, from this folder, with cleanrl_lite installed, by
+To evaluate it again, install cleanrl_lite and run in this folder
 
 ```sh
 python {script}.py --evaluate . --eval-episodes 100
 ```
-{film}
-`checkpoint.pt` has the networks, `args.json` all arguments, `eval.json` the evaluation, `{script}.py` the
-script as it was when the run was started.
+{video}
+`checkpoint.pt` holds the networks, `args.json` all arguments, `eval.json` the evaluation, and `{script}.py` is the
+script as it was when the run started.
 """
 
 
 def export(run_dir, folder):
-    """Makes `folder` of a finished run."""
+    """Writes `folder` from a finished run."""
     path = run_dir / "checkpoint.pt"
     check(path.is_file() and (run_dir / "eval.json").is_file(), f"{run_dir} is not a run directory with an evaluation")
-    check(not folder.exists(), f"{folder} exists")
+    check(not folder.exists(), f"{folder} already exists")
     state = torch.load(path, weights_only=True, map_location="cpu", mmap=True)
     evaluation, run = json.loads((run_dir / "eval.json").read_text()), read_run(run_dir)
     finished = evaluation["global_step"] >= state["args"]["total_timesteps"]
-    check(finished and run, f"the run in {run_dir} is not finished; --resume {run_dir} goes on with it")
+    check(finished and run, f"{run_dir} is not finished. Finish it with --resume {run_dir}")
     folder.mkdir(parents=True)
     torch.save({name: state[name] for name in KEPT}, folder / "checkpoint.pt")
-    for name in ("args.json", "eval.json", "last_eval.json", f"{state['script']}.py"):
+    for name in ("args.json", "eval.json", f"{state['script']}.py"):
         if (run_dir / name).is_file():
             shutil.copy(run_dir / name, folder)
-    films = sorted(run_dir.glob("videos/*/*.mp4"), key=lambda film: film.stat().st_mtime)
-    if films:
-        shutil.copy(films[-1], folder / "replay.mp4")  # the name under which the Hub plays it
-    (folder / "README.md").write_text(card(state, evaluation, run[0], bool(films)))
+    videos = sorted(run_dir.glob("videos/*/*.mp4"), key=lambda video: video.stat().st_mtime)
+    if videos:
+        shutil.copy(videos[-1], folder / "replay.mp4")  # the Hub plays a file of this name
+    (folder / "README.md").write_text(card(state, evaluation, run[0], bool(videos)))
     return folder
 
 
-def card(state, evaluation, run, film):
+def card(state, evaluation, run, video):
     """The model card, README.md."""
     args, defaults = state["args"], default_args((ROOT / f"cleanrl_lite/{state['script']}.py").read_text())
     skipped = {"env_id", "seed", "total_timesteps", "runs_dir", "resume", "evaluate", "track", "exp_name"}
@@ -102,7 +102,7 @@ def card(state, evaluation, run, film):
         commit=evaluation["commit"] or "unknown",
         hardware=run["hardware"],
         versions=", ".join(map(" ".join, run["versions"].items())),
-        film="\nThe first episode of the last evaluation is in `replay.mp4`.\n" if film else "",
+        video="\n`replay.mp4` is the first episode of the last evaluation.\n" if video else "",
     )
 
 
@@ -110,13 +110,15 @@ def client():
     try:
         import huggingface_hub
     except ImportError:
-        raise SystemExit("error: the Hub needs its client: pip install huggingface_hub") from None
+        raise SystemExit(
+            "error: huggingface_hub is not installed. Run: pip install -c constraints.txt -e '.[hub]'"
+        ) from None
     return huggingface_hub
 
 
 def push(folder, repository, private=False):
-    """Uploads the folder; returns the address."""
-    check((folder / "checkpoint.pt").is_file(), f"{folder} is not a folder that `export` has made")
+    """Uploads the folder; returns its address."""
+    check((folder / "checkpoint.pt").is_file(), f"{folder} was not made by `export`")
     api = client().HfApi()
     address = api.create_repo(repository, private=private, exist_ok=True)
     api.upload_folder(repo_id=repository, folder_path=folder, commit_message="a run of cleanrl_lite")
@@ -124,7 +126,7 @@ def push(folder, repository, private=False):
 
 
 def pull(repository, folder):
-    """Downloads what `push` has uploaded."""
+    """Downloads a folder that `push` uploaded."""
     client().snapshot_download(repository, local_dir=folder)
     check((folder / "checkpoint.pt").is_file(), f"{repository} has no checkpoint.pt of this project")
     return folder
@@ -135,7 +137,7 @@ def main():
     parser.add_argument("what", choices=["export", "push", "pull"])
     parser.add_argument("source", help="run directory, folder or USER/NAME")
     parser.add_argument("target", help="folder or USER/NAME")
-    parser.add_argument("--private", action="store_true", help="push to a repository that only you can see")
+    parser.add_argument("--private", action="store_true", help="create a repository that only you can see")
     args = parser.parse_args()
     if args.what == "export":
         done = export(Path(args.source), Path(args.target))

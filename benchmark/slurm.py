@@ -1,10 +1,9 @@
-"""The launcher's jobs as an array job of Slurm; `python -m benchmark.launch ... --slurm` uses it.
+"""Submits the launcher's jobs as a Slurm array job; used by `python -m benchmark.launch ... --slurm`.
 
-Each task of the array is a launcher of its own, with one job (benchmark/launch.py, --task): it tries again what
-crashes, and writes its own manifest, RUNS_DIR/NAME/JOB.json, since many nodes cannot write into one file. --status
-reads them all. Runs go on from their checkpoints, so a task may end at any moment: preempted or requeued, it gets
-SIGTERM, saves, and Slurm starts it again; shortly before its time is over Slurm sends SIGUSR1, it saves and asks to be
-requeued. Only `scancel` ends it for good.
+Each task of the array runs a launcher with one job (benchmark/launch.py, --task). It retries a crash and writes its own
+manifest, RUNS_DIR/NAME/JOB.json, because many nodes cannot share one file; --status reads them all. Runs resume from
+their checkpoints, so a task may end at any time. A preempted or requeued task gets SIGTERM, saves, and is started again
+by Slurm. Shortly before its time limit it gets SIGUSR1, saves and requeues itself. Only `scancel` ends it for good.
 """
 
 import json
@@ -20,11 +19,11 @@ IN_QUEUE = ("PENDING", "CONFIGURING", "RUNNING", "SUSPENDED", "COMPLETING", "REQ
 
 
 def slurm(*words):
-    """The output of one of Slurm's commands; what it says against it ends the program in one line."""
+    """The output of a Slurm command; exits with one line if it fails."""
     try:
         done = subprocess.run(words, capture_output=True, text=True)
     except FileNotFoundError:
-        raise SystemExit(f"error: there is no {words[0]} here: --slurm needs Slurm's commands") from None
+        raise SystemExit(f"error: {words[0]} not found: --slurm needs Slurm's commands") from None
     if done.returncode:
         said = (done.stderr.strip() or done.stdout.strip() or "no reason given").splitlines()
         raise SystemExit(f"error: {shlex.join(words)}: {said[-1]}")
@@ -32,7 +31,7 @@ def slurm(*words):
 
 
 def batch_script(name, count, jobs_file, args):
-    """What sbatch gets: the flags, and a task that becomes the launcher, so that Slurm's signals reach it."""
+    """The script for sbatch. Its shell becomes the launcher (exec), so that Slurm's signals reach it."""
     options = dict(partition=args.partition, time=args.time, mem=args.mem, gpus=args.gpus)
     options |= {"cpus-per-task": args.cpus, "nodes": 1, "ntasks": 1, "job-name": name, "open-mode": "append"}
     options["array"] = f"0-{count - 1}" + (f"%{args.max_parallel}" if args.max_parallel else "")
@@ -42,14 +41,14 @@ def batch_script(name, count, jobs_file, args):
     lines += ["#SBATCH --requeue", *(f"#SBATCH {words}" for words in args.sbatch)]
     launcher = [sys.executable, "-m", "benchmark.launch", "--name", args.name, "--runs-dir", args.runs_dir]
     task = shlex.join([*launcher, "--task", str(jobs_file)])
-    # Until the launcher can hear it, the signal is lost: otherwise it would kill the task for good, not requeued.
+    # Ignored until the launcher handles it: it would kill the task for good, without a requeue.
     return "\n".join(["#!/bin/sh", *lines, "trap '' USR1", f"cd {shlex.quote(str(ROOT))} && exec {task}", ""])
 
 
 def submit(manifest, waiting, args):
-    """Submits the jobs in `waiting` as one array and notes their tasks in the manifest."""
+    """Submits the jobs in `waiting` as one array and records their tasks in the manifest."""
     if not waiting:
-        return print("nothing to submit: all are finished, or in the queue")
+        return print("nothing to submit: all jobs are finished or in the queue")
     folder = manifest.path.with_suffix("")
     folder.mkdir(parents=True, exist_ok=True)
     jobs_file = folder / f"array-{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}.json"
@@ -60,19 +59,18 @@ def submit(manifest, waiting, args):
     for index, name in enumerate(waiting):
         manifest.jobs[name] |= dict(state="submitted", slurm=f"{array}_{index}")
     manifest.save()
-    print(
-        f"{len(waiting)} jobs are array job {array} of Slurm; {script}\npython -m benchmark.launch --status tells more"
-    )
+    print(f"submitted {len(waiting)} jobs as Slurm array job {array}: {script}")
+    print("to see their progress: python -m benchmark.launch --status")
 
 
 def queue():
-    """{task of an array: its state} of this user's tasks that Slurm still knows."""
+    """{task of an array: its state}, for this user's tasks in Slurm's queue."""
     lines = slurm("squeue", "--me", "--noheader", "--array", "--format=%F_%K %T").splitlines()
     return {task: state for task, state in map(str.split, lines) if state in IN_QUEUE}
 
 
 def refresh(manifest):
-    """Brings the jobs that were submitted up to date: from the queue, else from what their tasks wrote."""
+    """Updates submitted jobs from the queue, or from what their tasks wrote."""
     submitted = {name: job for name, job in manifest.jobs.items() if "slurm" in job and job["state"] != "finished"}
     tasks = queue() if submitted else {}
     for name, job in submitted.items():
@@ -84,7 +82,7 @@ def refresh(manifest):
 
 
 def task_id():
-    """This process's task as scontrol wants it, or None."""
+    """The name of this process's task for scontrol, or None."""
     array, index = os.environ.get("SLURM_ARRAY_JOB_ID"), os.environ.get("SLURM_ARRAY_TASK_ID")
     return f"{array}_{index}" if array else None
 
@@ -94,4 +92,4 @@ def cancel(manifest):
     tasks = [task for task in tasks if task in queue()]
     if tasks:
         slurm("scancel", *tasks)
-    print(f"{len(tasks)} tasks cancelled")
+    print(f"cancelled {len(tasks)} Slurm tasks")

@@ -1,23 +1,22 @@
 """Speed of the scripts against Stable-Baselines3 on one CPU core.
 
     python benchmark/speed.py                                             the published figures, some 50 minutes
-    python benchmark/speed.py --script dqn,c51 --pairs 3                  those of some scripts, three pairs
-    python benchmark/speed.py --script ppo_continuous --env-id Hopper-v4  one environment, compiled
-    python benchmark/speed.py --script ppo_atari --bf16 --pairs 7         the script's own, with --bf16, seven pairs
+    python benchmark/speed.py --script dqn,c51 --pairs 3                  some scripts, three pairs of runs
+    python benchmark/speed.py --script ppo_continuous --env-id Hopper-v4  another environment, compiled
+    python benchmark/speed.py --script ppo_atari --bf16 --pairs 7         the script's environment, --bf16, seven pairs
 
-Both sides have the script's hyperparameters, one torch thread and their TensorBoard logging, and run in turns, each in
-a fresh process pinned to the same core; every mode of ours is compared with the Stable-Baselines3 run of its round.
-A run's speed is the median over the second half of its iterations, timed from the end of one update to the end of the
-next, so that acting, learning, logging and printing all count; evaluations do not. An iteration of PPO is a rollout and
-its update; of the other scripts, which learn every few steps, it is EVERY steps, from where they learn. Those learn
-after 1,000 steps here, on both sides, so as not to wait for it, both sides have a small replay for Atari, and epsilon
-falls over the short run, so the second half has as few random actions as the end of a long one. What else differs
-between the sides is in speed_sb3.py: there is no C51 over there, so c51 is compared with its DQN.
+Both sides use the script's hyperparameters, one torch thread and their TensorBoard logging. They run in turns, each in
+a fresh process pinned to the same core; each of our modes is compared with the Stable-Baselines3 run of its round. The
+speed of a run is the median over the second half of its iterations, timed from the end of one update to the end of the
+next: acting, learning, logging and printing count, evaluations do not. An iteration of PPO is a rollout and its update;
+an iteration of the other scripts is EVERY steps after learning has started. On both sides learning starts after 1,000
+steps, Atari has a small replay buffer, and epsilon falls over the short run, so that its second half has as few random
+actions as the end of a long run. speed_sb3.py lists the remaining differences. Stable-Baselines3 has no C51: c51 is
+compared with its DQN.
 
-Peak memory is VmHWM, of the process itself without compilers, with a cold or a warm cache, whichever is more. Our
-replay takes its memory at once and theirs as it fills, which it does not in so short a run: for the off-policy scripts
-the figures are ours with all of the replay and theirs with next to none. The machine should be idle. All raw figures
-go to benchmark/results/speed/*.json, the table of all that is there to results/speed.md.
+Peak memory is VmHWM of the process itself, without compilers, with a cold or a warm cache, whichever is more. Our
+replay buffer takes its memory as it fills, like theirs; a short run fills little of it. The machine should be idle. Raw
+figures go to benchmark/results/speed/*.json, and the table of all of them to results/speed.md.
 """
 
 import argparse
@@ -40,8 +39,8 @@ RESULTS = ROOT / "benchmark" / "results"
 ITERATIONS = {"ppo": (400, 120, 60), "ppo_continuous": (24, 10, 7), "ppo_atari": (6, 5, 5)}
 ITERATIONS |= {"dqn": (60, 60, 60), "c51": (60, 60, 60), "dqn_atari": (6, 6, 6), "c51_atari": (6, 6, 6)}
 ITERATIONS |= {"ddpg": (8, 8, 8), "td3": (7, 7, 7), "sac": (6, 6, 6)}  # as many steps, so episodes as long
-# Steps of an iteration that is not a rollout, multiples of the 100 after which the scripts log: in CartPole so many
-# that each has its share of what comes now and then, ends of episodes and target updates.
+# Steps of an iteration without rollouts, multiples of the 100 steps between two logs. In CartPole there are enough of
+# them for every iteration to have its share of ends of episodes and target updates.
 EVERY = {"dqn": 1000, "c51": 1000, "ddpg": 100, "td3": 100, "sac": 100, "dqn_atari": 100, "c51_atari": 100}
 MODES = {"compiled": [], "eager": ["--no-compile"], "bf16": ["--bf16"], "bf16-eager": ["--bf16", "--no-compile"]}
 PUBLISHED = [
@@ -84,9 +83,9 @@ def commit():
 def run(command, folder, core, cache, last_words=None):
     """Runs a command pinned to `core`; returns when it began and its peak resident memory in MB.
 
-    A script that has said its `last_words` has trained, and gets a SIGTERM so as not to evaluate: a game may be long.
+    After its `last_words` a script has finished training: SIGTERM skips the evaluation, which may be a long game.
     """
-    log, peak, told = Path(folder, "log.txt"), 0, False
+    log, peak, stopped = Path(folder, "log.txt"), 0, False
     pin = ["taskset", "--cpu-list", str(core), sys.executable]
     began, env = time.time(), os.environ | dict(TORCHINDUCTOR_CACHE_DIR=cache)
     with open(log, "w") as file:
@@ -94,23 +93,23 @@ def run(command, folder, core, cache, last_words=None):
     while process.poll() is None:
         found = re.search(r"VmHWM:\s*(\d+)", Path(f"/proc/{process.pid}/status").read_text())
         peak = max(peak, int(found[1]) if found else 0)
-        if last_words and not told and last_words in log.read_text():
+        if last_words and not stopped and last_words in log.read_text():
             process.terminate()
-            told = True
+            stopped = True
         time.sleep(0.05)
-    if process.returncode not in ((0, 143) if told else (0,)) or "not compiled" in log.read_text():
-        raise SystemExit(f"error: {' '.join(command)} ended with {process.returncode}:\n{log.read_text()[-2000:]}")
+    if process.returncode not in ((0, 143) if stopped else (0,)) or "compilation failed" in log.read_text():
+        raise SystemExit(f"error: {' '.join(command)}: exit status {process.returncode}\n{log.read_text()[-2000:]}")
     return began, round(peak * 1024 / 1e6)
 
 
 def shortened(script):
-    """What a short run of an off-policy script is given in the place of its defaults, and Stable-Baselines3 too."""
+    """Settings of a short off-policy run that replace the script's defaults, on both sides."""
     changed = dict(learning_starts=1000) if script in EVERY else {}
     return changed | (dict(buffer_size=20_000) if changed and "atari" in script else {})
 
 
 def measure(side, script, env_id, args, iterations, core, cache):
-    """One run, of `side` "sb3" or a mode of ours: its speed, the seconds to its first update's end, its memory."""
+    """One run of `side` ("sb3" or one of our modes): speed, seconds to the end of the first update, memory."""
     every = EVERY.get(script) or args["num_envs"] * args["num_steps"]
     learning_starts = args.get("learning_starts", 0)
     total, result = learning_starts + iterations * every, {}
@@ -139,7 +138,7 @@ def measure(side, script, env_id, args, iterations, core, cache):
 
 
 def compare(script, env_id, modes, pairs, core, iterations, with_cold=True):
-    """Alternating runs of Stable-Baselines3 and of all `modes`; writes one JSON file per mode."""
+    """Alternates Stable-Baselines3 and all `modes`; writes one JSON file per mode."""
     args, load = default_args((ROOT / f"cleanrl_lite/{script}.py").read_text()), os.getloadavg()[0]
     env_id, args = env_id or args["env_id"], args | shortened(script)
     compiled, eager, other = iterations or ITERATIONS[script]
@@ -170,7 +169,7 @@ def compare(script, env_id, modes, pairs, core, iterations, with_cold=True):
 
 
 def table(records):
-    """Markdown: one row per record, and below what they were measured with."""
+    """A Markdown table with one row per record, and below it how they were measured."""
     names = ["script", "environment", "mode", "steps/s", "SB3's", "ratio (min to max)"]
     names += ["first update, cold cache", "warm", "SB3's", "peak memory", "SB3's"]
     rows = ["| " + " | ".join(names) + " |", "|---|---|---|" + "---:|" * (len(names) - 3)]
@@ -186,9 +185,11 @@ def table(records):
     pairs = " or ".join(sorted({str(len(r["ratios"])) for r in records}))
     note = f"One core, one thread, medians of {pairs} pairs; the first update's seconds count from the process's start."
     if any(r["script"] in EVERY for r in records):
-        note += " Off-policy scripts, both sides: learning after 1,000 steps, the first 100 of it counted as the first"
-        note += " update; Atari with a replay of 20,000; memory with all of our replay and what SB3's holds by then."
-        note += " A speed is that of the second half of a run: 30,000 steps of dqn and c51, some 300 of the others."
+        note += " Off-policy scripts, both sides: learning starts after 1,000 steps, and its first 100 steps count as"
+        note += (
+            " the first update; Atari has a replay buffer of 20,000; memory is that of a nearly empty replay buffer."
+        )
+        note += " Speed is that of a run's second half: 30,000 steps of dqn and c51, about 300 of the others."
     if any(r["script"].startswith("c51") for r in records):
         note += " SB3 has no C51: those rows compare with its DQN, which does less."
     if any(r["script"] == "ddpg" for r in records):
@@ -201,22 +202,26 @@ def table(records):
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     several = dict(type=lambda text: text.split(","), action="extend")
-    parser.add_argument("--script", **several, help="one, or several with commas between; default: all")
-    parser.add_argument("--env-id", help="default: the published ones; with --bf16 or --no-compile the script's own")
-    parser.add_argument("--pairs", type=int, default=5)
-    parser.add_argument("--core", type=int, default=0, help="the core that everything is pinned to")
-    parser.add_argument("--bf16", action="store_true", help="the script with --bf16")
-    parser.add_argument("--no-compile", action="store_true", help="the script with --no-compile")
-    parser.add_argument("--iterations", type=int, nargs=3, help="of a compiled run, an eager one, Stable-Baselines3")
-    parser.add_argument("--modes", **several, help="these of the published modes: compiled, eager, bf16; default: all")
-    parser.add_argument("--no-cold", action="store_true", help="leave out the runs with an empty compile cache")
+    parser.add_argument("--script", **several, help="one, or several separated by commas (default: all)")
+    parser.add_argument(
+        "--env-id", help="environment (default: the published one; with --bf16 or --no-compile the script's)"
+    )
+    parser.add_argument("--pairs", type=int, default=5, help="pairs of runs")
+    parser.add_argument("--core", type=int, default=0, help="core to pin all runs to")
+    parser.add_argument("--bf16", action="store_true", help="run the script with --bf16")
+    parser.add_argument("--no-compile", action="store_true", help="run the script with --no-compile")
+    parser.add_argument(
+        "--iterations", type=int, nargs=3, help="iterations of a compiled run, an eager one, Stable-Baselines3"
+    )
+    parser.add_argument("--modes", **several, help="some of the published modes: compiled, eager, bf16 (default: all)")
+    parser.add_argument("--no-cold", action="store_true", help="skip the runs with an empty compile cache")
     args = parser.parse_args()
     scripts = args.script or list(ITERATIONS)
     if not set(scripts) <= set(ITERATIONS):
         parser.error(f"--script takes {', '.join(ITERATIONS)}")
     os.sched_setaffinity(0, (os.sched_getaffinity(0) - {args.core}) or {args.core})  # out of the way
     if os.getloadavg()[0] > 0.5:
-        print(f"the machine is not idle: its load is {os.getloadavg()[0]:.1f}", file=sys.stderr)
+        print(f"warning: the machine is not idle (load {os.getloadavg()[0]:.1f})", file=sys.stderr)
     mode = next(m for m, flags in MODES.items() if flags == ["--bf16"] * args.bf16 + ["--no-compile"] * args.no_compile)
     rows = [row for row in PUBLISHED if row[0] in scripts]
     if args.env_id or mode != "compiled":

@@ -1,6 +1,6 @@
 """Speed of c51.py against CleanRL's on one CPU core: Stable-Baselines3, which speed.py compares with, has no C51.
 
-CleanRL 1.2.0 and what it was written for do not live in one environment with ours, so theirs is made first:
+CleanRL 1.2.0 needs older packages than ours, so make an environment for it first:
 
     python -m venv cleanrl && cleanrl/bin/pip install -c constraints.txt torch "numpy<2" "setuptools<81" wheel
     cleanrl/bin/pip install --no-build-isolation gym==0.23.1
@@ -9,10 +9,11 @@ CleanRL 1.2.0 and what it was written for do not live in one environment with ou
     cleanrl/bin/pip install --no-deps --ignore-requires-python --target cleanrl/cleanrl cleanrl==1.2.0
     python benchmark/speed_cleanrl.py cleanrl/bin/python cleanrl/cleanrl/cleanrl/c51.py
 
-Both have CleanRL's hyperparameters on CartPole-v1 and one thread, and run in turns, each in a fresh process pinned to
-the same core. A run is the default one at two fifths of its length, epsilon and the steps before learning with it. Its
-speed is its environment steps over its processor time, less those of a run that is over when learning has begun: start,
-compilation, checkpoint and evaluation do not count. The machine should be idle. results/speed_cleanrl.json has it all.
+Both sides use CleanRL's hyperparameters on CartPole-v1 and one thread, and run in turns, each in a fresh process pinned
+to the same core. A run is the default one at two fifths of its length, with epsilon and the steps before learning
+scaled accordingly. Its speed is environment steps over processor time, minus those of a run that ends when learning
+starts: start-up, compilation, checkpoints and the evaluation do not count. The machine should be idle. All figures go
+to results/speed_cleanrl.json.
 """
 
 import argparse
@@ -34,19 +35,19 @@ SHORT, LONG, LEARNING_STARTS = 5_000, 200_000, 4_000
 
 
 def cpu_seconds(command, core, env):
-    """Processor time, user and system, of a command in an empty folder."""
+    """Processor time, user and system, of a command that runs in an empty folder."""
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
     with tempfile.TemporaryDirectory() as folder:
         command = ["taskset", "--cpu-list", str(core), *command]
         done = subprocess.run(command, cwd=folder, env=os.environ | env, capture_output=True, text=True)
     if done.returncode:
-        raise SystemExit(f"error: {' '.join(command)} ended with {done.returncode}:\n{done.stderr[-2000:]}")
+        raise SystemExit(f"error: {' '.join(command)}: exit status {done.returncode}\n{done.stderr[-2000:]}")
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
     return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
 
 
 def table(record):
-    """The figures as a table, Markdown."""
+    """The figures as a Markdown table."""
     sps = {side: [pair[side] for pair in record["pairs"]] for side in ("ours", "cleanrl")}
     ratios = [pair["ours"] / pair["cleanrl"] for pair in record["pairs"]]
     versions = ", ".join(f"{name} {version}" for name, version in record["versions"].items())
@@ -68,7 +69,7 @@ def table(record):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("python", help="the interpreter of CleanRL's environment")
+    parser.add_argument("python", help="Python interpreter of CleanRL's environment")
     parser.add_argument("c51", help="CleanRL's c51.py")
     parser.add_argument("--pairs", type=int, default=3)
     parser.add_argument("--core", type=int, default=min(os.sched_getaffinity(0)))

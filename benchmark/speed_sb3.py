@@ -1,16 +1,16 @@
-"""Stable-Baselines3's side of benchmark/speed.py, which starts it:  speed_sb3.py SCRIPT ENV_ID ARGS STEPS EVERY FOLDER
+"""Stable-Baselines3's side of speed.py, which starts it:  speed_sb3.py SCRIPT ENV_ID ARGS STEPS EVERY FOLDER
 
-Trains its algorithm with the hyperparameters ARGS (JSON) of one of our scripts for STEPS environment steps and writes
-[step, time] of all multiples of EVERY steps, the updates due at that step included, to FOLDER/times.json.
+Trains its algorithm with the hyperparameters ARGS (JSON) of one of our scripts for STEPS environment steps. Writes
+[step, time] of all multiples of EVERY steps, updates included, to FOLDER/times.json.
 
-What its side does is what ours does, but for these points, which are its own and stay as they are:
-- PPO: policies and Adam (eps 1e-5) are its defaults and ours too, two networks of two layers of 64 tanh units, or the
-  Nature CNN. Its value loss lacks our factor 1/2.
-- C51: it has none. Its DQN runs instead, which is less work: one value per action where C51 has 51 or 101 atoms.
-- DQN: Huber loss and gradient clipping, neither of which ours has. Atari's replay holds whole stacks of four frames,
+Both sides do the same work, except for these points, which are left as Stable-Baselines3 has them:
+- PPO: the same networks (two of two layers of 64 tanh units, or the Nature CNN) and Adam (eps 1e-5). Its value loss
+  lacks our factor 1/2.
+- C51: it has none. Its DQN stands in, which does less: one value per action where C51 has 51 or 101 atoms.
+- DQN: Huber loss and gradient clipping, which ours lacks. Its Atari replay buffer holds whole stacks of four frames,
   once each (optimize_memory_usage); ours holds single frames.
-- DDPG: as its class has it, actor and targets at every step; ours at every second one, a fourth less work.
-- SAC: one step of the actor per step, ours two every second step; one learning rate for all, the actor's.
+- DDPG: updates actor and targets at every step; ours at every second one, a quarter less work.
+- SAC: one actor step per step, ours two at every second step; one learning rate for all networks, that of the actor.
 """
 
 import json
@@ -28,7 +28,7 @@ from stable_baselines3.common.vec_env import VecFrameStack, VecNormalize
 
 
 class Clock(BaseCallback):
-    """Remembers when steps were reached: a rollout begins where the updates of the steps before it have ended."""
+    """Records when steps were reached: a rollout begins when the updates of the steps before it are done."""
 
     def __init__(self, every, learning_starts):
         super().__init__()

@@ -1,13 +1,13 @@
 """A search for hyperparameters with Optuna: copy this file, write your own `space`, and run it.
 
-    python -m benchmark.sweep --trials 30                     PPO on CartPole-v1, 50,000 steps, three seeds a trial
+    python -m benchmark.sweep --trials 30                     PPO on CartPole-v1, 50,000 steps, three seeds per trial
     python -m benchmark.sweep --trials 30 --jobs 2            two seeds at a time
-    python -m benchmark.sweep --best                          the best settings so far, as flags
+    python -m benchmark.sweep --best                          print the best settings so far, as flags
 
-A trial is one setting of the flags, run with several seeds, since one seed says little; its value is the mean of the
-final evaluations. After each seed the trial is compared with the others' first seeds: one below their median is given
-up (pruned). All trials are in RUNS_DIR/sweep.db, so the same command goes on with the search, also from several
-terminals or nodes that share the folder. Search with some seeds, and report the winner with others.
+A trial runs one setting of the flags with several seeds; its value is the mean of their final evaluations. After each
+seed, a trial below the median of the others at that point is stopped (pruned). Trials are stored in RUNS_DIR/sweep.db:
+the same command continues the search, and several terminals or nodes that share the folder can work on it. Report the
+winner with seeds that the search did not use.
 """
 
 import argparse
@@ -37,13 +37,13 @@ def space(trial):
 
 
 def words(flags):
-    """As a command line has them."""
+    """The flags as words of a command line."""
     texts = {name: f"{value:.4g}" if isinstance(value, float) else str(value) for name, value in flags.items()}
     return [word for item in texts.items() for word in item]
 
 
 def evaluation(flags, seed, args, name):
-    """Runs the script to its end; its mean return in the final evaluation. A run that fails fails the trial."""
+    """Runs the script; returns the mean return of its final evaluation. A run that fails makes the trial fail."""
     folder, rollout = Path(args.runs_dir).resolve() / name, flags["--num-envs"] * flags["--num-steps"]
     command = [sys.executable, f"cleanrl_lite/{SCRIPT}.py", "--env-id", ENV_ID, "--seed", seed, "--runs-dir", folder]
     command += ["--total-timesteps", max(args.steps // rollout, 1) * rollout, *words(flags), *args.flags]
@@ -73,8 +73,8 @@ def objective(trial, args):
 def main():
     split = sys.argv.index("--") if "--" in sys.argv else len(sys.argv)
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--trials", type=int, default=30, help="how many more")
-    parser.add_argument("--seeds", type=int, nargs="+", default=[101, 102, 103], help="of each trial")
+    parser.add_argument("--trials", type=int, default=30, help="number of further trials")
+    parser.add_argument("--seeds", type=int, nargs="+", default=[101, 102, 103], help="seeds of each trial")
     parser.add_argument("--steps", type=int, default=STEPS, help="environment steps, rounded down to whole rollouts")
     parser.add_argument("--jobs", type=int, default=1, help="seeds at a time")
     parser.add_argument("--runs-dir", default="runs/sweep")
@@ -84,7 +84,7 @@ def main():
     try:
         import optuna
     except ImportError:
-        raise SystemExit("error: this needs Optuna: pip install optuna") from None
+        raise SystemExit("error: optuna is not installed. Run: pip install -c constraints.txt -e '.[sweep]'") from None
     Path(args.runs_dir).mkdir(parents=True, exist_ok=True)
     study = optuna.create_study(
         study_name=f"{SCRIPT}-{ENV_ID}",
@@ -97,7 +97,7 @@ def main():
     if not args.best:
         study.optimize(lambda trial: objective(trial, args), n_trials=args.trials, catch=(RuntimeError,))
     if not study.get_trials(states=[optuna.trial.TrialState.COMPLETE]):
-        raise SystemExit("error: no trial has come to its end")
+        raise SystemExit("error: no trial is complete yet")
     print(f"mean return {study.best_value:.1f} in trial {study.best_trial.number} of {len(study.trials)}:")
     print(shlex.join([f"cleanrl_lite/{SCRIPT}.py", "--env-id", ENV_ID, *words(space(study.best_trial))]))
 

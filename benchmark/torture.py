@@ -1,27 +1,28 @@
-"""Kills runs at random moments and compares what they become with the run that nobody touched; watches for leaks.
+"""Kills runs at random moments and compares them with an undisturbed run; watches long runs for leaks.
 
-    python -m benchmark.torture                        70 SIGKILLs, 30 SIGTERMs over all scripts: some 10 minutes
-    python -m benchmark.torture --scripts ppo --kills 2 --terms 1
+    python -m benchmark.torture                        70 SIGKILLs and 30 SIGTERMs over all scripts, about 10 minutes
+    python -m benchmark.torture --scripts ppo --kills 2 --terms 1 --no-record
     python -m benchmark.torture --leaks                memory and open files of long runs
-    python -m benchmark.torture --table                results/torture.md again, from results/torture.json
+    python -m benchmark.torture --table                make results/torture.md again from results/torture.json
 
-A run is started again by the same command, with --resume auto, as a cluster does it. What is compared: every scalar but
-the speed, step by step; networks, optimisers, replay buffer and random generators in the last checkpoint; the final
-evaluation. Atari's games cannot be saved: there, the steps and the counts have to be right.
+After each kill the same command starts again, with --resume auto, as on a cluster. Compared are every scalar but the
+speed, step by step; networks, optimizers, replay buffer and random generators in the last checkpoint; and the final
+evaluation. Atari games cannot be saved: there, the logged steps and the number of updates must be right.
 """
 
 import argparse
 import json
 import os
 import random
+import re
 import signal
 import subprocess
 import sys
 import tempfile
 import time
+from contextlib import suppress
 from pathlib import Path
 
-import psutil
 import torch
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
@@ -32,7 +33,7 @@ ROOT = Path(__file__).resolve().parent.parent
 RESULTS = Path(__file__).parent / "results"
 OFF_POLICY = "--learning-starts 1000 --save-every 100 --eval-every 4000"
 ATARI = "--num-envs 4 --save-every 100 --eval-episodes 1"
-RUNS = dict(  # some seconds each, with a checkpoint every 0.1 s or so
+RUNS = dict(  # a few seconds each, with a checkpoint about every 0.1 s
     ppo="--env-id CartPole-v1 --total-timesteps 120000 --save-every 512 --eval-every 40000",
     ppo_continuous="--env-id Hopper-v4 --total-timesteps 30000 --num-steps 256 --save-every 256 --eval-every 8000",
     dqn=f"--env-id CartPole-v1 --total-timesteps 16000 {OFF_POLICY}",
@@ -44,7 +45,7 @@ RUNS = dict(  # some seconds each, with a checkpoint every 0.1 s or so
     dqn_atari=f"--env-id PongNoFrameskip-v4 --total-timesteps 1200 --learning-starts 400 --buffer-size 5000 {ATARI}",
     c51_atari=f"--env-id PongNoFrameskip-v4 --total-timesteps 1200 --learning-starts 400 --buffer-size 5000 {ATARI}",
 )
-LONG = dict(  # past the moment at which the replay buffer is full
+LONG = dict(  # long enough to fill the replay buffer
     ppo="--env-id CartPole-v1 --total-timesteps 500000",
     dqn="--env-id CartPole-v1 --total-timesteps 500000",
     c51="--env-id CartPole-v1 --total-timesteps 500000",
@@ -62,22 +63,25 @@ def start(script, flags, folder):
 
 
 def only_run(folder):
-    """The run in the folder; one that was killed before its first checkpoint has no results, and is left aside."""
+    """The run in the folder. One that was killed before its first checkpoint has no results and does not count."""
     found = [path.parent for path in folder.glob("*/checkpoint.pt")]
     assert len(found) <= 1, f"{len(found)} runs in {folder}"
     return found[0] if found else None
 
 
+def alive_in(group, stat):
+    """Whether the process of this /proc/PID/stat belongs to the group and is not a zombie."""
+    try:
+        state, _, its_group, *_ = stat.read_text().rpartition(")")[2].split()
+    except OSError:  # it has ended
+        return False
+    return int(its_group) == group and state != "Z"
+
+
 def group_is_gone(group):
+    """Whether no process of the group is left after 5 s."""
     for _ in range(100):
-        left = []
-        for process in psutil.process_iter(["status"]):
-            try:
-                if os.getpgid(process.pid) == group and process.info["status"] != psutil.STATUS_ZOMBIE:
-                    left.append(process)
-            except (ProcessLookupError, psutil.Error):
-                pass
-        if not left:
+        if not any(alive_in(group, stat) for stat in Path("/proc").glob("[0-9]*/stat")):
             return True
         time.sleep(0.05)
     return False
@@ -88,8 +92,8 @@ def last_line(folder):
 
 
 def interrupt(script, flags, folder, number, rng, longest):
-    """Starts or resumes the run and sends the signal up to `longest` seconds after its first checkpoint since then, or,
-    in half of the cases, when the next checkpoint after that is being written."""
+    """Starts or resumes the run and sends the signal up to `longest` seconds after its first new checkpoint; half of
+    the SIGKILLs then wait until the next checkpoint is being written."""
     began, process = time.time(), start(script, flags, folder)
     while process.poll() is None and not (
         only_run(folder) and (only_run(folder) / "checkpoint.pt").stat().st_mtime > began
@@ -97,22 +101,22 @@ def interrupt(script, flags, folder, number, rng, longest):
         time.sleep(0.01)
     try:
         process.wait(rng.uniform(0, longest))
-        return None  # it had finished before
+        return None  # it has finished
     except subprocess.TimeoutExpired:
         pass
     if number == signal.SIGKILL and rng.random() < 0.5:  # into the next checkpoint
-        while process.poll() is None and not list(folder.glob("*/checkpoint.pt.tmp")):
+        while process.poll() is None and not list(folder.glob("*/checkpoint*.tmp")):
             pass
     sent = time.time()
     process.send_signal(number)
     status = process.wait(60)
     took, run_dir = time.time() - sent, only_run(folder)
-    if (status == 0 or number == signal.SIGTERM and status == -15) and "the run is in" in last_line(folder):
-        return None  # it had finished: Python was on its way out, where it has no handlers any more
+    if status in (0, -number) and last_line(folder).startswith(("finished: ", "already finished: ")):
+        return None  # it had finished; Python no longer handles signals while it exits
     state = torch.load(run_dir / "checkpoint.pt", weights_only=True)  # whole, or this raises
-    writing = (run_dir / "checkpoint.pt.tmp").exists()
+    writing = bool(list(run_dir.glob("checkpoint*.tmp")))
     assert status == (-9 if number == signal.SIGKILL else 128 + number), status
-    assert group_is_gone(process.pid), "processes are left"
+    assert group_is_gone(process.pid), "it left processes behind"
     return dict(signal=signal.Signals(number).name, step=state["global_step"], seconds=round(took, 2), writing=writing)
 
 
@@ -134,7 +138,7 @@ def same(one, other):
 
 
 def compare(script, whole, parts):
-    """What differs between the run and the interrupted one; for Atari, what is wrong with the latter's steps."""
+    """The names of what differs between the two runs; for Atari only steps and counts are compared."""
     states = [torch.load(run / "checkpoint.pt", weights_only=True) for run in (whole, parts)]
     curves = [scalars(run) for run in (whole, parts)]
     wrong = [] if states[0]["global_step"] == states[1]["global_step"] else ["global_step"]
@@ -146,13 +150,14 @@ def compare(script, whole, parts):
         updates = [state["adam"]["step"] for state in states]
         return wrong + (["updates"] if updates[0] != updates[1] else [])
     wrong += [tag for tag in curves[0] | curves[1] if curves[0].get(tag) != curves[1].get(tag)]
-    wrong += [name for name in states[0] if name != "args" and not same(states[0][name], states[1][name])]
+    names = states[0].keys() - {"args", "envs"}  # pickles of equal environments may differ in their bytes
+    wrong += sorted(name for name in names if not same(states[0][name], states[1][name]))
     returns = [json.loads((run / "eval.json").read_text())["returns"] for run in (whole, parts)]
     return wrong + (["eval.json"] if returns[0] != returns[1] else [])
 
 
 def torture(script, kills, terms, mode, folder, seed):
-    """One script: the whole run, the interrupted one, and how they differ."""
+    """A whole run of the script, an interrupted one, and how they differ."""
     flags = f"{RUNS[script]} --resume auto {mode}"
     rng, whole, parts = random.Random(f"{seed} {script} {mode}"), folder / "whole", folder / "parts"
     for path in (whole, parts):
@@ -176,35 +181,33 @@ def leaks(script, folder):
     began, process, samples = time.time(), start(script, LONG[script], folder), []
     while process.poll() is None:
         time.sleep(5)
-        try:
-            watched = psutil.Process(process.pid)
-            samples.append([round(time.time() - began), round(watched.memory_info().rss / 1e6, 1), watched.num_fds()])
-        except psutil.Error:
-            break
+        proc = Path(f"/proc/{process.pid}")
+        with suppress(OSError, TypeError):  # it has just ended
+            kilobytes = int(re.search(r"VmRSS:\s*(\d+)", (proc / "status").read_text())[1])
+            files = len(list((proc / "fd").iterdir()))
+            samples.append([round(time.time() - began), round(kilobytes * 1024 / 1e6, 1), files])
     assert process.wait() == 0
-    return dict(script=script, flags=LONG[script], samples=samples[:-1])  # the last one may be of its end
+    return dict(script=script, flags=LONG[script], samples=samples[:-1])  # the last one may be of its exit
 
 
 def table(record):
-    """results/torture.md, from what was measured."""
-    lines = [
-        "| script | SIGKILL | of these while it saved | SIGTERM | slowest end after SIGTERM | against the whole run |"
-    ]
-    lines += ["|---|---|---|---|---|---|"]
+    """Writes results/torture.md."""
+    names = "script", "SIGKILL", "of these while saving", "SIGTERM", "slowest exit after SIGTERM", "against a whole run"
+    lines = [f"| {' | '.join(names)} |", "|---|---|---|---|---|---|"]
     totals = [0, 0, 0]
     for name, run in sorted(record["runs"].items()):
         kills = [event for event in run["events"] if event["signal"] == "SIGKILL"]
         terms = [event for event in run["events"] if event["signal"] == "SIGTERM"]
         writing = sum(event["writing"] for event in kills)
         totals = [total + more for total, more in zip(totals, (len(kills), writing, len(terms)))]
-        good = "right steps and counts" if "_atari" in name else "identical"
+        good = "steps and counts right" if "_atari" in name else "identical"
         slowest = f"{max(event['seconds'] for event in terms):.1f} s" if terms else ""
         result = ", ".join(run["differs"]) or good
         lines.append(f"| {name} | {len(kills)} | {writing} | {len(terms)} | {slowest} | {result} |")
     lines += [f"| all | {totals[0]} | {totals[1]} | {totals[2]} | | |", ""]
     if record.get("leaks"):
         lines += [
-            "| script | run | memory at a third of it | at its end | open files | seconds |",
+            "| script | run | memory after a third | at the end | open files | seconds |",
             "|---|---|---|---|---|---|",
         ]
         for script, run in sorted(record["leaks"].items()):
@@ -221,14 +224,14 @@ def table(record):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--scripts", default="", help="commas between them (default: all)")
-    parser.add_argument("--kills", type=int, default=7, help="SIGKILLs of each script")
-    parser.add_argument("--terms", type=int, default=3, help="SIGTERMs of each script")
-    parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--compile", action="store_true", help="compiled updates instead of eager ones")
-    parser.add_argument("--leaks", action="store_true")
-    parser.add_argument("--table", action="store_true")
-    parser.add_argument("--no-record", action="store_true", help="leave results/torture.* alone")
+    parser.add_argument("--scripts", default="", help="separated by commas (default: all)")
+    parser.add_argument("--kills", type=int, default=7, help="SIGKILLs per script")
+    parser.add_argument("--terms", type=int, default=3, help="SIGTERMs per script")
+    parser.add_argument("--seed", type=int, default=1, help="seed of the random moments")
+    parser.add_argument("--compile", action="store_true", help="run compiled instead of eager")
+    parser.add_argument("--leaks", action="store_true", help="watch long runs instead of killing runs")
+    parser.add_argument("--table", action="store_true", help="only make the table again")
+    parser.add_argument("--no-record", action="store_true", help="do not write results/torture.*")
     args = parser.parse_args()
     path, failed = RESULTS / "torture.json", False
     record = json.loads(path.read_text()) if path.exists() else dict(runs={}, leaks={})

@@ -1,27 +1,27 @@
-# The scripts with all they need: MuJoCo, Atari, Box2D, a compiler for --compile, headless video.
+# The scripts with everything they need: MuJoCo, Atari, Box2D, a compiler for --compile, headless video.
 #
 #     docker build -t cleanrl_lite .                                        for the CPU
 #     docker build -t cleanrl_lite --build-arg TORCH_BACKEND=cu128 .        for NVIDIA GPUs (then: docker run --gpus all)
 #     docker run --init -v "$PWD/runs:/app/cleanrl_lite/runs" cleanrl_lite ppo.py --env-id CartPole-v1 --capture-video
 #
-# What changes least comes first, so that a change of a script rebuilds only the last layers.
+# What changes least comes first: changing a script rebuilds only the last layers.
 ARG BASE=python:3.11.14-slim-bookworm
 FROM ${BASE}
 
-# g++ compiles the updates, EGL draws MuJoCo without a display, git tells a run its commit.
+# g++ compiles the updates, EGL renders MuJoCo without a display, git gives a run its commit.
 # hadolint ignore=DL3008
 RUN apt-get update \
     && apt-get install -y --no-install-recommends g++ git libegl1 libgl1 libglib2.0-0 \
     && rm -rf /var/lib/apt/lists/*
 
-# uv knows where the builds of torch for a CPU or a version of CUDA are: cpu, cu126, cu128 ...
+# uv finds the build of torch for a CPU or a CUDA version: cpu, cu126, cu128 ...
 ARG TORCH_BACKEND=cpu
 RUN pip install --no-cache-dir uv==0.13.8
 WORKDIR /app
 COPY constraints.txt ./
 RUN uv pip install --system --no-cache --torch-backend "${TORCH_BACKEND}" -c constraints.txt torch
 
-# The dependencies, from the project's file and an empty package.
+# The dependencies, installed with an empty package.
 COPY pyproject.toml README.md LICENSE ./
 RUN mkdir cleanrl_lite \
     && uv pip install --system --no-cache -c constraints.txt -e ".[mujoco,atari,box2d,aws]"
@@ -29,7 +29,7 @@ RUN mkdir cleanrl_lite \
 COPY benchmark benchmark
 COPY cleanrl_lite cleanrl_lite
 
-# Not root; a folder of the host that is mounted over runs/ must be writable for this user, or give --user "$(id -u)".
+# Not root: a host folder mounted over runs/ must be writable for this user (or run with --user "$(id -u)").
 RUN useradd --create-home --uid 1000 lite \
     && mkdir cleanrl_lite/runs \
     && chmod 777 cleanrl_lite/runs

@@ -1,6 +1,8 @@
-# make train                                                  PPO on Hopper-v4, 200,000 steps, with a video
-# make train SCRIPT=ppo ENV=CartPole-v1 ARGS="--seed 3"       anything else
-# make test | make docs | make results | make torture
+# make train                                                PPO on Hopper-v4, 200,000 steps, with a video
+# make train SCRIPT=ppo ENV=CartPole-v1 ARGS="--seed 3"     any other script, environment and flags
+# make test                                                 the tests to run before every commit, in minutes
+# make test-slow                                            the others: kills, engines, servers, long runs
+# make docs | make results | make torture | make format
 PYTHON ?= python3
 BIN = .venv/bin
 ifndef SCRIPT
@@ -10,7 +12,7 @@ ARGS = --total-timesteps 200000
 endif
 FLAGS = $(if $(ENV),--env-id $(ENV)) --capture-video $(ARGS)
 
-.PHONY: train test torture docs results format clean
+.PHONY: train test test-slow torture docs results format clean
 
 train: .venv/run
 	$(BIN)/python cleanrl_lite/$(SCRIPT).py $(FLAGS)
@@ -20,9 +22,12 @@ train: .venv/run
 	echo "video:  $$(ls $$run/videos/*/*.mp4 2>/dev/null || echo 'none (see above)')"
 
 test: .venv/test
-	$(BIN)/python -m pytest -n auto --dist loadgroup
+	$(BIN)/python -m pytest -n auto --dist loadgroup -m "not slow"
 
-torture: .venv/test  # kills runs at random moments, sees whether they recover; watches long runs for leaks
+test-slow: .venv/test
+	$(BIN)/python -m pytest -n auto --dist loadgroup -m slow
+
+torture: .venv/test  # kills runs at random moments and compares them with whole runs; watches long runs for leaks
 	$(BIN)/python -m benchmark.torture
 	$(BIN)/python -m benchmark.torture --compile --scripts ppo_continuous,dqn,sac --kills 4 --terms 2
 	$(BIN)/python -m benchmark.torture --leaks
@@ -30,7 +35,7 @@ torture: .venv/test  # kills runs at random moments, sees whether they recover; 
 docs: .venv/docs
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
-results: .venv/results  # tables and pictures, from the files in benchmark/results alone
+results: .venv/results  # tables and pictures, from the files in benchmark/results only
 	$(BIN)/python -m benchmark.collect --from-results
 	$(BIN)/python -m benchmark.overview > /dev/null
 	$(BIN)/python -m benchmark.returns_sb3 > /dev/null
@@ -44,9 +49,9 @@ format: .venv/test
 clean:
 	rm -rf .venv site
 
-# One virtual environment; .venv/EXTRA says that EXTRA is installed in it.
+# One virtual environment. The file .venv/EXTRA means that EXTRA is installed in it.
 .venv/pip:
-	$(PYTHON) -m venv .venv || { echo "no venv: apt-get install python3-venv"; exit 1; }
+	$(PYTHON) -m venv .venv || { echo "cannot create .venv. Run: apt-get install python3-venv"; exit 1; }
 	touch $@
 
 .venv/run: .venv/pip pyproject.toml constraints.txt

@@ -228,7 +228,7 @@ def main(args: Args):
     actions, rewards = np.zeros(shape, dtype=np.int64), np.zeros(shape, dtype=np.float32)
     terminations, dones = np.zeros((2, *shape), dtype=bool)
     obs, global_step = run.obs, run.global_step
-    while run.goes_on(global_step, obs, interruptible=True):
+    while run.goes_on(global_step, obs):
         if args.anneal_lr:
             learning_rate.fill_(args.learning_rate * (1 - global_step / args.total_timesteps))
         num_steps = min(args.num_steps, (args.total_timesteps - global_step) // args.num_envs)  # the last may be short
@@ -238,8 +238,6 @@ def main(args: Args):
         actor = utils.numpy_forward(agent.actor, device)
         gumbel = np.random.gumbel(size=logits[:num_steps].shape).astype(np.float32)
         for t in range(num_steps):
-            if run.stop:  # nothing has been learned from this rollout: a resumed run begins it again
-                return run.end()
             rollout_obs[t] = obs
             logits[t] = actor(rollout_obs[t])
             actions[t] = (logits[t] + gumbel[t]).argmax(-1)  # the Gumbel-max trick: a sample from softmax(logits)
@@ -279,7 +277,7 @@ def main(args: Args):
         # log
         losses = {name: torch.stack([m[name] for m in metrics]).mean().item() for name in metrics[0]}
         losses["losses/explained_variance"] = 1 - (returns - values).var() / (returns.var() + 1e-8)
-        run.log(losses | {"charts/learning_rate": learning_rate, "charts/SPS": run.sps(global_step)}, global_step)
+        run.log(losses | {"charts/learning_rate": learning_rate}, global_step)
 
     # === evaluation
     return run.end()

@@ -285,7 +285,7 @@ def main(args: Args):
     rewards = np.zeros(shape, dtype=np.float32)
     terminations, dones = np.zeros((2, *shape), dtype=bool)
     obs, global_step = run.obs, run.global_step
-    while run.goes_on(global_step, obs, interruptible=True):
+    while run.goes_on(global_step, obs):
         if args.anneal_lr:
             learning_rate.fill_(args.learning_rate * (1 - global_step / args.total_timesteps))
         num_steps = min(args.num_steps, (args.total_timesteps - global_step) // args.num_envs)  # the last may be short
@@ -294,8 +294,6 @@ def main(args: Args):
         # act, step, store
         truncated = []
         for t in range(num_steps):
-            if run.stop:  # nothing has been learned from this rollout: a resumed run begins it again
-                return run.end()
             rollout_obs[t] = torch.from_numpy(obs)
             with torch.no_grad():
                 dist, rollout_values[t] = agent(rollout_obs[t])
@@ -334,7 +332,7 @@ def main(args: Args):
         # log
         losses = {name: torch.stack([m[name] for m in metrics]).mean().item() for name in metrics[0]}
         losses["losses/explained_variance"] = 1 - (returns - values).var() / (returns.var() + 1e-8)
-        run.log(losses | {"charts/learning_rate": learning_rate, "charts/SPS": run.sps(global_step)}, global_step)
+        run.log(losses | {"charts/learning_rate": learning_rate}, global_step)
 
     # === evaluation
     return run.end()

@@ -261,7 +261,7 @@ def main(args: Args):
     terminations, dones = np.zeros((2, *shape), dtype=bool)
     return_so_far = np.array(run.values.get("return_so_far", [0.0] * args.num_envs))  # discounted, of this episode
     obs, global_step = run.obs, run.global_step
-    while run.goes_on(global_step, obs, interruptible=True, return_so_far=return_so_far.tolist()):
+    while run.goes_on(global_step, obs, return_so_far=return_so_far.tolist()):
         if args.anneal_lr:
             learning_rate.fill_(args.learning_rate * (1 - global_step / args.total_timesteps))
         num_steps = min(args.num_steps, (args.total_timesteps - global_step) // args.num_envs)  # the last may be short
@@ -273,8 +273,6 @@ def main(args: Args):
         noise = np.random.standard_normal(means[:num_steps].shape).astype(np.float32) * std
         obs_mean, obs_std = agent.obs_stats.mean.cpu().numpy(), (agent.obs_stats.var + 1e-8).sqrt().cpu().numpy()
         for t in range(num_steps):
-            if run.stop:  # nothing has been learned from this rollout: a resumed run begins it again
-                return run.end()
             raw_obs[t] = obs
             rollout_obs[t] = np.minimum(np.maximum((obs - obs_mean) / obs_std, -10), 10)
             means[t] = actor(rollout_obs[t])
@@ -325,7 +323,7 @@ def main(args: Args):
         # log
         losses = {name: torch.stack([m[name] for m in metrics]).mean().item() for name in metrics[0]}
         losses["losses/explained_variance"] = 1 - (returns - values).var() / (returns.var() + 1e-8)
-        run.log(losses | {"charts/learning_rate": learning_rate, "charts/SPS": run.sps(global_step)}, global_step)
+        run.log(losses | {"charts/learning_rate": learning_rate}, global_step)
 
     # === evaluation
     return run.end()

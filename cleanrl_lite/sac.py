@@ -342,7 +342,7 @@ def main(args: Args):
 
         # log
         if passed(100) or global_step >= args.total_timesteps:
-            run.log(metrics | {"charts/SPS": run.sps(global_step)}, global_step)
+            run.log(metrics, global_step)
 
     # === evaluation
     return run.end()

@@ -8,13 +8,10 @@ import os
 import pickle
 import random
 import re
-import shutil
 import signal
-import subprocess
 import sys
 import time
 import warnings
-from collections import deque
 from contextlib import suppress
 from ctypes.util import find_library
 from functools import partial, reduce
@@ -40,30 +37,22 @@ warnings.filterwarnings("ignore", ".*is out of date")  # gymnasium about Hopper-
 
 
 # === set-up
-class Fault(Exception):
-    """Bad luck rather than a bug: `explain` prints it without a traceback."""
-
-
 def check(ok, message):
     """Refuses wrong input: ends the program with one line and exit status 1 unless `ok`."""
     if not ok:
         raise SystemExit(f"error: {message}")
 
 
-POSITIVE = """num_envs num_steps total_timesteps eval_episodes learning_rate policy_lr q_lr num_minibatches clip_coef
-    update_epochs max_grad_norm batch_size train_frequency gradient_steps target_network_frequency policy_frequency"""
-UNIT, SIGNED = "gamma gae_lambda tau start_e end_e exploration_fraction", "v_min v_max"
-
-
 def check_args(args):
     """Refuses numbers that no run can work with."""
+    positive = "envs", "steps", "episodes", "size", "minibatches", "epochs", "frequency", "rate", "lr", "clip_coef"
     for name, value in vars(args).items():
-        if isinstance(value, int | float) and not isinstance(value, bool):
-            flag = f"--{name.replace('_', '-')}"
+        if isinstance(value, float) or type(value) is int:
+            flag, signed = f"--{name.replace('_', '-')}", name in ("v_min", "v_max")
             check(abs(value) < 2**53, f"{flag} must be finite, got {value}")  # NaN fails too
-            check(value > 0 or name not in POSITIVE.split(), f"{flag} must be > 0, got {value}")
-            check(0 <= value <= 1 or name not in UNIT.split(), f"{flag} must be between 0 and 1, got {value}")
-            check(value >= 0 or name in SIGNED.split(), f"{flag} must be >= 0, got {value}")
+            check(value > 0 or not name.endswith(positive), f"{flag} must be > 0, got {value}")
+            check(value >= 0 or signed, f"{flag} must be >= 0, got {value}")
+            check(value <= 1 or name not in ("gamma", "gae_lambda", "tau"), f"{flag} must be <= 1, got {value}")
     check(args.total_timesteps % args.num_envs == 0, "--total-timesteps must be a multiple of --num-envs")
 
 
@@ -71,8 +60,7 @@ def parse(Args):
     """The command line as `Args`; with --resume or --evaluate, the saved run's arguments are the defaults."""
     sys.excepthook = explain
     words = [word for arg in sys.argv[1:] for word in (arg.split("=", 1) if arg.startswith("--") else [arg])]
-    whole = re.compile(r"\d+(\.\d+)?e\d+")  # 1e6 is a fine way to write an integer
-    words = [f"{float(word):.0f}" if whole.fullmatch(word) and float(word).is_integer() else word for word in words]
+    words = [f"{float(word):.0f}" if re.fullmatch(r"\d+(\.\d+)?e\d+", word) else word for word in words]  # 1e6 steps
     path = next((path for flag, path in zip(words, words[1:]) if flag in ("--resume", "--evaluate")), "auto")
     saved = load(path, Path(sys.argv[0]).stem)["args"] if path != "auto" else {}
     saved |= dict(resume=None, evaluate=None) | (dict(capture_video=False) if "--evaluate" in words else {})
@@ -81,24 +69,24 @@ def parse(Args):
 
 
 def explain(kind, error, trace):
-    """sys.excepthook: the traceback of a bug, and one line that says from where to resume."""
-    bad_luck = "^(Fault|KeyboardInterrupt|PermissionError|FileExistsError)|No space left|quota exceeded|out of memory"
+    """sys.excepthook: a traceback for a bug but not for bad luck, and one line that says from where to resume."""
+    bad_luck = "^(FloatingPoint|Keyboard|Permission|FileExists)|No space|quota exceeded|out of memory|to allocate"
     if not re.search(bad_luck, repr(error)):
         sys.__excepthook__(kind, error, trace)
-    message, run = f"{kind.__name__}: {error}".removeprefix("Fault: ").splitlines()[0], Run.current
-    where = f"last good checkpoint: step {run.last_save:,}. Resume with --resume {run.dir}" if run else ""
-    print(f"error: {message}{f' at step {run.global_step:,}; {where}' if run else ''}", file=sys.stderr)
+    line, run = f"error: {kind.__name__}: {error}".splitlines()[0], Run.current
+    if run:
+        line += f" at step {run.global_step:,}; last good checkpoint: step {run.last_save:,}."
+        line += f" Resume with --resume {run.dir}"
+    print(line, file=sys.stderr)
 
 
 def setup(args):
     """Seeds python, numpy and torch, sets the number of threads, and returns the device."""
     check(args.seed < 2**31 and args.threads <= 1024, "--seed must be < 2**31 and --threads at most 1024")
-    for seed in (random.seed, np.random.seed, torch.manual_seed):
-        seed(args.seed)
+    random.seed(args.seed), np.random.seed(args.seed), torch.manual_seed(args.seed)
     torch.backends.cudnn.deterministic = args.torch_deterministic
     if args.threads:
-        torch.set_num_threads(args.threads)
-        threadpool_limits(args.threads)  # numpy's BLAS
+        torch.set_num_threads(args.threads), threadpool_limits(args.threads)  # the second is for numpy's BLAS
     device = torch.device("cuda" if args.cuda and torch.cuda.is_available() else "cpu")
     check(device.type == "cuda" or args.evaluate or not args.cuda_graph, "--cuda-graph needs a GPU")
     return device
@@ -107,27 +95,20 @@ def setup(args):
 def rng_state():
     """The state of every global random generator."""
     name, keys, *rest = np.random.get_state()
-    torch_states = dict(torch=torch.get_rng_state(), cuda=torch.cuda.get_rng_state_all())
-    return torch_states | dict(python=random.getstate(), numpy=(name, keys.tolist(), *rest))
+    state = dict(python=random.getstate(), numpy=(name, keys.tolist(), *rest), torch=torch.get_rng_state())
+    return state | dict(cuda=torch.cuda.get_rng_state_all())
 
 
 def set_rng_state(state):
-    random.setstate(state["python"])
-    np.random.set_state(state["numpy"])
-    torch.set_rng_state(state["torch"])
+    random.setstate(state["python"]), np.random.set_state(state["numpy"]), torch.set_rng_state(state["torch"])
     torch.cuda.set_rng_state_all(state["cuda"][: torch.cuda.device_count()])
 
 
 def allocate(shape, dtype, device):
-    """Zeros for a replay buffer: on `device` where they fit, else in main memory, else refused."""
-    size = math.prod(shape) * dtype.itemsize
-    if device.type == "cuda" and size < 0.9 * torch.cuda.mem_get_info()[0]:
+    """Zeros for a replay buffer: on `device` where they fit, else in main memory."""
+    if device.type == "cuda" and math.prod(shape) * dtype.itemsize < 0.9 * torch.cuda.mem_get_info()[0]:
         return torch.zeros(shape, dtype=dtype, device=device)
-    meminfo = Path("/proc/meminfo").read_text() if sys.platform == "linux" else "MemAvailable: 999999999999"
-    free = 0.9 * 1024 * int(re.search(r"MemAvailable: *(\d+)", meminfo)[1])
-    message = f"the replay buffer needs {size / 1e9:,.1f} GB and {free / 1e9:,.1f} GB are free"
-    check(size < free, f"{message}: --buffer-size {int(free / size * shape[0])} would fit")
-    # numpy's zeros take memory when they are written to, torch's at once.
+    # numpy's zeros take memory when they are written to, torch's at once; both refuse what the machine cannot have.
     return torch.from_numpy(np.zeros(shape, str(dtype).removeprefix("torch.")))
 
 
@@ -147,15 +128,13 @@ def make(env_id, render_mode=None, **kwargs):
     try:
         return gym.make(env_id, **kwargs, **(dict(render_mode=render_mode) if render_mode else {}))
     except (gym.error.Error, ImportError) as error:
-        reason, library = str(error).strip().splitlines()[0], re.search("mujoco|box2d", str(error).lower())
+        reason = re.sub(r"gymnasium\[(\w+)\]", r"cleanrl_lite[\1]", str(error).strip().splitlines()[0])
         with suppress(ImportError):
             import_module("ale_py")  # registers the Atari games
         if game := [name for name in (env_id, f"ALE/{env_id}") if "Atari" in str(gym.registry.get(name))]:
             reason = f"{game[0]} is an Atari game. Use a script named *_atari.py"
         elif "gymnasium-robotics" in reason:
             reason = "gymnasium no longer has this version. Use v4 or v5"
-        elif library:
-            reason = f"{library[0]} is not installed. Run: pip install -c constraints.txt -e '.[{library[0]}]'"
         check(False, f"--env-id {env_id}: {reason}")
 
 
@@ -164,7 +143,7 @@ def extra(module, name):
     try:
         return import_module(module)
     except ImportError:
-        check(False, f"{module} is not installed. Run: pip install -c constraints.txt -e '.[{name}]'")
+        check(False, f'{module} is not installed, run `pip install "cleanrl_lite[{name}]"`')
 
 
 class Guarded(gym.Wrapper):
@@ -172,16 +151,15 @@ class Guarded(gym.Wrapper):
 
     def __init__(self, env_fn, main_process):
         super().__init__(env_fn())
-        self.shape, self.zeros = self.env.observation_space.shape, np.zeros(self.env.observation_space.shape).ravel()
-        if os.getpid() != main_process:  # Ctrl-C goes to all processes; the main one decides what happens
-            signal.signal(signal.SIGINT, signal.SIG_IGN)
-            signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        self.shape, self.zeros = self.observation_space.shape, np.zeros(self.observation_space.shape).ravel()
+        for number in (signal.SIGINT, signal.SIGTERM) if os.getpid() != main_process else ():
+            signal.signal(number, signal.SIG_IGN)  # sent to all processes; the main one decides what happens
 
     def step(self, action):
         obs, reward, terminated, truncated, info = self.env.step(action)
         # The traps: numpy broadcasts another shape; one NaN spoils the networks and the replay buffer. 0 x NaN is NaN.
         if np.shape(obs) != self.shape or math.isnan(np.ravel(obs).dot(self.zeros) + 0.0 * reward):
-            raise Fault(f"{self.spec.id}: observation {obs} in a space of shape {self.shape}, reward {reward}")
+            raise FloatingPointError(f"observation {obs} in a space of shape {self.shape}, reward {reward}")
         if not (terminated or truncated):
             return obs, reward, terminated, truncated, {}  # no script reads infos, and gathering them takes time
         # The trap: the reset that follows may write into the array of this last observation.
@@ -189,24 +167,22 @@ class Guarded(gym.Wrapper):
 
     @property
     def state(self):
-        """All that the next steps depend on: the pickled attributes of each layer; None where that fails (Box2D)."""
-        fixed = gym.Env, gym.Space, gym.envs.registration.EnvSpec, FunctionType
-        unread = "model", "mujoco_renderer", "episode_start_time", "time_queue", "return_queue", "length_queue"
-        kept = lambda name, value: not isinstance(value, fixed) and name not in unread  # noqa: E731
+        """The attributes of gymnasium's own environments and wrappers, pickled; None for others or where that fails."""
+        fixed, stack = (gym.Env, gym.Space, gym.envs.registration.EnvSpec, FunctionType), layers(self.env)
+        unread = ("model", "mujoco_renderer") if hasattr(self.unwrapped, "mujoco_renderer") else ()
+        kept = [[(k, v) for k, v in vars(x).items() if not isinstance(v, fixed) and k not in unread] for x in stack]
         with suppress(TypeError, AttributeError, pickle.PicklingError):
-            return pickle.dumps([{k: v for k, v in vars(layer).items() if kept(k, v)} for layer in self.layers()])
+            return pickle.dumps(kept) if all("gymnasium." in str(type(x)) for x in stack) else None
 
     @state.setter
-    def state(self, states):
-        for layer, state in zip(self.layers(), pickle.loads(states), strict=True):
-            vars(layer).update(state)
+    def state(self, pickled):
+        for layer, attributes in zip(layers(self.env), pickle.loads(pickled), strict=True):
+            vars(layer).update(attributes)
 
-    def layers(self):
-        """The wrappers and, last, the environment itself."""
-        layers = [self.env]
-        while layers[-1] is not self.unwrapped:
-            layers.append(layers[-1].env)
-        return layers
+
+def layers(env):
+    """The wrappers and, last, the environment itself."""
+    return [env] if env is env.unwrapped else [env, *layers(env.env)]
 
 
 class VectorEnv(gym.vector.SyncVectorEnv):
@@ -225,9 +201,8 @@ class VectorEnv(gym.vector.SyncVectorEnv):
 
 def vector_env(env_fns, async_envs, autoreset_mode):
     """All environments in this process, or each in a process of its own."""
-    guarded = [partial(Guarded, env_fn, os.getpid()) for env_fn in env_fns]
     kind = gym.vector.AsyncVectorEnv if async_envs else VectorEnv
-    return kind(guarded, copy=False, autoreset_mode=autoreset_mode)
+    return kind([partial(Guarded, fn, os.getpid()) for fn in env_fns], copy=False, autoreset_mode=autoreset_mode)
 
 
 @atexit.register  # before multiprocessing's own, which would wait for a worker that hangs
@@ -243,15 +218,11 @@ def load(path, script, env_id=None, agent=None):
     check(path.is_file(), f"there is no checkpoint at {path}")
     try:
         state = torch.load(path, map_location="cpu", weights_only=True)
-        found = state["script"], state["args"]["env_id"]
-    except Exception as error:
-        check(False, f"{path} is damaged or not a checkpoint of this project ({type(error).__name__})")
-    wanted = script, env_id or found[1]
-    check(found == wanted, f"{path} is a checkpoint of {found[0]} on {found[1]}, not of {wanted[0]} on {wanted[1]}")
-    try:
+        found, env_id = (state["script"], state["args"]["env_id"]), env_id or state["args"]["env_id"]
+        check(found == (script, env_id), f"{path} is of {found[0]} on {found[1]}, not of {script} on {env_id}")
         agent and agent.load_state_dict(state["agent"])
-    except RuntimeError as error:
-        check(False, f"the networks in {path} do not fit these: {str(error).splitlines()[1].strip()}")
+    except Exception as error:
+        check(False, f"cannot load {path}: {type(error).__name__}: {' '.join(str(error).split())[:150]}")
     return state | dict(dir=path.resolve().parent)
 
 
@@ -267,6 +238,7 @@ class Run:
         self.args, self.script, self.make_env, self.envs, self.agent = args, Path(script), make_env, envs, agent
         self.parts, self.values, self.result, self.stop, self.writer = parts, {}, None, 0, None
         self.purge_step, self.last_eval, self.last_save = None, 0, -1  # -1: the first checkpoint is due at once
+        self.arguments = json.dumps(vars(args) | dict(resume=None), indent=2) + "\n"
         check(not (args.resume and args.evaluate), "--resume and --evaluate cannot be combined")
         path = args.evaluate or (self.find() if args.resume == "auto" else args.resume)
         saved = load(path, self.script.stem, args.env_id, agent) if path else {}
@@ -281,118 +253,94 @@ class Run:
             self.lock.acquire()
         except Timeout:
             check(False, f"{self.dir} is in use by another process")
-        if saved:
-            self.resume(saved)
-        if self.result is None:
-            self.start(saved.get("envs"))
+        last = json.loads((self.dir / "eval.json").read_text()) if (self.dir / "eval.json").is_file() else {}
+        if last.get("global_step", -1) >= args.total_timesteps:
+            print(f"already finished: {self.dir}")
+            self.result = last["returns"]
+            return
+        self.last_eval = min(last.get("global_step", 0), self.global_step)
+        self.start(saved)
 
     def find(self):
-        """The last run of this script with these arguments: what --resume auto means."""
-        wanted = json.loads(json.dumps(vars(self.args)))
-        for path in sorted(Path(self.args.runs_dir).glob("*/checkpoint.pt"), key=os.path.getmtime, reverse=True):
-            with suppress(OSError, ValueError, TypeError):  # it is something else
-                found = json.loads((path.parent / "args.json").read_text()) | dict(resume="auto")
-                if found == wanted and (path.parent / self.script.name).is_file():
-                    return path.parent
+        """The last run with these arguments: what --resume auto means."""
+        found = [path for path in Path(self.args.runs_dir).glob("*/args.json") if path.read_text() == self.arguments]
+        runs = [path.parent for path in found if (path.parent / "checkpoint.pt").is_file()]
+        return max(runs, key=os.path.getmtime, default=None)
 
     def create(self):
         """Makes runs/{env_id}__{exp_name}__{seed}__{unix time}/ with the script and its arguments inside."""
         name = f"{self.args.env_id}__{self.args.exp_name}__{self.args.seed}__{time.time():.0f}"
         path = Path(self.args.runs_dir) / re.sub("[/:]", "-", name)
         path.mkdir(parents=True)
-        shutil.copy(self.script, path)
-        (path / "args.json").write_text(json.dumps(vars(self.args), indent=2) + "\n")
+        (path / self.script.name).write_text(self.script.read_text())
+        (path / "args.json").write_text(self.arguments)
         return path
 
-    def resume(self, saved):
-        """Puts everything back where it was, unless the run is finished."""
-        path = self.dir / "eval.json"
-        last = json.loads(path.read_text()) if path.is_file() else dict(global_step=0)
-        if last["global_step"] >= self.args.total_timesteps:
-            print(f"already finished: {self.dir}")
-            self.result = last["returns"]
-            return
-        check("values" in saved, f"{self.dir} holds the networks only: it can be evaluated, not resumed")
-        for name in {"num_envs", "buffer_size"} & saved["args"].keys():
-            kept = saved["args"][name]
-            check(getattr(self.args, name) == kept, f"a resumed run keeps its --{name.replace('_', '-')} {kept}")
-        for name, part in self.parts.items():
-            if hasattr(part, "load_state_dict"):
-                part.load_state_dict(saved[name])
-            else:
-                torch._foreach_copy_(tree_leaves(part), tree_leaves(saved[name]))
-        set_rng_state(saved["rng"])
-        self.values, self.last_save, self.purge_step = saved["values"], self.global_step, self.global_step + 1
-        self.last_eval = min(last["global_step"], self.global_step)
-
-    def start(self, saved_envs):
-        """Resets the environments, or puts them where the checkpoint was written."""
+    def start(self, saved):
+        """Begins the run, or puts everything back where the checkpoint was written."""
         seed = (self.args.seed + self.global_step) % 2**30  # a resumed run plays new episodes; Atari wants 32 bits
         self.envs.action_space.seed(seed)
         self.obs, _ = self.envs.reset(seed=seed)
-        if saved_envs:
-            states, random_actions, obs = saved_envs
+        if saved:
+            check("values" in saved, f"{self.dir} holds the networks only: it can be evaluated, not resumed")
+            kept = [saved["args"].get(name) == vars(self.args).get(name) for name in ("num_envs", "buffer_size")]
+            check(all(kept), "a resumed run keeps its --num-envs and --buffer-size")
+            for name, part in self.parts.items():
+                if hasattr(part, "load_state_dict"):
+                    part.load_state_dict(saved[name])
+                else:
+                    torch._foreach_copy_(tree_leaves(part), tree_leaves(saved[name]))
+            set_rng_state(saved["rng"])
+            self.values, self.last_save, self.purge_step = saved["values"], self.global_step, self.global_step + 1
+        if saved.get("envs"):
+            states, self.envs.action_space.np_random.bit_generator.state, obs = saved["envs"]
             self.envs.set_attr("state", states)
-            self.envs.action_space.np_random.bit_generator.state = random_actions
             self.obs[:] = obs.numpy()
-        Run.current, self.returns = self, deque(maxlen=20)
-        for number in (signal.SIGINT, signal.SIGTERM):
-            signal.signal(number, self.on_signal)
-        self.log_step, self.log_time, self.printed = self.global_step, time.perf_counter(), time.perf_counter()
+        signal.signal(signal.SIGINT, self.on_signal), signal.signal(signal.SIGTERM, self.on_signal)
+        Run.current, self.returns, self.log_step = self, [], self.global_step
+        self.log_time = self.printed = time.perf_counter()
         bar = dict(initial=self.global_step, unit="step", file=sys.stdout, disable=not sys.stdout.isatty())
         self.bar = tqdm(total=self.args.total_timesteps, dynamic_ncols=True, **bar)
-        print(
-            f"run directory: {self.dir}\n{self.device}, torch {torch.__version__}, gymnasium {gym.__version__}",
-            flush=True,
-        )
+        versions = f"torch {torch.__version__}, gymnasium {gym.__version__}"
+        print(f"run directory: {self.dir}\n{self.device}, {versions}", flush=True)
 
     def on_signal(self, number, _):
         """The loop saves and ends where it next calls goes_on; a second Ctrl-C kills."""
         self.stop = number
         signal.signal(signal.SIGINT, signal.SIG_DFL)
 
-    def goes_on(self, global_step, obs, interruptible=False, **values):
-        """Evaluates and saves where that is due; False at the end and after a signal.
-
-        A resumed run finds obs and values in run.obs and run.values. An `interruptible` loop may break off at a signal
-        before its next call: what is saved then is the state of this one.
-        """
+    def goes_on(self, global_step, obs, **values):
+        """Evaluates and saves where that is due; False at the end and after a signal. A resumed run finds obs and
+        values in run.obs and run.values."""
         self.global_step, began, finished = global_step, time.perf_counter(), global_step >= self.args.total_timesteps
         eval_every, save_every = self.args.eval_every or math.inf, self.args.save_every or math.inf
         if global_step // eval_every > self.last_eval // eval_every and not finished:
             self.evaluate()
-        due = global_step // save_every > self.last_save // save_every
-        if due or interruptible or finished or self.stop:
-            guarded = isinstance(self.envs, VectorEnv | gym.vector.AsyncVectorEnv)
-            states = [*self.envs.get_attr("state")] if guarded else [None]
-            random_actions = self.envs.action_space.np_random.bit_generator.state
-            self.state = {
-                k: part.state_dict() if hasattr(part, "state_dict") else part for k, part in self.parts.items()
-            }
-            self.state |= dict(script=self.script.stem, args=vars(self.args), global_step=global_step, values=values)
-            self.state |= dict(agent=self.agent.state_dict(), rng=rng_state())
-            self.state["envs"] = None if None in states else (states, random_actions, torch.tensor(obs))
-        if due and not finished:
-            self.save()
+        if global_step // save_every > self.last_save // save_every or finished or self.stop:
+            self.save(obs, values)
         self.log_time += time.perf_counter() - began  # the speed is that of training
         return not (finished or self.stop)
 
-    def save(self):
+    def save(self, obs, values):
         """Writes checkpoint.pt. Whenever the process or the machine dies, it is a whole one, the old or the new."""
-        path, trained = self.dir / "checkpoint.pt", {k: v for k, v in self.state.items() if k not in ("replay", "rng")}
-        if not all(x.isfinite().all() for x in tree_leaves(trained) if isinstance(x, torch.Tensor)):
-            raise Fault("a weight is not finite")  # and so never replaces a good one
+        state = {k: part.state_dict() if hasattr(part, "state_dict") else part for k, part in self.parts.items()}
+        state |= dict(script=self.script.stem, args=vars(self.args), global_step=self.global_step, values=values)
+        state |= dict(agent=self.agent.state_dict(), rng=rng_state(), envs=None)
+        trained = [state["agent"], *(part for part in self.parts.values() if isinstance(part, dict))]
+        if not all(tensor.isfinite().all() for tensor in tree_leaves(trained)):
+            raise FloatingPointError("a weight is not finite")  # and so never replaces a good one
+        states = [*self.envs.get_attr("state")] if hasattr(self.envs, "set_attr") else [None]
+        if None not in states:
+            state["envs"] = states, self.envs.action_space.np_random.bit_generator.state, torch.tensor(obs)
         self.writer.flush()  # what was logged up to this step, a resumed run does not log again
-        with open(f"{path}.tmp", "wb") as file:
-            torch.save(self.state, file)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(f"{path}.tmp", path)
-        self.last_save = self.state["global_step"]
+        with open(self.dir / "checkpoint.tmp", "wb") as file:
+            torch.save(state, file)
+            file.flush(), os.fsync(file.fileno())
+        os.replace(self.dir / "checkpoint.tmp", self.dir / "checkpoint.pt")
+        self.last_save = self.global_step
 
     def evaluate(self, name="eval"):
-        """Plays --eval-episodes with agent.act, logs them and writes {name}.json; training's random streams stay as they
-        were. Returns the returns, or None if a signal has broken it off."""
+        """Plays --eval-episodes with agent.act, logs them, writes {name}.json, puts training's random streams back."""
         streams, args, step, returns, lengths = rng_state(), self.args, self.global_step, [], []
         env = self.make_env(args, "rgb_array" if self.video else None)
         if self.video:
@@ -406,8 +354,7 @@ class Run:
                 action = np.clip(action, space.low, space.high).astype(space.dtype)
             obs, _, terminated, truncated, info = env.step(action if action.shape else action.item())
             if terminated or truncated:
-                returns.append(float(info["episode"]["r"]))
-                lengths.append(int(info["episode"]["l"]))
+                returns.append(float(info["episode"]["r"])), lengths.append(int(info["episode"]["l"]))
                 obs, _ = env.reset()
         env.close()
         set_rng_state(streams)
@@ -415,47 +362,38 @@ class Run:
             return None
         mean, std = float(np.mean(returns)), float(np.std(returns))
         tqdm.write(f"evaluation at step {step:,}: mean return {mean:.2f} +- {std:.2f} over {len(returns)} episodes")
-        commit = subprocess.getoutput(f"git -C '{Path(__file__).parent}' describe --always --dirty --exclude='*' 2>&-")
+        git = f"git -C '{Path(__file__).parent}' describe --always --dirty --exclude='*' 2>&-"
         record = dict(env_id=args.env_id, global_step=step, mean=mean, std=std, episodes=len(returns), returns=returns)
-        record |= dict(lengths=lengths, date=time.strftime("%FT%T%z"), commit=commit or None, args=vars(args))
+        record |= dict(lengths=lengths, date=time.strftime("%FT%T%z"), args=vars(args))
+        record["commit"] = os.popen(git).read().strip() or None
         (self.dir / "eval.tmp").write_text(json.dumps(record, indent=2) + "\n")
         os.replace(self.dir / "eval.tmp", self.dir / f"{name}.json")
+        self.last_eval = step
         if self.writer:
             self.writer.add_scalar("eval/episodic_return", mean, step)
             self.writer.add_scalar("eval/episodic_length", np.mean(lengths), step)
-        self.last_eval = step
         return returns
 
     def finished_episodes(self, infos):
         """(index, return, length) of every environment whose episode ended in this step (SAME_STEP autoreset)."""
         episode, ended = infos.get("final_info", {}).get("episode"), infos.get("_final_info", ())
         episodes = [(i, float(episode["r"][i]), int(episode["l"][i])) for i, over in enumerate(ended) if over]
-        self.returns.extend(episodic_return for _, episodic_return, _ in episodes)
+        self.returns = [*self.returns, *(episodic_return for _, episodic_return, _ in episodes)][-20:]
         return episodes
 
-    def sps(self, global_step):
-        """Environment steps per second since the last call, without evaluations, checkpoints and compiling."""
-        steps, seconds = global_step - self.log_step, time.perf_counter() - self.log_time
-        self.log_step, self.log_time = global_step, time.perf_counter()
-        return steps / seconds
-
     def log(self, scalars, global_step):
-        """Writes tensors or numbers {tag: value}, unless one is not finite; moves the progress bar."""
-        self.global_step, scalars = global_step, {tag: float(value) for tag, value in scalars.items()}
-        for tag, value in scalars.items():
+        """Writes {tag: tensor or number} and the speed, unless one is not finite; moves the progress bar."""
+        now, total, self.global_step = time.perf_counter(), self.args.total_timesteps, global_step
+        sps = (global_step - self.log_step) / (now - self.log_time)  # evaluations, checkpoints, compiling do not count
+        for tag, value in (scalars | {"charts/SPS": sps}).items():
             if not math.isfinite(value):
-                raise Fault(f"{tag} is {value}")
-            self.writer.add_scalar(tag, value, global_step)
-        mean, total = np.mean(self.returns) if self.returns else math.nan, self.args.total_timesteps
-        self.bar.set_postfix_str(f"return {mean:.1f}", refresh=False)
-        self.bar.update(global_step - self.bar.n)
-        if self.bar.disable and (time.perf_counter() - self.printed > 10 or global_step >= total):
-            self.printed, sps = time.perf_counter(), scalars["charts/SPS"]
-            left = (total - global_step) / sps
-            print(
-                f"step {global_step:,} of {total:,} | {sps:,.0f} SPS | return {mean:.1f} | {left:.0f} s left",
-                flush=True,
-            )
+                raise FloatingPointError(f"{tag} is {float(value)}")
+            self.writer.add_scalar(tag, float(value), global_step)
+        mean, self.log_step, self.log_time = np.mean(self.returns or [math.nan]), global_step, now
+        self.bar.set_postfix_str(f"return {mean:.1f}", refresh=False), self.bar.update(global_step - self.bar.n)
+        if self.bar.disable and (now - self.printed > 10 or global_step >= total):
+            self.printed, line = now, f"step {global_step:,} of {total:,} | {sps:,.0f} SPS | return {mean:.1f}"
+            print(f"{line} | {(total - global_step) / sps:.0f} s left", flush=True)
 
     def compile(self, update):
         """`update(*tensors) -> dict of tensors` as one compiled graph; eager with --no-compile or where that fails."""
@@ -466,14 +404,13 @@ class Run:
         def call(*tensors):
             if chosen:
                 return chosen[0](*tensors)
-            print("compiling the update (about 30 s the first time) ...", flush=True)
-            began, compiled = time.perf_counter(), torch.compile(update, fullgraph=True, dynamic=False)
+            tqdm.write(f"compiling {update.__name__} (about 30 s the first time) ..."), sys.stdout.flush()
+            chosen.append(torch.compile(update, fullgraph=True, dynamic=False))
+            began = time.perf_counter()
             try:
-                chosen.append(compiled)
-                return compiled(*tensors)
+                return chosen[0](*tensors)
             except torch._dynamo.exc.TorchDynamoException as error:  # raised before anything ran
-                reason = str(error).strip().splitlines()[0]
-                print(f"compilation failed; continuing in eager mode: {reason}", file=sys.stderr)
+                tqdm.write(f"compilation failed; continuing in eager mode: {error}".splitlines()[0], file=sys.stderr)
                 chosen[0] = update
                 return update(*tensors)
             finally:
@@ -486,15 +423,11 @@ class Run:
         return CudaGraph(function) if self.args.cuda_graph else function
 
     def end(self):
-        """Saves, then evaluates (a failing evaluation must not cost the training); the final evaluation's returns."""
-        self.save()
-        if not self.stop:
-            self.result = self.evaluate()
-        self.writer.close()
-        self.envs.close()
-        self.bar.close()
-        self.lock.release()
-        Run.current = None
+        """Plays the final evaluation and returns its returns; exits with 128 + its number after a signal."""
+        self.result = None if self.stop else self.evaluate()
+        for part in (self.writer, self.envs, self.bar):
+            part.close()
+        Run.current = self.lock.release()
         print(f"stopped. Resume with --resume {self.dir}" if self.stop else f"finished: {self.dir}")
         if self.args.track:
             import_module("wandb").finish(128 + self.stop if self.stop else 0)
@@ -504,15 +437,13 @@ class Run:
 
 
 def can_record(make_env, args):
-    """Whether videos can be made here; says what is missing if not."""
+    """Whether videos can be made here; says why not."""
     try:
         env = make_env(args, "rgb_array")
         env.reset(), env.render()
         return env.close() is None
     except (Exception, SystemExit) as error:
-        packages = (("EGL", "libegl1"), ("GL", "libgl1"), ("glib-2.0", "libglib2.0-0"))
-        missing = " ".join(package for library, package in packages if not find_library(library))
-        print(f"no video: {f'install the packages {missing}' if missing else repr(error)}", file=sys.stderr)
+        print(f"no video: {error!r}. On Debian it needs: libegl1 libgl1 libglib2.0-0", file=sys.stderr)
 
 
 # === speed

@@ -267,3 +267,14 @@ def spy_on_steps(monkeypatch, script, note):
         return result
 
     monkeypatch.setattr(kind, "step", spied)
+
+
+def assert_stepped(agent, reference, learning_rate, names=("",)):
+    """The parameters of these networks are the reference's, within a small part of a step of Adam.
+
+    Adam divides by the gradient's size: noise in a vanishing gradient may turn into a part of a step.
+    """
+    for name in names:
+        for ours, theirs in zip(agent.get_submodule(name).parameters(), reference.get_submodule(name).parameters()):
+            assert (ours - theirs).abs().max() < 0.05 * learning_rate, name
+            assert (ours - theirs).abs().mean() < 0.002 * learning_rate, name

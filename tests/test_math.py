@@ -1,26 +1,19 @@
-"""The pure functions and the update against independent definitions."""
+"""Pure functions and the scripts that learn from rollouts: what they compute, against independent definitions.
+
+What has the same text in several scripts (test_consistency) is tested in one of them.
+"""
 
 import copy
-import inspect
 import math
-import random
-import types
 
 import numpy as np
 import pytest
 import torch
 from torch import nn
 
-from cleanrl_lite import environments, ppo, ppo_continuous, utils
+from cleanrl_lite import ppo, ppo_continuous, sac, utils
 from tests import helpers, probe_envs
 from tests.probe_envs import probe
-
-
-def random_rollout(num_steps, num_envs, rng):
-    """rewards, values, next_values, terminations, dones with many ends of episodes of both kinds."""
-    rewards, values, next_values = rng.normal(size=(3, num_steps, num_envs)).astype(np.float32)
-    terminations, truncations = rng.random((2, num_steps, num_envs)) < 0.15
-    return rewards, values, next_values, terminations, terminations | truncations
 
 
 def gae_by_definition(rewards, values, next_values, terminations, dones, gamma, gae_lambda):
@@ -35,241 +28,103 @@ def gae_by_definition(rewards, values, next_values, terminations, dones, gamma, 
     return advantages
 
 
-@pytest.mark.parametrize("num_envs", [1, 3])
 @pytest.mark.parametrize("gamma, gae_lambda", [(0.99, 0.95), (0.9, 0.0), (1.0, 1.0)])
-def test_gae(rollout_script, gamma, gae_lambda, num_envs):
-    rollout = random_rollout(60, num_envs, np.random.default_rng(num_envs))
-    advantages = helpers.module(rollout_script).compute_gae(*rollout, gamma, gae_lambda)
-    assert advantages.shape == rollout[0].shape
+def test_gae(gamma, gae_lambda):
+    """With many ends of episodes of both kinds."""
+    rng, shape = np.random.default_rng(1), (60, 3)
+    parts = rng.normal(size=(3, *shape)).astype(np.float32)
+    terminations, truncations = rng.random((2, *shape)) < 0.15
+    rollout = *parts, terminations, terminations | truncations
+    advantages = ppo.compute_gae(*rollout, gamma, gae_lambda)
     np.testing.assert_allclose(advantages, gae_by_definition(*rollout, gamma, gae_lambda), rtol=1e-4, atol=1e-4)
 
 
-def test_gae_of_one_step(rollout_script):
-    """lambda does not matter, the terminated episode has no future, the truncated one has."""
-    one = np.ones((1, 3), dtype=np.float32)
-    terminations, dones = np.array([[True, False, False]]), np.array([[True, True, False]])
-    advantages = helpers.module(rollout_script).compute_gae(one, 2 * one, 10 * one, terminations, dones, 0.9, 0.95)
-    np.testing.assert_allclose(advantages, [[1 - 2, 1 + 9 - 2, 1 + 9 - 2]], rtol=1e-6)
-
-
-def test_linear_recurrence(rollout_script):
-    rng = np.random.default_rng(1)
-    inputs, decays, initial = rng.normal(size=(40, 3)), rng.random((40, 3)), rng.normal(size=3)
-    expected, y = [], initial
-    for x, decay in zip(inputs, decays):
-        y = x + decay * y
-        expected.append(y)
-    np.testing.assert_allclose(
-        helpers.module(rollout_script).linear_recurrence(inputs, decays, initial), expected, rtol=1e-12
-    )
-
-
-def test_adam_step(rollout_script):
-    """Clipping and Adam like torch over 50 steps: gradients of very different norms, a falling learning rate."""
-    torch.manual_seed(1)
-    shapes = [(5, 3), (5,), (2, 5), (1,)]
+@pytest.mark.parametrize("script, options", [(ppo, dict(max_grad_norm=0.5)), (sac, {}), (sac, dict(eps=0.01 / 32))])
+def test_adam_step(script, options):
+    """Like torch over 50 steps: gradients of very different norms, a falling learning rate, clipped norms for ppo."""
+    shapes, clipped = [(5, 3), (5,), (2, 5), (1,), ()], []
     ours = [torch.randn(shape) for shape in shapes]
     theirs = [nn.Parameter(param.clone()) for param in ours]
-    total = sum(param.numel() for param in ours)
-    adam = dict(step=torch.zeros(()), exp_avg=torch.zeros(total), exp_avg_sq=torch.zeros(total))
-    optimizer = torch.optim.Adam(theirs, lr=1.0, eps=1e-5)
-    clipped = 0
+    adam = sac.adam_state(ours)
+    optimizer = torch.optim.Adam(theirs, eps=1e-5 if script is ppo else options.get("eps", 1e-8))
     for step in range(50):
-        grads = [torch.randn(shape) * 10.0 ** (-step % 7 - 4) for shape in shapes]
-        learning_rate = 1e-2 * (1 - step / 50)
-        norm = helpers.module(rollout_script).adam_step(
-            ours, grads, adam, torch.tensor(learning_rate), max_grad_norm=0.5
-        )
-        for param, grad in zip(theirs, grads):
-            param.grad = grad.clone()
-        expected_norm = nn.utils.clip_grad_norm_(theirs, 0.5)
-        clipped += float(expected_norm > 0.5)
+        learning_rate, scale = 1e-2 * (1 - step / 50), 10.0 ** (-step % 7 - 4)
+        for param in theirs:
+            param.grad = torch.randn(param.shape) * scale
+        grads = [param.grad.clone() for param in theirs]
+        norm = script.adam_step(ours, grads, adam, torch.tensor(learning_rate), **options)
+        if script is ppo:
+            torch.testing.assert_close(norm, nn.utils.clip_grad_norm_(theirs, 0.5))
+            clipped.append(norm > 0.5)
         optimizer.param_groups[0]["lr"] = learning_rate
         optimizer.step()
-        torch.testing.assert_close(norm, expected_norm)
-    assert 5 < clipped < 45  # both branches
+    assert script is not ppo or 5 < sum(clipped) < 45  # both branches
     for param, expected in zip(ours, theirs):
-        # float32: 1 - 0.999^t loses digits in the first steps, 3e-5 of a step of 1e-2
-        torch.testing.assert_close(param, expected.detach(), rtol=0, atol=3e-6)
+        torch.testing.assert_close(param, expected.detach(), rtol=0, atol=3e-6)  # 3e-4 of a step
 
 
 def test_running_mean_std():
-    rng = np.random.default_rng(1)
-    stats = ppo_continuous.RunningMeanStd(3)
+    rng, stats = np.random.default_rng(1), ppo_continuous.RunningMeanStd(3)
     batches = [rng.normal((1000, -2, 0), (0.1, 5, 1), (size, 3)).astype(np.float32) for size in (1, 7, 300, 2, 64, 1)]
     for batch in batches:
         stats.update(torch.from_numpy(batch))
     everything = np.concatenate(batches).astype(np.float64)
     np.testing.assert_allclose(stats.mean, everything.mean(0), rtol=1e-9)
     np.testing.assert_allclose(stats.var, everything.var(0), rtol=1e-7)
-    assert stats.count == len(everything)
-    assert set(stats.state_dict()) == {"mean", "var", "count"}
+    assert stats.count == len(everything) and set(stats.state_dict()) == {"mean", "var", "count"}
 
 
 def test_normalize():
     agent = ppo_continuous.Agent(2, 1)
     agent.obs_stats.update(torch.tensor([[0.0, 10.0], [4.0, 30.0]]))  # mean (2, 20), standard deviation (2, 10)
-    normalised = agent.normalize(torch.tensor([[4.0, 10.0], [2.0, 1e6]]))
-    torch.testing.assert_close(normalised, torch.tensor([[1.0, -1.0], [0.0, 10.0]]))
+    normalised = torch.tensor([[1.0, -1.0], [0.0, 10.0]])
+    torch.testing.assert_close(agent.normalize(torch.tensor([[4.0, 10.0], [2.0, 1e6]])), normalised)
     nn.init.normal_(agent.actor[-1].weight)
-    raw = torch.tensor([[4.0, 10.0], [2.0, 1e6]], dtype=torch.float64)  # as an environment returns it
-    torch.testing.assert_close(agent.act(raw), agent(torch.tensor([[1.0, -1.0], [0.0, 10.0]]))[0].mean)
+    raw = torch.tensor([[4.0, 10.0], [2.0, 1e6]], dtype=torch.float64)  # as an environment may return it
+    torch.testing.assert_close(agent.act(raw), agent(normalised)[0].mean)
 
 
-@pytest.mark.parametrize("script", ["ppo", "ppo_continuous", "ppo_atari"])
-def test_initialisation(script):
+def test_initialisation(rollout_script):
     """Orthogonal; near zero where it decides on the first policy; log sigma 0."""
-    module = helpers.module(script)
-    agent = module.Agent(4) if script == "ppo_atari" else module.Agent(3, 4)
-    last = agent.actor if script == "ppo_atari" else agent.actor[-1]
-    value = agent.critic if script == "ppo_atari" else agent.critic[-1]
-    torch.testing.assert_close(last.weight @ last.weight.T, 1e-4 * torch.eye(4), rtol=1e-4, atol=1e-8)
-    torch.testing.assert_close(value.weight @ value.weight.T, torch.eye(1), rtol=1e-4, atol=1e-6)
+    agent = helpers.module(rollout_script).Agent(*([4] if rollout_script == "ppo_atari" else [3, 4]))
+    actor, critic = (net if isinstance(net, nn.Linear) else net[-1] for net in (agent.actor, agent.critic))
     layers = [layer for layer in agent.modules() if isinstance(layer, nn.Linear | nn.Conv2d)]
-    assert not any(layer.bias.any() for layer in layers) and len(layers) == (6 if script == "ppo_atari" else 6)
-    for layer in set(layers) - {last, value}:
-        weight = layer.weight.flatten(1)
-        weight = weight if weight.shape[0] <= weight.shape[1] else weight.T
-        torch.testing.assert_close(weight @ weight.T, 2 * torch.eye(len(weight)), rtol=1e-4, atol=1e-5)
-    assert script != "ppo_continuous" or not agent.actor_logstd.any()
+    assert len(layers) == 6 and not any(layer.bias.any() for layer in layers)
+    for layer in layers:
+        weight, gain = layer.weight.flatten(1), {actor: 0.01, critic: 1.0}.get(layer, 2**0.5)
+        weight = weight if len(weight) <= weight.shape[1] else weight.T
+        torch.testing.assert_close(weight @ weight.T / gain**2, torch.eye(len(weight)), rtol=1e-4, atol=1e-5)
+    assert rollout_script != "ppo_continuous" or not agent.actor_logstd.any()
 
 
-def test_setup(monkeypatch):
-    args = types.SimpleNamespace(seed=1, threads=2, track=False, cuda=False, torch_deterministic=False)
-    threads, deterministic = torch.get_num_threads(), torch.backends.cudnn.deterministic
-    try:
-        utils.setup_torch(args)
-        first = random.random(), np.random.random(), torch.rand(())
-        assert torch.get_num_threads() == 2 and not torch.backends.cudnn.deterministic
-        args.torch_deterministic = True
-        utils.setup_torch(args)
-        assert torch.backends.cudnn.deterministic
-        assert first == (random.random(), np.random.random(), torch.rand(()))
-    finally:
-        torch.set_num_threads(threads)
-        torch.backends.cudnn.deterministic = deterministic
-
-
-def test_progress(monkeypatch, capsys):
-    """Speed and time left are those of this process, the return that of the last 20 episodes."""
-    now = [100.0]
-    monkeypatch.setattr(utils.time, "time", lambda: now[0])
-    progress = utils.Progress(1000, 500)
-    progress.returns.extend(range(30))
-    now[0] += 10
-    progress.update(600)
-    assert capsys.readouterr().out == "step 600 of 1,000 | 10 SPS | return 19.5 | 40 s left\n"
-
-
-@pytest.mark.parametrize(
-    "network",
-    [
-        nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 3)),
-        nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 1)),
-        nn.Linear(4, 2),
-        nn.Sequential(nn.Linear(4, 8), nn.LayerNorm(8), nn.GELU(), nn.Linear(8, 2)),  # torch's fallback
-        nn.Sequential(nn.Linear(4, 8), nn.Sequential(nn.Tanh(), nn.Linear(8, 2))),
-        nn.Sequential(nn.Linear(4, 8, bias=False), nn.Tanh(), nn.Linear(8, 2)),
-    ],
-    ids=["tanh", "relu", "linear", "layer norm", "nested", "no bias"],
+NETWORKS = dict(
+    tanh=nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 3)),
+    relu=nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 1)),
+    linear=nn.Linear(4, 2, bias=False),
+    others=nn.Sequential(nn.Linear(4, 8), nn.LayerNorm(8), nn.GELU(), nn.Linear(8, 2)),  # torch's fallback
 )
-def test_numpy_forward(network):
+
+
+@pytest.mark.parametrize("name", NETWORKS)
+def test_numpy_forward(name):
+    network, obs = NETWORKS[name], np.random.default_rng(1).normal(size=(5, 4)).astype(np.float32)
     for param in network.parameters():
         nn.init.normal_(param)
-    for rows in (1, 5):
-        obs = np.random.default_rng(rows).normal(size=(rows, 4)).astype(np.float32)
-        result = utils.numpy_forward(network, torch.device("cpu"))(obs)
-        assert isinstance(result, np.ndarray) and result.dtype == np.float32
-        np.testing.assert_allclose(result, network(torch.from_numpy(obs)).detach(), rtol=1e-4, atol=1e-5)
+    result = utils.numpy_forward(network, torch.device("cpu"))(obs)
+    assert isinstance(result, np.ndarray) and result.dtype == np.float32
+    np.testing.assert_allclose(result, network(torch.from_numpy(obs)).detach(), rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.parametrize("script", helpers.MLP_SCRIPTS)
-def test_who_acts_with_the_newest_weights(script, monkeypatch, tmp_path):
-    """Off-policy scripts ask once for a function that follows the weights, the ppo scripts anew for each rollout."""
-    original, asked = utils.numpy_forward, []
-
-    def spy(module, device, live=False):
-        asked.append(live)
-        return original(module, device, live)
-
-    monkeypatch.setattr(utils, "numpy_forward", spy)
-    helpers.train(script, tmp_path)
-    args = helpers.small_args(script, tmp_path)
-    on_policy = script in helpers.ROLLOUT_SCRIPTS
-    assert asked == ([False] * (args.total_timesteps // (args.num_envs * args.num_steps)) if on_policy else [True])
-
-
-def test_numpy_forward_on_a_gpu(monkeypatch):
-    """A function that follows the weights acts there: numpy would need a copy for each step."""
-    network, as_tensor = nn.Sequential(nn.Linear(2, 3), nn.ReLU(), nn.Linear(3, 1)), torch.as_tensor
-    monkeypatch.setattr(torch, "as_tensor", lambda x, device: as_tensor(x))  # there is none here
-    act = utils.numpy_forward(network, types.SimpleNamespace(type="cuda"), live=True)
-    obs = np.ones((1, 2), dtype=np.float32)
-    before = act(obs)
-    with torch.no_grad():
-        for name, param in [*network[2].named_parameters()]:
-            setattr(network[2], name, nn.Parameter(param + 1))  # other memory
-    assert act(obs) == pytest.approx(network(torch.from_numpy(obs)).item()) != before
-
-
-def biased_agent(script, monkeypatch, **parameters):
-    """Makes main() start with an actor that ignores the observation and has these parameters."""
-    script = helpers.module(script)
-
-    class BiasedAgent(script.Agent):
-        def __init__(self, *sizes):
-            super().__init__(*sizes)
-            with torch.no_grad():
-                self.actor[-1].weight.zero_()
-                for name, values in parameters.items():
-                    self.get_parameter(name.replace("__", ".")).copy_(torch.tensor(values))
-
-    monkeypatch.setattr(script, "Agent", BiasedAgent)
-
-
-def test_sampling_follows_softmax(monkeypatch, tmp_path):
-    """The Gumbel-max trick: the actions' frequencies are the policy's probabilities, in every environment."""
-    logits = [0.7, -0.9]
-    biased_agent("ppo", monkeypatch, actor__4__bias=logits)
-    probe_envs.ACTIONS.clear()
-    sizes = dict(num_envs=5, num_steps=400, total_timesteps=20_000, num_minibatches=1, update_epochs=1)
-    helpers.train("ppo", tmp_path, env_id=probe("Constant", "ppo"), learning_rate=1e-20, **sizes)
-    actions = np.array(probe_envs.ACTIONS[:20_000]).reshape(-1, 5)
-    right = 1 / (1 + math.exp(logits[0] - logits[1]))
-    assert np.abs(actions.mean() - right) < 4 * (right * (1 - right) / actions.size) ** 0.5
-    assert np.abs(actions.mean(0) - right).max() < 5 * (right * (1 - right) / len(actions)) ** 0.5
-    assert np.abs(np.corrcoef(actions.T) - np.eye(5)).max() < 0.08  # each environment has its own noise
-
-
-def test_sampling_is_gaussian(monkeypatch, tmp_path):
-    """Actions have the policy's mean and standard deviation and are clipped to the bounds."""
-    biased_agent("ppo_continuous", monkeypatch, actor__4__bias=[0.3], actor_logstd=[math.log(0.2)])
-    probe_envs.ACTIONS.clear()
-    sizes = dict(num_envs=5, num_steps=400, total_timesteps=20_000, num_minibatches=1, update_epochs=1)
-    largest = []
-    Spy(monkeypatch, lambda update, main, inds: largest.append(main["b_actions"].max()) or update(inds))
-    helpers.train("ppo_continuous", tmp_path, env_id=probe("Constant", "ppo_continuous"), learning_rate=1e-20, **sizes)
-    actions = np.array(probe_envs.ACTIONS[:20_000]).reshape(-1, 5)
-    assert actions.mean() == pytest.approx(0.3, abs=4 * 0.2 / actions.size**0.5)
-    assert actions.std() == pytest.approx(0.2, abs=0.005)
-    assert actions.max() == 1 < max(largest)  # what is learned from is the sample, not what the environment saw
-    assert np.abs(np.corrcoef(actions.T) - np.eye(5)).max() < 0.08
-
-
-def test_gaussian_log_probability_and_entropy():
+def test_policies():
+    """Log-probabilities and entropies of both kinds of policy, from their definitions."""
     agent = ppo_continuous.Agent(3, 2)
-    with torch.no_grad():
-        agent.actor_logstd.copy_(torch.tensor([-0.5, 0.3]))
+    agent.actor_logstd.data.copy_(torch.tensor([-0.5, 0.3]))
     mean, actions = torch.randn(2, 7, 2).unbind()
     dist, std = agent.policy(mean), np.exp([-0.5, 0.3])
     expected = -0.5 * ((actions - mean).numpy() / std) ** 2 - np.log(std) - 0.5 * math.log(2 * math.pi)
     np.testing.assert_allclose(dist.log_prob(actions).detach(), expected.sum(1), rtol=1e-5, atol=1e-6)
-    np.testing.assert_allclose(
-        dist.entropy().detach(), np.full(7, (np.log(std) + 0.5 * math.log(2 * math.pi * math.e)).sum()), rtol=1e-6
-    )
-
-
-def test_categorical_log_probability_and_entropy():
+    entropy = (np.log(std) + 0.5 * math.log(2 * math.pi * math.e)).sum()
+    np.testing.assert_allclose(dist.entropy().detach(), np.full(7, entropy), rtol=1e-6)
     logits, actions = torch.randn(7, 3), torch.randint(3, (7,))
     dist, probs = ppo.Agent(4, 3).policy(logits), np.exp(logits.numpy())
     probs /= probs.sum(1, keepdims=True)
@@ -277,195 +132,175 @@ def test_categorical_log_probability_and_entropy():
     np.testing.assert_allclose(dist.entropy(), -(probs * np.log(probs)).sum(1), rtol=1e-5)
 
 
-class Spy:
-    """Stands in for utils.compile_update: calls `check(update, variables of main, inds)` instead of the update."""
-
-    def __init__(self, monkeypatch, check):
-        self.check, self.calls = check, 0
-        monkeypatch.setattr(utils, "compile_update", self.compile_update)
-
-    def compile_update(self, update, *_):
-        def call(inds):
-            self.calls += 1
-            return self.check(update, inspect.getclosurevars(update).nonlocals, inds)
-
-        return call
+# --- sampling
 
 
-def log_prob_and_entropy(dist, actions):
-    """By hand, from the distribution's parameters."""
-    if hasattr(dist, "logits"):
-        log_probs = dist.logits - dist.logits.logsumexp(-1, keepdim=True)
-        return log_probs.gather(-1, actions[:, None])[:, 0], -(log_probs.exp() * log_probs).sum(-1)
-    mean, std = dist.base_dist.loc, dist.base_dist.scale
-    log_probs = -0.5 * ((actions - mean) / std) ** 2 - std.log() - 0.5 * math.log(2 * math.pi)
-    return log_probs.sum(-1), (std.log() + 0.5 * math.log(2 * math.pi * math.e)).sum(-1)
+def actions_of(script, monkeypatch, tmp_path, **parameters):
+    """20,000 actions (4000, 5) of an actor that ignores the observation and has these parameters."""
+    Agent, sizes = helpers.module(script).Agent, dict(num_envs=5, num_steps=400, num_minibatches=1, update_epochs=1)
+
+    class BiasedAgent(Agent):
+        def __init__(self, *sizes):
+            super().__init__(*sizes)
+            self.actor[-1].weight.data.zero_()
+            for name, values in parameters.items():
+                self.get_parameter(name.replace("__", ".")).data.copy_(torch.tensor(values))
+
+    monkeypatch.setattr(helpers.module(script), "Agent", BiasedAgent)
+    probe_envs.ACTIONS.clear()
+    sizes |= dict(total_timesteps=20_000, learning_rate=1e-20)
+    helpers.train(script, tmp_path, env_id=probe("Constant", script), **sizes)
+    actions = np.array(probe_envs.ACTIONS[:20_000]).reshape(-1, 5)
+    assert np.abs(np.corrcoef(actions.T) - np.eye(5)).max() < 0.08  # each environment has noise of its own
+    return actions
+
+
+def test_sampling_follows_softmax(monkeypatch, tmp_path):
+    """The Gumbel-max trick: the actions' frequencies are the policy's probabilities, in every environment."""
+    actions = actions_of("ppo", monkeypatch, tmp_path, actor__4__bias=[0.7, -0.9])
+    right = 1 / (1 + math.exp(0.7 + 0.9))
+    assert np.abs(actions.mean(0) - right).max() < 5 * (right * (1 - right) / len(actions)) ** 0.5
+
+
+def test_sampling_is_gaussian(monkeypatch, tmp_path):
+    """With the policy's mean and deviation. The environment sees clipped actions, the update sees the samples."""
+    largest = []
+    helpers.spy_on_updates(monkeypatch, lambda f, main, inds: largest.append(main["b_actions"].max()) or f(*inds))
+    parameters = dict(actor__4__bias=[0.3], actor_logstd=[math.log(0.2)])
+    actions = actions_of("ppo_continuous", monkeypatch, tmp_path, **parameters)
+    assert actions.mean() == pytest.approx(0.3, abs=4 * 0.2 / actions.size**0.5)
+    assert actions.std() == pytest.approx(0.2, abs=0.005)
+    assert actions.max() == 1 < max(largest)
+
+
+# --- the update
 
 
 def losses_by_hand(agent, batch, args):
     """PPO's losses in the form that Stable-Baselines3 has them (the value loss: the original's, max and half)."""
     obs, actions, old_log_probs, old_values, advantages, returns = batch
     dist, values = agent(obs)
-    log_probs, entropy = log_prob_and_entropy(dist, actions)
+    log_probs, entropy = dist.log_prob(actions), dist.entropy()  # see test_policies
     if args.norm_adv:
         advantages = (advantages - advantages.mean()) / (advantages.std(correction=1) + 1e-8)
     ratio = torch.exp(log_probs - old_log_probs)
-    surrogate = torch.minimum(
-        advantages * ratio, advantages * torch.clamp(ratio, 1 - args.clip_coef, 1 + args.clip_coef)
-    )
+    near = torch.clamp(ratio, 1 - args.clip_coef, 1 + args.clip_coef)
     value_loss = (returns - values) ** 2
     if args.clip_vloss:
-        near = old_values + torch.clamp(values - old_values, -args.clip_coef, args.clip_coef)
-        value_loss = torch.maximum(value_loss, (returns - near) ** 2)
-    losses = dict(policy_loss=-surrogate.mean(), value_loss=0.5 * value_loss.mean(), entropy=entropy.mean())
-    loss = losses["policy_loss"] - args.ent_coef * losses["entropy"] + args.vf_coef * losses["value_loss"]
+        clipped = old_values + torch.clamp(values - old_values, -args.clip_coef, args.clip_coef)
+        value_loss = torch.maximum(value_loss, (returns - clipped) ** 2)
+    losses = dict(value_loss=0.5 * value_loss.mean(), entropy=entropy.mean())
+    losses["policy_loss"] = -torch.minimum(advantages * ratio, advantages * near).mean()
     losses["approx_kl"] = torch.mean((ratio - 1) - (log_probs - old_log_probs))
     losses["old_approx_kl"] = torch.mean(old_log_probs - log_probs)
     losses["clipfrac"] = (torch.abs(ratio - 1) > args.clip_coef).float().mean()
-    return loss, losses
+    return losses
 
 
-@pytest.mark.parametrize("options", [dict(), dict(clip_vloss=False, norm_adv=False, ent_coef=0.1, vf_coef=2.0)])
-def test_update(rollout_script, options, monkeypatch, tmp_path):
+PLAIN = dict(clip_vloss=False, norm_adv=False, ent_coef=0.1, vf_coef=2.0)
+
+
+@pytest.mark.parametrize("script, options", [("ppo", {}), ("ppo", PLAIN), ("ppo_continuous", {}), ("ppo_atari", {})])
+def test_update(script, options, monkeypatch, tmp_path):
     """Every minibatch's metrics, and the parameters after it, against the formulas, autograd and torch.optim.Adam."""
     state = {}
 
-    def check(update, main, inds):
+    def check(update, main, tensors):
         agent, args = main["agent"], main["args"]
-        if "agent" not in state:
+        if not state:
             state["agent"] = copy.deepcopy(agent)
-            state["optimizer"] = torch.optim.Adam(state["agent"].parameters(), lr=1.0, eps=1e-5)
+            state["optimizer"] = torch.optim.Adam(state["agent"].parameters(), eps=1e-5)
         names = ("b_obs", "b_actions", "b_logprobs", "b_values", "b_advantages", "b_returns")
-        reference, optimizer = state["agent"], state["optimizer"]
+        reference, optimizer, rate = state["agent"], state["optimizer"], main["learning_rate"].item()
         reference.load_state_dict(agent.state_dict())  # equal before each step: errors do not add up
-        loss, expected = losses_by_hand(reference, [main[name][inds] for name in names], args)
+        expected = losses_by_hand(reference, [main[name][tensors[0]] for name in names], args)
+        loss = expected["policy_loss"] - args.ent_coef * expected["entropy"] + args.vf_coef * expected["value_loss"]
         optimizer.zero_grad()
         loss.backward()
         expected["grad_norm"] = nn.utils.clip_grad_norm_(reference.parameters(), args.max_grad_norm)
-        optimizer.param_groups[0]["lr"] = main["learning_rate"].item()
+        optimizer.param_groups[0]["lr"] = rate
         optimizer.step()
-        metrics = update(inds)
+        metrics = update(*tensors)
         assert set(metrics) == {f"losses/{name}" for name in expected}
-        assert not any(metric.requires_grad or metric.shape for metric in metrics.values())
         for name, value in expected.items():
+            assert not metrics[f"losses/{name}"].requires_grad
             torch.testing.assert_close(metrics[f"losses/{name}"], value.detach(), rtol=2e-3, atol=2e-5, msg=name)
-        for (name, ours), theirs in zip(agent.named_parameters(), reference.parameters()):
-            step = optimizer.param_groups[0]["lr"]
-            # Adam divides by the gradient's size: noise in a vanishing gradient may turn into a part of a step.
-            assert (ours - theirs).abs().max() < 0.05 * step, name
-            assert (ours - theirs).abs().mean() < 0.002 * step, name
+        helpers.assert_stepped(agent, reference, rate)
         return metrics
 
-    spy = Spy(monkeypatch, check)
+    calls = helpers.spy_on_updates(monkeypatch, check)
     # A large learning rate and a small clip range: after one epoch samples are on both sides of every clip.
-    helpers.train(rollout_script, tmp_path, learning_rate=3e-3, clip_coef=0.05, **options)
-    assert spy.calls >= 16
+    helpers.train(script, tmp_path, learning_rate=3e-3, clip_coef=0.05, **options)
+    assert len(calls) >= 16
 
 
-def test_rollout_is_consistent_with_the_networks(rollout_script, monkeypatch, tmp_path):
-    """At a rollout's first minibatch no network has changed: stored values and log-probabilities are those of now."""
-    rollouts = []
+# --- the rollout
 
-    def check(update, main, inds):
-        metrics = update(inds)
-        if metrics["losses/approx_kl"].abs() < 1e-7:
-            rollouts.append(1)
-            assert metrics["losses/clipfrac"] == 0
-        return metrics
 
-    def check_values(update, main, inds):
-        seen = state.setdefault("returns", None)
-        if seen is None or not torch.equal(seen, main["b_returns"]):  # a new rollout
-            state["returns"] = main["b_returns"].clone()
+def test_epochs(rollout_script, monkeypatch, tmp_path):
+    """Every sample once per epoch, in a new order. At a rollout's first minibatch no network has changed: the stored
+    values and log-probabilities are those of now. Logged is the mean over a rollout's updates."""
+    args = helpers.small_args(rollout_script, tmp_path)
+    batch, per_rollout = args.num_envs * args.num_steps, args.update_epochs * args.num_minibatches
+    used, seen, explained = [], [], []
+
+    def check(update, main, tensors):
+        if len(used) % per_rollout == 0:
             with torch.no_grad():
                 dist, value = main["agent"](main["b_obs"])
             torch.testing.assert_close(value, main["b_values"], rtol=1e-4, atol=1e-5)
             torch.testing.assert_close(dist.log_prob(main["b_actions"]), main["b_logprobs"], rtol=1e-4, atol=1e-5)
-            torch.testing.assert_close(main["b_returns"], main["b_advantages"] + main["b_values"])
-        return check(update, main, inds)
+            returns = main["b_returns"]
+            torch.testing.assert_close(returns, main["b_advantages"] + main["b_values"])
+            explained.append(float(1 - (returns - main["b_values"]).var() / returns.var()))
+        used.append(tensors[0].tolist())
+        seen.append({name: float(metric) for name, metric in update(*tensors).items()})
+        return {name: torch.tensor(metric) for name, metric in seen[-1].items()}
 
-    state = {}
-    Spy(monkeypatch, check_values)
-    helpers.train(rollout_script, tmp_path)
-    args = helpers.small_args(rollout_script, tmp_path)
-    assert len(rollouts) >= args.total_timesteps // (args.num_envs * args.num_steps)
-
-
-def test_every_sample_once_per_epoch(rollout_script, monkeypatch, tmp_path):
-    used = []
-
-    def check(update, main, inds):
-        used.append(inds.tolist())
-        return update(inds)
-
-    Spy(monkeypatch, check)
-    helpers.train(rollout_script, tmp_path)
-    args = helpers.small_args(rollout_script, tmp_path)
-    batch = args.num_envs * args.num_steps
+    helpers.spy_on_updates(monkeypatch, check)
+    run_dir, _ = helpers.train(rollout_script, tmp_path)
     epochs = np.array(used).reshape(-1, batch)
     assert len(epochs) == args.update_epochs * (args.total_timesteps // batch)
-    assert (np.sort(epochs) == np.arange(batch)).all()
-    assert (epochs[0] != epochs[1]).any() and (epochs[0] != np.arange(batch)).any()
+    assert (np.sort(epochs) == np.arange(batch)).all() and (epochs[0] != epochs[1]).any()
+    scalars = helpers.scalars(run_dir)
+    assert [value for _, value in scalars["losses/explained_variance"]] == pytest.approx(explained, rel=2e-3, abs=1e-3)
+    for name in seen[0]:
+        means = np.array([metrics[name] for metrics in seen]).reshape(-1, per_rollout).mean(1)
+        assert [value for _, value in scalars[name]] == pytest.approx(means, rel=1e-3, abs=1e-6), name
 
 
-def test_bootstrap_values_belong_to_the_true_next_observation(rollout_mlp_script, monkeypatch, tmp_path):
+def rollouts_of(script, monkeypatch, tmp_path, **flags):
+    """What compute_gae is given in a run on three environments of probe Logged, rollouts of 40 steps."""
+    rollouts, gae = [], helpers.module(script).compute_gae
+    spy = lambda *rollout: rollouts.append(copy.deepcopy(rollout)) or gae(*rollout)  # noqa: E731
+    monkeypatch.setattr(helpers.module(script), "compute_gae", spy)
+    probe_envs.TRANSITIONS.clear()
+    sizes = dict(num_envs=3, num_steps=40, num_minibatches=2, env_id=probe("Logged", script))
+    run_dir, _ = helpers.train(script, tmp_path, **sizes, **flags)
+    return rollouts, helpers.load(run_dir)["agent"]
+
+
+@pytest.mark.parametrize("script", ["ppo", "ppo_continuous"])
+def test_bootstrap_values_belong_to_the_true_next_observation(script, monkeypatch, tmp_path):
     """next_values[t] is the critic's value of what step t led to: at an episode's end the last observation of it."""
-    script, rollouts, agents = helpers.module(rollout_mlp_script), [], []
-    gae = script.compute_gae
-
-    def spy(*rollout):
-        rollouts.append(copy.deepcopy(rollout))  # main() writes the next rollout into the same arrays
-        return gae(*rollout)
-
-    class SpiedAgent(script.Agent):
-        def __init__(self, *sizes):
-            super().__init__(*sizes)
-            agents.append(self)
-
-    monkeypatch.setattr(script, "compute_gae", spy)
-    monkeypatch.setattr(script, "Agent", SpiedAgent)
-    sizes = dict(num_envs=3, num_steps=40, total_timesteps=240, num_minibatches=2)
-    helpers.train(
-        rollout_mlp_script, tmp_path, env_id=probe("Scripted", rollout_mlp_script), learning_rate=1e-20, **sizes
-    )
-    rewards, values, next_values, terminations, dones = rollouts[0][:5]
-    assert rewards.shape == next_values.shape == (40, 3)
-    for n in range(3):
-        # What the environment does: see probe_envs.Scripted. The seeds of the environments are 1, 2 and 3.
-        episode, step, expected = 1 + n + 1, 0, []
-        for _ in range(40):
-            step += 1
-            over = step == episode % 7 + 1
-            expected.append((episode, step, over and episode % 2 == 0, over))
-            episode, step = (episode + 1, 0) if over else (episode, step)
-        obs = torch.tensor([[episode / 10, step] for episode, step, *_ in expected]).clamp(-10, 10)
-        with torch.no_grad():
-            true_values = agents[0].critic(obs)[:, 0]
-        np.testing.assert_allclose(next_values[:, n], true_values, rtol=1e-4, atol=1e-5)
-        assert terminations[:, n].tolist() == [terminated for *_, terminated, _ in expected]
-        assert dones[:, n].tolist() == [over for *_, over in expected]
-    inner = ~dones[:-1]
-    np.testing.assert_allclose(next_values[:-1][inner], values[1:][inner], rtol=1e-4, atol=1e-5)
+    agents = helpers.spy_on_agents(monkeypatch, script)
+    rollouts, _ = rollouts_of(script, monkeypatch, tmp_path, total_timesteps=120, learning_rate=1e-20)
+    _, _, next_values, terminations, dones = rollouts[0][:5]
+    *_, expected, terminated = zip(*probe_envs.TRANSITIONS[:120])  # step by step, each time the three environments
+    expected = torch.tensor(np.array(expected)).clamp(-10, 10)
+    with torch.no_grad():
+        true_values = agents[0].critic(expected)[:, 0].numpy()
+    np.testing.assert_allclose(next_values.flatten(), true_values, rtol=1e-4, atol=1e-5)
+    assert terminations.flatten().tolist() == list(terminated)
+    assert 0 < terminations.sum() < dones.sum()  # both kinds of ends
 
 
 def test_reward_scaling(monkeypatch, tmp_path):
     """The rewards are divided by the standard deviation of the discounted returns so far, each episode on its own."""
-    received, rollouts = [], []
-    original_step, gae = environments.VectorEnv.step, ppo_continuous.compute_gae
-
-    def step(self, actions):
-        result = original_step(self, actions)
-        received.append((result[1].copy(), result[2] | result[3]))
-        return result
-
-    def spy(*rollout):
-        rollouts.append(copy.deepcopy(rollout))  # main() writes the next rollout into the same arrays
-        return gae(*rollout)
-
-    monkeypatch.setattr(environments.VectorEnv, "step", step)
-    monkeypatch.setattr(ppo_continuous, "compute_gae", spy)
-    sizes = dict(num_envs=3, num_steps=40, total_timesteps=360, num_minibatches=2)
-    run_dir, _ = helpers.train("ppo_continuous", tmp_path, env_id=probe("Scripted", "ppo_continuous"), **sizes)
+    received = []
+    note = lambda envs, actions, result: received.append((result[1].copy(), result[2] | result[3]))  # noqa: E731
+    helpers.spy_on_steps(monkeypatch, "ppo_continuous", note)
+    rollouts, agent = rollouts_of("ppo_continuous", monkeypatch, tmp_path, total_timesteps=360)
     running, returns = np.zeros(3), []
     for rewards, dones in received[:120]:
         running = 0.99 * running + rewards
@@ -473,63 +308,82 @@ def test_reward_scaling(monkeypatch, tmp_path):
         running = running * ~dones
     for k in (1, 2, 3):
         scale = (np.var(returns[: 40 * k]) + 1e-8) ** 0.5
-        expected = np.clip(np.stack([rewards for rewards, _ in received[40 * k - 40 : 40 * k]]) / scale, -10, 10)
-        np.testing.assert_allclose(rollouts[k - 1][0], expected, rtol=1e-5)
-    agent = helpers.load(run_dir)["agent"]
+        raw = np.stack([rewards for rewards, _ in received[40 * k - 40 : 40 * k]])
+        np.testing.assert_allclose(rollouts[k - 1][0], np.clip(raw / scale, -10, 10), rtol=1e-5)
     assert agent["return_stats.count"] == 360
     np.testing.assert_allclose(agent["return_stats.var"], np.var(returns), rtol=1e-6)
+
+
+def test_observation_statistics_are_those_of_all_observations(monkeypatch, tmp_path):
+    seen = [np.zeros((3, 11))]
+    helpers.spy_on_steps(monkeypatch, "ppo_continuous", lambda envs, actions, result: seen.append(result[0].copy()))
+    reset = utils.VectorEnv.reset
+    spy = lambda envs, **kwargs: (seen.__setitem__(0, (result := reset(envs, **kwargs))[0].copy()), result)[1]  # noqa: E731
+    monkeypatch.setattr(utils.VectorEnv, "reset", spy)
+    run_dir, _ = helpers.train("ppo_continuous", tmp_path, env_id="Hopper-v4", num_envs=3, total_timesteps=768)
+    agent, seen = helpers.load(run_dir)["agent"], np.concatenate(seen[:-1])  # what actions were chosen from
+    assert agent["obs_stats.count"] == len(seen) == 768
+    np.testing.assert_allclose(agent["obs_stats.mean"], seen.mean(0), rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(agent["obs_stats.var"], seen.var(0), rtol=1e-4, atol=1e-6)
 
 
 def test_huge_observations_and_rewards_are_cut(monkeypatch, tmp_path):
     """After normalisation, to 10: where the statistics, which are those of the rollouts before, do not expect them."""
     observations, rewards, gae = [], [], ppo_continuous.compute_gae
-    Spy(monkeypatch, lambda update, main, inds: observations.append(main["b_obs"].abs().max()) or update(inds))
-    monkeypatch.setattr(
-        ppo_continuous, "compute_gae", lambda *rollout: rewards.append(np.abs(rollout[0]).max()) or gae(*rollout)
+    helpers.spy_on_updates(
+        monkeypatch, lambda f, main, inds: observations.append(main["b_obs"].abs().max()) or f(*inds)
     )
+    spy = lambda *rollout: rewards.append(np.abs(rollout[0]).max()) or gae(*rollout)  # noqa: E731
+    monkeypatch.setattr(ppo_continuous, "compute_gae", spy)
     sizes = dict(num_envs=1, num_steps=400, total_timesteps=1200, num_minibatches=1, update_epochs=1)
     helpers.train("ppo_continuous", tmp_path, env_id=probe("Loud", "ppo_continuous"), **sizes)
     assert max(observations) == 10 and max(rewards) == 10
 
 
-def test_a_short_last_rollout_learns_from_itself(rollout_script, monkeypatch, tmp_path):
-    """Not from what an earlier, longer rollout has left in the batch."""
-    used = []
-    Spy(monkeypatch, lambda update, main, inds: used.append(inds.tolist()) or update(inds))
-    args = helpers.small_args(rollout_script, tmp_path)
-    batch, extra = args.num_envs * args.num_steps, 3 * args.num_envs
-    helpers.train(rollout_script, tmp_path, total_timesteps=batch + extra)
+@pytest.mark.parametrize("script, extra", [("ppo", 1), *((script, 3) for script in helpers.ROLLOUT_SCRIPTS)])
+def test_last_rollout_may_be_short(script, extra, monkeypatch, tmp_path):
+    """It is played and learned from to the last step, and not from what a longer rollout has left in the batch."""
+    args, used = helpers.small_args(script, tmp_path), []
+    helpers.spy_on_updates(monkeypatch, lambda f, main, inds: used.append(inds[0].tolist()) or f(*inds))
+    batch, size = args.num_envs * args.num_steps, extra * args.num_envs
+    run_dir, _ = helpers.train(script, tmp_path, total_timesteps=batch + size)
+    state = helpers.load(run_dir)
+    assert [step for step, _ in helpers.scalars(run_dir)["losses/value_loss"]] == [batch, batch + size]
+    assert state["global_step"] == batch + size
     short = used[args.update_epochs * args.num_minibatches :]
-    assert short and set(sum(short, [])) == set(range(extra))
+    assert len(short) == args.update_epochs * math.ceil(size / (batch // args.num_minibatches))
+    assert set(sum(short, [])) == set(range(size))
+    assert script != "ppo_continuous" or state["agent"]["obs_stats.count"] == batch + size
 
 
-def test_what_a_rollout_logs(rollout_mlp_script, monkeypatch, tmp_path):
-    """The mean over all of its updates; and how much of the returns' variance the critic explained."""
-    seen, explained = [], []
-
-    def check(update, main, inds):
-        if len(seen) % updates == 0:
-            returns, values = main["b_returns"].double(), main["b_values"].double()
-            explained.append(float(1 - (returns - values).var() / returns.var()))
-        seen.append({name: float(metric) for name, metric in update(inds).items()})
-        return {name: torch.tensor(metric) for name, metric in seen[-1].items()}
-
-    args = helpers.small_args(rollout_mlp_script, tmp_path)
-    updates = args.update_epochs * args.num_minibatches
-    Spy(monkeypatch, check)
-    run_dir, _ = helpers.train(rollout_mlp_script, tmp_path)
-    scalars = helpers.scalars(run_dir)
-    for k, (_, value) in enumerate(scalars["losses/explained_variance"]):
-        assert value == pytest.approx(explained[k], abs=1e-4)
-        for name in seen[0]:
-            mean = np.mean([metrics[name] for metrics in seen[k * updates : (k + 1) * updates]])
-            assert scalars[name][k][1] == pytest.approx(mean, rel=1e-3, abs=1e-6), name
+def test_learning_rate_falls_by_environment_steps(tmp_path):
+    args = helpers.small_args("ppo", tmp_path)
+    batch, run_dirs = args.num_envs * args.num_steps, []
+    for anneal_lr in (True, False):
+        run_dirs.append(helpers.train("ppo", tmp_path / str(anneal_lr), anneal_lr=anneal_lr)[0])
+    falling, constant = (helpers.scalars(run_dir)["charts/learning_rate"] for run_dir in run_dirs)
+    expected = [args.learning_rate * (1 - (step - batch) / args.total_timesteps) for step, _ in falling]
+    assert [value for _, value in falling] == pytest.approx(expected, rel=1e-5)
+    assert {value for _, value in constant} == {np.float32(args.learning_rate)}
 
 
-def test_minibatch_of_one(rollout_mlp_script, tmp_path):
+@pytest.mark.parametrize(
+    "divergences, bound, updates", [((0, 0, 0, 9), 2.5, 12), ((3, 3, 3, 0), 2.5, 12), ((3, 3, 3, 0), 2.0, 4)]
+)
+def test_target_kl_is_the_mean_of_an_epoch(divergences, bound, updates, monkeypatch, tmp_path):
+    """Means of 2.25, with the last minibatch far above or below: only a bound of 2 ends the epochs."""
+
+    def check(update, main, tensors):
+        return update(*tensors) | {"losses/approx_kl": torch.tensor(float(divergences[len(calls) % 4 - 1]))}
+
+    calls = helpers.spy_on_updates(monkeypatch, check)
+    helpers.train("ppo", tmp_path, target_kl=bound, update_epochs=3, total_timesteps=128)
+    assert len(calls) == updates
+
+
+def test_minibatch_of_one(tmp_path):
     sizes = dict(num_envs=1, num_steps=4, num_minibatches=4, total_timesteps=4)
     with pytest.raises(SystemExit, match="^error: minibatches of one sample need --no-norm-adv$"):
-        helpers.train(rollout_mlp_script, tmp_path, **sizes)
-    assert not list(tmp_path.iterdir())
-    run_dir, _ = helpers.train(rollout_mlp_script, tmp_path, norm_adv=False, **sizes)
-    assert all(np.isfinite(value).all() for value in helpers.load(run_dir)["agent"].values())
+        helpers.train("ppo", tmp_path, **sizes)
+    run_dir, _ = helpers.train("ppo", tmp_path, norm_adv=False, **sizes)
+    assert all(value.isfinite().all() for value in helpers.load(run_dir)["agent"].values())

@@ -90,8 +90,8 @@ class Games(gym.vector.VectorWrapper):
         super().__init__(ale_py.vector_env.AtariVectorEnv(num_envs=num_envs, noop_max=30, **same_step, **settings))
         self.fire = dict(zip(self.env.ale.get_action_set(), range(18))).get(ale_py.Action.FIRE, 0)  # 0: no such button
 
-    def reset(self, **kwargs):
-        obs, infos = self.env.reset(**kwargs)
+    def reset(self, seed):
+        obs, infos = self.env.reset(seed=np.array(seed))
         self.frames, self.lost_life = infos["episode_frame_number"], np.zeros(self.num_envs, dtype=bool)
         self.returns, self.lengths = np.zeros(self.num_envs), np.zeros(self.num_envs, dtype=np.int64)
         return obs, infos

@@ -133,7 +133,7 @@ class Agent(nn.Module):
 
     def act(self, obs):
         """The greedy policy, for evaluation; takes raw observations."""
-        return self.actor(self.normalize(obs))
+        return self.actor(self.normalize(obs.float()))
 
 
 # === pure functions
@@ -273,8 +273,8 @@ def main(args: Args):
         noise = np.random.standard_normal(means[:num_steps].shape).astype(np.float32) * std
         obs_mean, obs_std = agent.obs_stats.mean.cpu().numpy(), (agent.obs_stats.var + 1e-8).sqrt().cpu().numpy()
         for t in range(num_steps):
-            raw_obs[t] = obs
-            rollout_obs[t] = np.minimum(np.maximum((obs - obs_mean) / obs_std, -10), 10)
+            raw_obs[t] = obs  # float32, as the statistics, V(s') and evaluations see it: MuJoCo's own are float64
+            rollout_obs[t] = np.minimum(np.maximum((raw_obs[t] - obs_mean) / obs_std, -10), 10)
             means[t] = actor(rollout_obs[t])
             actions[t] = means[t] + noise[t]
             obs, rewards[t], terminations[t], truncations, infos = envs.step(actions[t])

@@ -135,7 +135,7 @@ def command_line(script, words):
     imported = sys.modules.pop(name, None)  # runpy warns of a module that is imported already
     try:
         with mock.patch.object(sys, "argv", [f"{script}.py", *map(str, words)]):
-            runpy.run_module(name, run_name="__main__")
+            runpy.run_module(name, run_name="__main__", alter_sys=True)
     except SystemExit as end:
         if end.code is None or isinstance(end.code, int):
             return end.code or 0

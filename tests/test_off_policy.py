@@ -208,7 +208,7 @@ def actor_losses(script, reference, obs, noise, alpha, autotune):
 @pytest.mark.parametrize("script, autotune", [("td3", False), ("sac", True), ("sac", False)])
 def test_update_of_actors_and_critics(script, autotune, monkeypatch, tmp_path):
     """Every update's metrics, and every parameter after it, by hand with torch.optim.Adam, with uneven bounds. An
-    update changes what it is about and nothing else; the targets' step is exact; actor and critics share a minibatch."""
+    update changes what it is about and nothing else; the targets' step is exact; actor and critics share a batch."""
     state, noises, terminated = {}, [], []
     targets = dict(qf1_target="qf1", qf2_target="qf2") | (dict(target_actor="actor") if script == "td3" else {})
 

@@ -32,7 +32,7 @@ class Args:
     torch_deterministic: bool = True  # restrict cuDNN to deterministic algorithms
     cuda: bool = True  # train on a GPU if there is one
     threads: int = 1  # CPU threads of torch and numpy (0: their own choice)
-    compile: bool = True  # compile the update: faster training after about 30 s the first time, 6 to 14 s later
+    compile: bool = True  # compile the update: faster training after about 30 s the first time, 5 to 14 s later
     cuda_graph: bool = False  # replay the update as one CUDA graph (needs a GPU)
     track: bool = False  # also log to Weights & Biases (WANDB_MODE=offline works)
     wandb_project_name: str = "cleanrl_lite"  # Weights & Biases project
@@ -92,7 +92,7 @@ class Agent(nn.Module):
         self.target_network = copy.deepcopy(self.q_network).requires_grad_(False)
 
     def logits(self, network, obs):
-        """Of the returns' distributions (batch, num_actions, n_atoms)."""
+        """Logits of the return distributions (batch, num_actions, n_atoms)."""
         return network(obs).unflatten(1, (-1, len(self.atoms)))
 
     def act(self, obs):
@@ -102,17 +102,19 @@ class Agent(nn.Module):
 
 # === replay
 class ReplayBuffer:
-    """The last `buffer_size` transitions, each one row of a matrix: a minibatch is one gather. `shapes`: its parts'."""
+    """The last `buffer_size` transitions, one row of a matrix each. `shapes`: those of a transition's parts."""
 
     def __init__(self, buffer_size, num_envs, shapes, device):
         ends = np.cumsum([int(np.prod(shape)) for shape in shapes]).tolist()
         self.rows = utils.allocate((buffer_size // num_envs * num_envs, ends[-1]), torch.float32, device)
         self.shapes, self.ends, self.num_envs, self.device = shapes, ends, num_envs, device
-        self.host = self.rows[:num_envs].cpu().numpy() if self.rows.is_cuda else self.rows.numpy()  # what `add` fills
+        self.host = (
+            self.rows[:num_envs].cpu().numpy() if self.rows.is_cuda else self.rows.numpy()
+        )  # the rows that `add` writes to
         ranges = zip(shapes, [0, *ends], ends)
         self.columns = [self.host[:, begin:end] if shape else self.host[:, begin] for shape, begin, end in ranges]
         self.length, self.position, self.filled = len(self.rows), 0, 0  # len() of a tensor takes a microsecond
-        self.size = torch.zeros((), dtype=torch.float64, device=self.rows.device)  # `filled`, as a CUDA graph wants it
+        self.size = torch.zeros((), dtype=torch.float64, device=self.rows.device)  # `filled`, for a CUDA graph to read
 
     def add(self, *parts):
         """Stores a transition of each environment: arrays (num_envs, *shape)."""
@@ -128,7 +130,7 @@ class ReplayBuffer:
             self.size.fill_(stop)
 
     def sample(self, batch_size):
-        """A minibatch, drawn with replacement, on the training device, in the form that `unpack` takes."""
+        """A minibatch, drawn with replacement, on the training device, as `unpack` takes it."""
         indices = (torch.rand(batch_size, dtype=torch.float64, device=self.rows.device) * self.size).long()
         return (self.rows.index_select(0, indices).to(self.device),)
 
@@ -138,7 +140,7 @@ class ReplayBuffer:
         return [part.reshape(-1, *shape) for part, shape in zip(parts, self.shapes)]
 
     def state_dict(self):
-        rows = torch.from_numpy(self.rows[: self.filled].cpu().numpy())  # a view, of which torch.save writes no more
+        rows = torch.from_numpy(self.rows[: self.filled].cpu().numpy())  # torch.save writes only this part
         return dict(position=self.position, rows=rows)
 
     def load_state_dict(self, state):
@@ -149,7 +151,7 @@ class ReplayBuffer:
 
 # === pure functions
 def linear_schedule(start, end, duration, step):
-    """From start at step 0 to end at step `duration`, where it stays."""
+    """Linear from `start` at step 0 to `end` at step `duration`, then constant."""
     return start + (end - start) * min(step / duration, 1.0)
 
 
@@ -163,7 +165,7 @@ def project_distribution(next_probs, rewards, terminations, gamma, atoms):
     next_atoms = rewards[:, None] + gamma * (1 - terminations)[:, None] * atoms
     b = (next_atoms - atoms[0]) * (last / (atoms[last] - atoms[0]))  # (batch, n_atoms), in units of the spacing
     b = b.clamp(0, last)
-    lower = b.nan_to_num().floor().clamp(max=last - 1)  # NaN is no index; the weights, and so the loss, stay NaN
+    lower = b.nan_to_num().floor().clamp(max=last - 1)  # NaN cannot be an index; the weights and the loss stay NaN
     projected = torch.zeros_like(next_probs)
     projected.scatter_add_(1, lower.long(), next_probs * (lower + 1 - b))
     projected.scatter_add_(1, lower.long() + 1, next_probs * (b - lower))
@@ -191,15 +193,14 @@ def main(args: Args):
     utils.check_args(args)
     check(args.n_atoms > 1 and args.v_min < args.v_max, "--n-atoms must be above 1 and --v-min below --v-max")
     check(args.learning_starts < args.total_timesteps, "--learning-starts must be less than --total-timesteps")
-    small = args.buffer_size < max(args.batch_size, 8 * args.num_envs)
-    check(not small, "--buffer-size must be at least --batch-size and 8 x --num-envs")
+    check(args.buffer_size >= max(args.batch_size, 8 * args.num_envs), "--buffer-size must hold at least one batch")
     device = utils.setup(args)
 
     envs = utils.vector_env([lambda: make_env(args)] * args.num_envs, args.async_envs, AutoresetMode.SAME_STEP)
     obs_space, action_space = envs.single_observation_space, envs.single_action_space
-    check(len(obs_space.shape) == 1, f"{args.env_id} has observations {obs_space}; c51_atari.py takes Atari's images")
-    check(isinstance(action_space, Discrete), f"{args.env_id} has actions {action_space}; ddpg.py takes Box")
-    check(action_space.start == 0, f"{args.env_id} counts its actions from {action_space.start}, not from 0")
+    check(len(obs_space.shape) == 1, f"{args.env_id} has observations {obs_space}; vectors are needed")
+    check(isinstance(action_space, Discrete), f"{args.env_id} has actions {action_space}. Use sac.py")
+    check(action_space.start == 0, f"{args.env_id} has actions that start at {action_space.start}, not at 0")
 
     agent = Agent(obs_space.shape[0], int(action_space.n), args.n_atoms, args.v_min, args.v_max).to(device)
     params = list(agent.q_network.parameters())
@@ -255,7 +256,7 @@ def main(args: Args):
         # act
         epsilon_steps = args.exploration_fraction * args.total_timesteps
         epsilon = linear_schedule(args.start_e, args.end_e, epsilon_steps, global_step)
-        explore, random_actions = np.random.random((2, args.num_envs))  # each environment its own
+        explore, random_actions = np.random.random((2, args.num_envs))  # separate draws for each environment
         actions = (random_actions * action_space.n).astype(np.int64)
         if (explore >= epsilon).any():
             logits = q_network(obs).reshape(args.num_envs, action_space.n, args.n_atoms)
@@ -263,12 +264,12 @@ def main(args: Args):
             q_values = (probs @ atoms) / probs.sum(-1)
             actions = np.where(explore < epsilon, actions, q_values.argmax(-1))
 
-        # learn, from the steps so far: on a GPU while the environments take the next one
+        # learn from the steps so far (a GPU does so while the environments step)
         if global_step > args.learning_starts:
             for _ in range(passed(args.train_frequency) * args.gradient_steps):
                 metrics = learn()
             if target_updates := passed(args.target_network_frequency):
-                with torch.no_grad():  # so many in a row, as one step with this weight
+                with torch.no_grad():  # this many updates in a row equal one with this weight
                     torch._foreach_lerp_(target_params, params, 1 - (1 - args.tau) ** target_updates)
 
         # step, store
@@ -280,7 +281,7 @@ def main(args: Args):
             next_obs[n] = infos["final_obs"][n]  # new_obs[n] is the first observation of the next episode already
             writer.add_scalar("charts/episodic_return", episodic_return, global_step)
             writer.add_scalar("charts/episodic_length", episodic_length, global_step)
-        replay.add(obs, actions, rewards, next_obs, terminations)  # a truncation is no termination
+        replay.add(obs, actions, rewards, next_obs, terminations)  # a truncated episode bootstraps
         obs = new_obs
 
         # log

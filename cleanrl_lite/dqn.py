@@ -32,7 +32,7 @@ class Args:
     torch_deterministic: bool = True  # restrict cuDNN to deterministic algorithms
     cuda: bool = True  # train on a GPU if there is one
     threads: int = 1  # CPU threads of torch and numpy (0: their own choice)
-    compile: bool = True  # compile the update: faster training after about 30 s the first time, 6 to 14 s later
+    compile: bool = True  # compile the update: faster training after about 30 s the first time, 5 to 14 s later
     cuda_graph: bool = False  # replay the update as one CUDA graph (needs a GPU)
     track: bool = False  # also log to Weights & Biases (WANDB_MODE=offline works)
     wandb_project_name: str = "cleanrl_lite"  # Weights & Biases project
@@ -94,17 +94,19 @@ class Agent(nn.Module):
 
 # === replay
 class ReplayBuffer:
-    """The last `buffer_size` transitions, each one row of a matrix: a minibatch is one gather. `shapes`: its parts'."""
+    """The last `buffer_size` transitions, one row of a matrix each. `shapes`: those of a transition's parts."""
 
     def __init__(self, buffer_size, num_envs, shapes, device):
         ends = np.cumsum([int(np.prod(shape)) for shape in shapes]).tolist()
         self.rows = utils.allocate((buffer_size // num_envs * num_envs, ends[-1]), torch.float32, device)
         self.shapes, self.ends, self.num_envs, self.device = shapes, ends, num_envs, device
-        self.host = self.rows[:num_envs].cpu().numpy() if self.rows.is_cuda else self.rows.numpy()  # what `add` fills
+        self.host = (
+            self.rows[:num_envs].cpu().numpy() if self.rows.is_cuda else self.rows.numpy()
+        )  # the rows that `add` writes to
         ranges = zip(shapes, [0, *ends], ends)
         self.columns = [self.host[:, begin:end] if shape else self.host[:, begin] for shape, begin, end in ranges]
         self.length, self.position, self.filled = len(self.rows), 0, 0  # len() of a tensor takes a microsecond
-        self.size = torch.zeros((), dtype=torch.float64, device=self.rows.device)  # `filled`, as a CUDA graph wants it
+        self.size = torch.zeros((), dtype=torch.float64, device=self.rows.device)  # `filled`, for a CUDA graph to read
 
     def add(self, *parts):
         """Stores a transition of each environment: arrays (num_envs, *shape)."""
@@ -120,7 +122,7 @@ class ReplayBuffer:
             self.size.fill_(stop)
 
     def sample(self, batch_size):
-        """A minibatch, drawn with replacement, on the training device, in the form that `unpack` takes."""
+        """A minibatch, drawn with replacement, on the training device, as `unpack` takes it."""
         indices = (torch.rand(batch_size, dtype=torch.float64, device=self.rows.device) * self.size).long()
         return (self.rows.index_select(0, indices).to(self.device),)
 
@@ -130,7 +132,7 @@ class ReplayBuffer:
         return [part.reshape(-1, *shape) for part, shape in zip(parts, self.shapes)]
 
     def state_dict(self):
-        rows = torch.from_numpy(self.rows[: self.filled].cpu().numpy())  # a view, of which torch.save writes no more
+        rows = torch.from_numpy(self.rows[: self.filled].cpu().numpy())  # torch.save writes only this part
         return dict(position=self.position, rows=rows)
 
     def load_state_dict(self, state):
@@ -141,7 +143,7 @@ class ReplayBuffer:
 
 # === pure functions
 def linear_schedule(start, end, duration, step):
-    """From start at step 0 to end at step `duration`, where it stays."""
+    """Linear from `start` at step 0 to `end` at step `duration`, then constant."""
     return start + (end - start) * min(step / duration, 1.0)
 
 
@@ -165,15 +167,14 @@ def main(args: Args):
     check = utils.check
     utils.check_args(args)
     check(args.learning_starts < args.total_timesteps, "--learning-starts must be less than --total-timesteps")
-    small = args.buffer_size < max(args.batch_size, 8 * args.num_envs)
-    check(not small, "--buffer-size must be at least --batch-size and 8 x --num-envs")
+    check(args.buffer_size >= max(args.batch_size, 8 * args.num_envs), "--buffer-size must hold at least one batch")
     device = utils.setup(args)
 
     envs = utils.vector_env([lambda: make_env(args)] * args.num_envs, args.async_envs, AutoresetMode.SAME_STEP)
     obs_space, action_space = envs.single_observation_space, envs.single_action_space
-    check(len(obs_space.shape) == 1, f"{args.env_id} has observations {obs_space}; dqn_atari.py takes Atari's images")
-    check(isinstance(action_space, Discrete), f"{args.env_id} has actions {action_space}; ddpg.py takes Box")
-    check(action_space.start == 0, f"{args.env_id} counts its actions from {action_space.start}, not from 0")
+    check(len(obs_space.shape) == 1, f"{args.env_id} has observations {obs_space}; vectors are needed")
+    check(isinstance(action_space, Discrete), f"{args.env_id} has actions {action_space}. Use sac.py")
+    check(action_space.start == 0, f"{args.env_id} has actions that start at {action_space.start}, not at 0")
 
     agent = Agent(obs_space.shape[0], int(action_space.n)).to(device)
     params = list(agent.q_network.parameters())
@@ -225,17 +226,17 @@ def main(args: Args):
         # act
         epsilon_steps = args.exploration_fraction * args.total_timesteps
         epsilon = linear_schedule(args.start_e, args.end_e, epsilon_steps, global_step)
-        explore, random_actions = np.random.random((2, args.num_envs))  # each environment its own
+        explore, random_actions = np.random.random((2, args.num_envs))  # separate draws for each environment
         actions = (random_actions * action_space.n).astype(np.int64)
         if (explore >= epsilon).any():
             actions = np.where(explore < epsilon, actions, q_network(obs).argmax(-1))
 
-        # learn, from the steps so far: on a GPU while the environments take the next one
+        # learn from the steps so far (a GPU does so while the environments step)
         if global_step > args.learning_starts:
             for _ in range(passed(args.train_frequency) * args.gradient_steps):
                 metrics = learn()
             if target_updates := passed(args.target_network_frequency):
-                with torch.no_grad():  # so many in a row, as one step with this weight
+                with torch.no_grad():  # this many updates in a row equal one with this weight
                     torch._foreach_lerp_(target_params, params, 1 - (1 - args.tau) ** target_updates)
 
         # step, store
@@ -247,7 +248,7 @@ def main(args: Args):
             next_obs[n] = infos["final_obs"][n]  # new_obs[n] is the first observation of the next episode already
             writer.add_scalar("charts/episodic_return", episodic_return, global_step)
             writer.add_scalar("charts/episodic_length", episodic_length, global_step)
-        replay.add(obs, actions, rewards, next_obs, terminations)  # a truncation is no termination
+        replay.add(obs, actions, rewards, next_obs, terminations)  # a truncated episode bootstraps
         obs = new_obs
 
         # log

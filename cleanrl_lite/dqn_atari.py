@@ -3,7 +3,7 @@
 Paper:    Mnih et al. 2015 (Nature 518, 529-533).
 Run:      python cleanrl_lite/dqn_atari.py --env-id BreakoutNoFrameskip-v4
 Differs:  Adam and the squared error replace RMSProp and the clipped one. The environments are ale-py's own C++ vector
-          environment: after a lost life its next action is FIRE, and the replay keeps the agent's.
+          environment: after a lost life it gets FIRE; the replay stores the agent's action.
 Expected: PongNoFrameskip-v4 7.5 after 1.94 of 10 million steps, mean of 100 games, --num-envs 8, one seed, 0dd5ec7.
 Details:  docs/dqn_atari.md
 """
@@ -33,7 +33,7 @@ class Args:
     torch_deterministic: bool = True  # restrict cuDNN to deterministic algorithms
     cuda: bool = True  # train on a GPU if there is one
     threads: int = 0  # CPU threads of torch and numpy (0: their own choice)
-    compile: bool = True  # compile the update: faster training after about 30 s the first time, 6 to 14 s later
+    compile: bool = True  # compile the update: faster training after about 30 s the first time, 5 to 14 s later
     cuda_graph: bool = False  # replay the update as one CUDA graph (needs a GPU)
     track: bool = False  # also log to Weights & Biases (WANDB_MODE=offline works)
     wandb_project_name: str = "cleanrl_lite"  # Weights & Biases project
@@ -67,22 +67,22 @@ class Args:
 
 # === environment
 def game_settings(env_id):
-    """What the environment's id says: the game, the probability of sticky actions, the set of actions."""
+    """The game, the probability of sticky actions and the set of actions that the id stands for."""
     gym.register_envs(ale_py)
     try:
         spec = gym.spec(env_id)
     except gym.error.Error as error:
-        utils.check(False, f"--env-id {env_id}: {error}")
+        utils.check(False, f"--env-id {env_id}: {error} Games are called ALE/Breakout-v5 or BreakoutNoFrameskip-v4")
     vectors = Path(__file__).name.replace("_atari", "")
-    utils.check(spec.entry_point == "ale_py.env:AtariEnv", f"{env_id} is no Atari game; {vectors} takes vectors")
+    utils.check(spec.entry_point == "ale_py.env:AtariEnv", f"{env_id} is not an Atari game. Use {vectors} for vectors")
     return {name: spec.kwargs[name] for name in ("game", "repeat_action_probability", "full_action_space")}
 
 
 class Games(gym.vector.VectorWrapper):
     """ale-py's vector environment: no-op start, 4 frames a step, 84 x 84 gray, stacks of 4, a lost life terminates.
 
-    The trap: its `episodic_life` starts a new game after each lost life. `life_loss_info` ends the episode and lets the
-    game go on, as usual in the field. final_info in infos is about whole games, with unclipped rewards.
+    The trap: its `episodic_life` starts a new game after each lost life. `life_loss_info` ends the episode and
+    continues the game, as is common. final_info in infos is about whole games, with unclipped rewards.
     """
 
     def __init__(self, num_envs, **settings):
@@ -97,7 +97,7 @@ class Games(gym.vector.VectorWrapper):
         return obs, infos
 
     def step(self, actions):
-        actions = np.where(self.lost_life, self.fire, actions)  # some games stand still until somebody presses it
+        actions = np.where(self.lost_life, self.fire, actions)  # some games wait until FIRE is pressed
         obs, rewards, terminations, truncations, infos = self.env.step(actions)
         self.returns, self.lengths = self.returns + rewards, self.lengths + 1
         over = infos["episode_frame_number"] < self.frames  # this game ended and the next one has begun
@@ -165,7 +165,7 @@ class FrameReplayBuffer:
     """A replay buffer for stacks of 4 frames that stores every frame once: 7 KB a transition of Atari, not 56.
 
     Each environment has a ring of its own; they lie interleaved: first all slots 0, then all slots 1. Slot t holds the
-    newest frame of the t-th observation and what came of it; the slots t - 3 to t + 1 make that stack and the next one.
+    newest frame of the t-th observation and what came of it; slots t - 3 to t + 1 make that stack and the next one.
     At the start of a game the older frames are blank, as the agent saw them. The last frame of a truncated game has a
     slot too, with age 0, which no transition starts from.
     """
@@ -177,7 +177,9 @@ class FrameReplayBuffer:
         self.num_envs, self.length, self.device = num_envs, len(self.frames) // num_envs, device
         self.age = np.ones(num_envs)  # how many frames of the next observation are of the game under way, 1 to 4
         self.written = np.zeros(num_envs, dtype=np.int64)  # slots so far; the newest one waits for its next frame
-        self.first, self.count = torch.zeros((2, num_envs), dtype=torch.int64, device=self.rows.device)  # to draw from
+        self.first, self.count = torch.zeros(
+            (2, num_envs), dtype=torch.int64, device=self.rows.device
+        )  # slots to draw from
 
     def add(self, obs, actions, rewards, terminations, truncations, new_games, final_obs):
         """Stores a transition of each environment: stacks (num_envs, 4, *frame_shape), the others (num_envs,)."""
@@ -201,12 +203,12 @@ class FrameReplayBuffer:
         self.count.copy_(torch.from_numpy(self.written - 1 - first), non_blocking=True)
 
     def sample(self, batch_size):
-        """A minibatch, drawn with replacement, on the training device, in the form that `unpack` takes."""
+        """A minibatch, drawn with replacement, on the training device, as `unpack` takes it."""
         env, slot = torch.rand((2, batch_size), dtype=torch.float64, device=self.rows.device)
         env = (env * self.num_envs).long()
         slot = self.first[env] + (slot * self.count[env]).long()
         age = self.rows[slot % self.length * self.num_envs + env, 3]
-        slot = slot - (age == 0).long()  # no transition's start: the one before it
+        slot = slot - (age == 0).long()  # no transition starts here: use the slot before it
         slots = slot[:, None] + torch.arange(-3, 2, device=slot.device)
         stack = slots % self.length * self.num_envs + env[:, None]
         frames = self.frames.index_select(0, stack.flatten()).unflatten(0, stack.shape)
@@ -227,8 +229,8 @@ class FrameReplayBuffer:
         self.frames[: len(state["frames"])], self.rows[: len(state["rows"])] = state["frames"], state["rows"]
         self.written[:] = state["written"]
         self.publish()
-        # The games go on without us: the newest observation is the next one of the transition before it, and no more;
-        # where it begins a game, it is not even that, and is written over.
+        # Games restart after a resume. The newest observation only completes the transition before it; if it begins a
+        # game, not even that, and its slot is reused.
         newest = (self.written - 1) % self.length * self.num_envs + np.arange(self.num_envs)
         self.written -= self.rows[newest, 3].cpu().numpy() == 1
         self.rows[newest, 3] = 0
@@ -236,7 +238,7 @@ class FrameReplayBuffer:
 
 # === pure functions
 def linear_schedule(start, end, duration, step):
-    """From start at step 0 to end at step `duration`, where it stays."""
+    """Linear from `start` at step 0 to `end` at step `duration`, then constant."""
     return start + (end - start) * min(step / duration, 1.0)
 
 
@@ -260,8 +262,7 @@ def main(args: Args):
     check = utils.check
     utils.check_args(args)
     check(args.learning_starts < args.total_timesteps, "--learning-starts must be less than --total-timesteps")
-    small = args.buffer_size < max(args.batch_size, 8 * args.num_envs)
-    check(not small, "--buffer-size must be at least --batch-size and 8 x --num-envs")
+    check(args.buffer_size >= max(args.batch_size, 8 * args.num_envs), "--buffer-size must hold at least one batch")
     check(args.learning_starts >= 2 * args.num_envs, "--learning-starts must be at least twice --num-envs")
     device = utils.setup(args)
 
@@ -318,17 +319,17 @@ def main(args: Args):
         # act
         epsilon_steps = args.exploration_fraction * args.total_timesteps
         epsilon = linear_schedule(args.start_e, args.end_e, epsilon_steps, global_step)
-        explore, random_actions = np.random.random((2, args.num_envs))  # each environment its own
+        explore, random_actions = np.random.random((2, args.num_envs))  # separate draws for each environment
         actions = (random_actions * action_space.n).astype(np.int64)
         if (explore >= epsilon).any():
             actions = np.where(explore < epsilon, actions, q_network(obs).argmax(-1))
 
-        # learn, from the steps so far: on a GPU while the environments take the next one
+        # learn from the steps so far (a GPU does so while the environments step)
         if global_step > args.learning_starts:
             for _ in range(passed(args.train_frequency) * args.gradient_steps):
                 metrics = learn()
             if target_updates := passed(args.target_network_frequency):
-                with torch.no_grad():  # so many in a row, as one step with this weight
+                with torch.no_grad():  # this many updates in a row equal one with this weight
                     torch._foreach_lerp_(target_params, params, 1 - (1 - args.tau) ** target_updates)
 
         # step, store
@@ -337,7 +338,7 @@ def main(args: Args):
         for _, episodic_return, episodic_length in run.finished_episodes(infos):
             writer.add_scalar("charts/episodic_return", episodic_return, global_step)
             writer.add_scalar("charts/episodic_length", episodic_length, global_step)
-        ended = infos.get("_final_info", np.zeros(args.num_envs, dtype=bool))  # the game; not with a mere lost life
+        ended = infos.get("_final_info", np.zeros(args.num_envs, dtype=bool))  # the whole game ended, not only a life
         rewards = np.sign(rewards)  # clipped, for learning only
         replay.add(obs, actions, rewards, terminations, truncations, ended, infos.get("final_obs"))
         obs = new_obs

@@ -33,7 +33,7 @@ class Args:
     torch_deterministic: bool = True  # restrict cuDNN to deterministic algorithms
     cuda: bool = True  # train on a GPU if there is one
     threads: int = 1  # CPU threads of torch and numpy (0: their own choice)
-    compile: bool = True  # compile the update: faster training after about 30 s the first time, 6 to 14 s later
+    compile: bool = True  # compile the update: faster training after about 30 s the first time, 5 to 14 s later
     cuda_graph: bool = False  # replay the update as one CUDA graph (needs a GPU)
     track: bool = False  # also log to Weights & Biases (WANDB_MODE=offline works)
     wandb_project_name: str = "cleanrl_lite"  # Weights & Biases project
@@ -109,7 +109,9 @@ class Agent(nn.Module):
 def linear_recurrence(inputs, decays, initial):
     """y[t] = inputs[t] + decays[t] * y[t - 1] for arrays (num_steps, num_envs), with y[-1] = initial (num_envs,)."""
     outputs = np.empty_like(inputs)
-    for n, y in enumerate(initial.tolist()):  # Python's own floats: up to some ten environments faster than numpy rows
+    for n, y in enumerate(
+        initial.tolist()
+    ):  # Python floats are faster than numpy rows for up to about ten environments
         column = []
         for x, decay in zip(inputs[:, n].tolist(), decays[:, n].tolist()):
             y = x + decay * y
@@ -154,17 +156,14 @@ def main(args: Args):
     minibatch_size, remainder = divmod(batch_size, args.num_minibatches)
     check(remainder == 0, f"--num-envs x --num-steps = {batch_size} must be a multiple of --num-minibatches")
     check(minibatch_size > 1 or not args.norm_adv, "minibatches of one sample need --no-norm-adv")
-    check(
-        args.total_timesteps >= batch_size,
-        f"--total-timesteps must be at least one rollout, {batch_size}",
-    )
+    check(args.total_timesteps >= batch_size, f"--total-timesteps must be at least one rollout, {batch_size}")
     device = utils.setup(args)
 
     envs = utils.vector_env([lambda: make_env(args)] * args.num_envs, args.async_envs, AutoresetMode.SAME_STEP)
     obs_space, action_space = envs.single_observation_space, envs.single_action_space
-    check(len(obs_space.shape) == 1, f"{args.env_id} has observations {obs_space}; ppo_atari.py takes Atari's images")
-    check(isinstance(action_space, Discrete), f"{args.env_id} has actions {action_space}; ppo_continuous.py takes Box")
-    check(action_space.start == 0, f"{args.env_id} counts its actions from {action_space.start}, not from 0")
+    check(len(obs_space.shape) == 1, f"{args.env_id} has observations {obs_space}; vectors are needed")
+    check(isinstance(action_space, Discrete), f"{args.env_id} has actions {action_space}. Use ppo_continuous.py")
+    check(action_space.start == 0, f"{args.env_id} has actions that start at {action_space.start}, not at 0")
 
     agent = Agent(obs_space.shape[0], int(action_space.n)).to(device)
     params = list(agent.parameters())
@@ -185,7 +184,7 @@ def main(args: Args):
     writer.add_text("arguments", "\n".join(f"    {name}: {value}" for name, value in vars(args).items()))
 
     # === update
-    # The batch lives where the networks do; its tensors keep their place in memory, as a compiled graph wants.
+    # The batch is on the networks' device, in tensors allocated once: a CUDA graph needs fixed addresses.
     b_obs = torch.zeros((batch_size, *obs_space.shape), device=device)
     b_actions = torch.zeros(batch_size, dtype=torch.int64, device=device)
     b_logprobs, b_values, b_advantages, b_returns = torch.zeros((4, batch_size), device=device).unbind()
@@ -231,7 +230,9 @@ def main(args: Args):
     while run.goes_on(global_step, obs):
         if args.anneal_lr:
             learning_rate.fill_(args.learning_rate * (1 - global_step / args.total_timesteps))
-        num_steps = min(args.num_steps, (args.total_timesteps - global_step) // args.num_envs)  # the last may be short
+        num_steps = min(
+            args.num_steps, (args.total_timesteps - global_step) // args.num_envs
+        )  # the last rollout may be shorter
         size = num_steps * args.num_envs
 
         # act, step, store

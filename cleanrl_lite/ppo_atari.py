@@ -3,7 +3,7 @@
 Paper:    Schulman et al. 2017 (arXiv:1707.06347); network and preprocessing: Mnih et al. 2015 (Nature 518).
 Run:      python cleanrl_lite/ppo_atari.py --env-id BreakoutNoFrameskip-v4
 Differs:  The environments are ale-py's own C++ vector environment. A lost life ends an episode for the learner, while
-          the game, and the return that is logged, goes on. After a lost life the next action is FIRE, whatever it was.
+          the game, and the return that is logged, goes on. After a lost life, FIRE replaces the agent's action.
 Expected: PongNoFrameskip-v4 -12.6 after 838,656 of 1,500,000 steps, --bf16, one seed (first 100: -20.4).
 Details:  docs/ppo_atari.md
 """
@@ -34,7 +34,7 @@ class Args:
     torch_deterministic: bool = True  # restrict cuDNN to deterministic algorithms
     cuda: bool = True  # train on a GPU if there is one
     threads: int = 0  # CPU threads of torch and numpy (0: their own choice)
-    compile: bool = True  # compile the update: faster training after about 30 s the first time, 6 to 14 s later
+    compile: bool = True  # compile the update: faster training after about 30 s the first time, 5 to 14 s later
     cuda_graph: bool = False  # replay the update as one CUDA graph (needs a GPU)
     track: bool = False  # also log to Weights & Biases (WANDB_MODE=offline works)
     wandb_project_name: str = "cleanrl_lite"  # Weights & Biases project
@@ -70,22 +70,22 @@ class Args:
 
 # === environment
 def game_settings(env_id):
-    """What the environment's id says: the game, the probability of sticky actions, the set of actions."""
+    """The game, the probability of sticky actions and the set of actions that the id stands for."""
     gym.register_envs(ale_py)
     try:
         spec = gym.spec(env_id)
     except gym.error.Error as error:
-        utils.check(False, f"--env-id {env_id}: {error}")
+        utils.check(False, f"--env-id {env_id}: {error} Games are called ALE/Breakout-v5 or BreakoutNoFrameskip-v4")
     vectors = Path(__file__).name.replace("_atari", "")
-    utils.check(spec.entry_point == "ale_py.env:AtariEnv", f"{env_id} is no Atari game; {vectors} takes vectors")
+    utils.check(spec.entry_point == "ale_py.env:AtariEnv", f"{env_id} is not an Atari game. Use {vectors} for vectors")
     return {name: spec.kwargs[name] for name in ("game", "repeat_action_probability", "full_action_space")}
 
 
 class Games(gym.vector.VectorWrapper):
     """ale-py's vector environment: no-op start, 4 frames a step, 84 x 84 gray, stacks of 4, a lost life terminates.
 
-    The trap: its `episodic_life` starts a new game after each lost life. `life_loss_info` ends the episode and lets the
-    game go on, as usual in the field. final_info in infos is about whole games, with unclipped rewards.
+    The trap: its `episodic_life` starts a new game after each lost life. `life_loss_info` ends the episode and
+    continues the game, as is common. final_info in infos is about whole games, with unclipped rewards.
     """
 
     def __init__(self, num_envs, **settings):
@@ -100,7 +100,7 @@ class Games(gym.vector.VectorWrapper):
         return obs, infos
 
     def step(self, actions):
-        actions = np.where(self.lost_life, self.fire, actions)  # some games stand still until somebody presses it
+        actions = np.where(self.lost_life, self.fire, actions)  # some games wait until FIRE is pressed
         obs, rewards, terminations, truncations, infos = self.env.step(actions)
         self.returns, self.lengths = self.returns + rewards, self.lengths + 1
         over = infos["episode_frame_number"] < self.frames  # this game ended and the next one has begun
@@ -168,7 +168,9 @@ class Agent(nn.Module):
 def linear_recurrence(inputs, decays, initial):
     """y[t] = inputs[t] + decays[t] * y[t - 1] for arrays (num_steps, num_envs), with y[-1] = initial (num_envs,)."""
     outputs = np.empty_like(inputs)
-    for n, y in enumerate(initial.tolist()):  # Python's own floats: up to some ten environments faster than numpy rows
+    for n, y in enumerate(
+        initial.tolist()
+    ):  # Python floats are faster than numpy rows for up to about ten environments
         column = []
         for x, decay in zip(inputs[:, n].tolist(), decays[:, n].tolist()):
             y = x + decay * y
@@ -213,10 +215,7 @@ def main(args: Args):
     minibatch_size, remainder = divmod(batch_size, args.num_minibatches)
     check(remainder == 0, f"--num-envs x --num-steps = {batch_size} must be a multiple of --num-minibatches")
     check(minibatch_size > 1 or not args.norm_adv, "minibatches of one sample need --no-norm-adv")
-    check(
-        args.total_timesteps >= batch_size,
-        f"--total-timesteps must be at least one rollout, {batch_size}",
-    )
+    check(args.total_timesteps >= batch_size, f"--total-timesteps must be at least one rollout, {batch_size}")
     device = utils.setup(args)
 
     envs = Games(args.num_envs, num_threads=args.threads, **game_settings(args.env_id))
@@ -241,7 +240,7 @@ def main(args: Args):
     writer.add_text("arguments", "\n".join(f"    {name}: {value}" for name, value in vars(args).items()))
 
     # === update
-    # The batch lives where the networks do; its tensors keep their place in memory, as a compiled graph wants.
+    # The batch is on the networks' device, in tensors allocated once: a CUDA graph needs fixed addresses.
     b_obs = torch.zeros((batch_size, *obs_space.shape), dtype=torch.uint8, device=device)
     b_actions = torch.zeros(batch_size, dtype=torch.int64, device=device)
     b_logprobs, b_values, b_advantages, b_returns = torch.zeros((4, batch_size), device=device).unbind()
@@ -279,7 +278,7 @@ def main(args: Args):
 
     # === training
     shape = (args.num_steps, args.num_envs)
-    # The rollout writes into the batch itself, seen as (num_steps, num_envs, ...): the shared network makes it all.
+    # Views of the batch as (num_steps, num_envs, ...): acting writes values and log-probabilities straight into it.
     rollout_obs, actions = b_obs.view(*shape, *obs_space.shape), b_actions.view(shape)
     rollout_values, logprobs = b_values.view(shape), b_logprobs.view(shape)
     rewards = np.zeros(shape, dtype=np.float32)
@@ -288,7 +287,9 @@ def main(args: Args):
     while run.goes_on(global_step, obs):
         if args.anneal_lr:
             learning_rate.fill_(args.learning_rate * (1 - global_step / args.total_timesteps))
-        num_steps = min(args.num_steps, (args.total_timesteps - global_step) // args.num_envs)  # the last may be short
+        num_steps = min(
+            args.num_steps, (args.total_timesteps - global_step) // args.num_envs
+        )  # the last rollout may be shorter
         size = num_steps * args.num_envs
 
         # act, step, store

@@ -36,7 +36,7 @@ class Args:
     torch_deterministic: bool = True  # restrict cuDNN to deterministic algorithms
     cuda: bool = True  # train on a GPU if there is one
     threads: int = 1  # CPU threads of torch and numpy (0: their own choice)
-    compile: bool = True  # compile the update: faster training after about 30 s the first time, 6 to 14 s later
+    compile: bool = True  # compile the update: faster training after about 30 s the first time, 5 to 14 s later
     cuda_graph: bool = False  # replay the update as one CUDA graph (needs a GPU)
     track: bool = False  # also log to Weights & Biases (WANDB_MODE=offline works)
     wandb_project_name: str = "cleanrl_lite"  # Weights & Biases project
@@ -105,8 +105,7 @@ class Agent(nn.Module):
         self.qf2_target = copy.deepcopy(self.qf2).requires_grad_(False)
 
     def forward(self, network, inputs):
-        """A network's outputs. bf16 is for the product between the hidden layers, where nearly all of the time goes;
-        observations and values keep float32's digits."""
+        """A network's outputs. bf16 is for the product between the hidden layers, which takes most of the time."""
         first, relu, middle, _, last = network
         hidden = relu(first(inputs))
         with torch.autocast(inputs.device.type, torch.bfloat16, enabled=self.bf16):
@@ -136,17 +135,19 @@ class Agent(nn.Module):
 
 # === replay
 class ReplayBuffer:
-    """The last `buffer_size` transitions, each one row of a matrix: a minibatch is one gather. `shapes`: its parts'."""
+    """The last `buffer_size` transitions, one row of a matrix each. `shapes`: those of a transition's parts."""
 
     def __init__(self, buffer_size, num_envs, shapes, device):
         ends = np.cumsum([int(np.prod(shape)) for shape in shapes]).tolist()
         self.rows = utils.allocate((buffer_size // num_envs * num_envs, ends[-1]), torch.float32, device)
         self.shapes, self.ends, self.num_envs, self.device = shapes, ends, num_envs, device
-        self.host = self.rows[:num_envs].cpu().numpy() if self.rows.is_cuda else self.rows.numpy()  # what `add` fills
+        self.host = (
+            self.rows[:num_envs].cpu().numpy() if self.rows.is_cuda else self.rows.numpy()
+        )  # the rows that `add` writes to
         ranges = zip(shapes, [0, *ends], ends)
         self.columns = [self.host[:, begin:end] if shape else self.host[:, begin] for shape, begin, end in ranges]
         self.length, self.position, self.filled = len(self.rows), 0, 0  # len() of a tensor takes a microsecond
-        self.size = torch.zeros((), dtype=torch.float64, device=self.rows.device)  # `filled`, as a CUDA graph wants it
+        self.size = torch.zeros((), dtype=torch.float64, device=self.rows.device)  # `filled`, for a CUDA graph to read
 
     def add(self, *parts):
         """Stores a transition of each environment: arrays (num_envs, *shape)."""
@@ -162,7 +163,7 @@ class ReplayBuffer:
             self.size.fill_(stop)
 
     def sample(self, batch_size):
-        """A minibatch, drawn with replacement, on the training device, in the form that `unpack` takes."""
+        """A minibatch, drawn with replacement, on the training device, as `unpack` takes it."""
         indices = (torch.rand(batch_size, dtype=torch.float64, device=self.rows.device) * self.size).long()
         return (self.rows.index_select(0, indices).to(self.device),)
 
@@ -172,7 +173,7 @@ class ReplayBuffer:
         return [part.reshape(-1, *shape) for part, shape in zip(parts, self.shapes)]
 
     def state_dict(self):
-        rows = torch.from_numpy(self.rows[: self.filled].cpu().numpy())  # a view, of which torch.save writes no more
+        rows = torch.from_numpy(self.rows[: self.filled].cpu().numpy())  # torch.save writes only this part
         return dict(position=self.position, rows=rows)
 
     def load_state_dict(self, state):
@@ -183,7 +184,7 @@ class ReplayBuffer:
 
 # === pure functions
 def adam_state(params):
-    """What Adam remembers of `params`, at the start."""
+    """Adam's initial state for `params`."""
     zeros = torch.cat([torch.zeros_like(param).flatten() for param in params])
     return dict(step=zeros.new_zeros(()), exp_avg=zeros.clone(), exp_avg_sq=zeros.clone())
 
@@ -208,20 +209,19 @@ def main(args: Args):
     check = utils.check
     utils.check_args(args)
     check(args.learning_starts < args.total_timesteps, "--learning-starts must be less than --total-timesteps")
-    small = args.buffer_size < max(args.batch_size, 8 * args.num_envs)
-    check(not small, "--buffer-size must be at least --batch-size and 8 x --num-envs")
+    check(args.buffer_size >= max(args.batch_size, 8 * args.num_envs), "--buffer-size must hold at least one batch")
     device = utils.setup(args)
 
     envs = utils.vector_env([lambda: make_env(args)] * args.num_envs, args.async_envs, AutoresetMode.SAME_STEP)
     obs_space, action_space = envs.single_observation_space, envs.single_action_space
-    check(len(obs_space.shape) == 1, f"{args.env_id} has observations {obs_space}; sac.py takes vectors")
-    check(isinstance(action_space, Box), f"{args.env_id} has actions {action_space}; dqn.py takes Discrete ones")
+    check(len(obs_space.shape) == 1, f"{args.env_id} has observations {obs_space}; vectors are needed")
+    check(isinstance(action_space, Box), f"{args.env_id} has actions {action_space}. Use dqn.py")
     real_vectors = len(action_space.shape) == 1 and np.issubdtype(action_space.dtype, np.floating)
     check(real_vectors, f"{args.env_id} has actions {action_space}, not vectors of real numbers")
 
     agent = Agent(obs_space.shape[0], action_space, args.bf16).to(device)
-    bounded = agent.action_scale.isfinite().all()  # their distance must be finite in float32, too
-    check(bounded, f"{args.env_id} has unbounded actions; ppo_continuous.py takes them")
+    bounded = agent.action_scale.isfinite().all()  # high - low must not overflow float32
+    check(bounded, f"{args.env_id} has unbounded actions. Use ppo_continuous.py")
     check((agent.action_scale > 0).all(), f"{args.env_id} has actions {action_space}, where low < high must hold")
     critic_params, actor_params = [*agent.qf1.parameters(), *agent.qf2.parameters()], list(agent.actor.parameters())
     adams = dict(critic=adam_state(critic_params), actor=adam_state(actor_params), alpha=adam_state([agent.log_alpha]))
@@ -289,11 +289,10 @@ def main(args: Args):
 
     target_entropy = -float(np.prod(action_space.shape))
     target_params = [*agent.qf1_target.parameters(), *agent.qf2_target.parameters()]
-    # Two graphs: one of both would take much longer to compile.
-    update_critic, update_actor = run.compile(update_critic), run.compile(update_actor)
+    update_critic, update_actor = run.compile(update_critic), run.compile(update_actor)  # as one it compiles longer
 
     def learn(train_actor):
-        """One gradient step of the critics and, in its turn, the actor: with the sampling what a CUDA graph replays."""
+        """One gradient step of the critics and, when it is due, of the actor; one CUDA graph, sampling included."""
         batch = replay.sample(args.batch_size)
         noise = torch.randn((1 + args.policy_frequency, args.batch_size, *action_space.shape), device=device)
         metrics = update_critic(noise[0], *batch)
@@ -322,7 +321,7 @@ def main(args: Args):
             actions = np.tanh(mean + std * np.random.standard_normal(std.shape)) * scale + bias
             actions = np.clip(actions, action_space.low, action_space.high).astype(action_space.dtype)  # rounding
 
-        # learn, from the steps so far: on a GPU while the environments take the next one
+        # learn from the steps so far (a GPU does so while the environments step)
         if global_step > args.learning_starts:
             for _ in range(passed(args.train_frequency) * args.gradient_steps):
                 updates += 1
@@ -337,7 +336,7 @@ def main(args: Args):
             next_obs[n] = infos["final_obs"][n]  # new_obs[n] is the first observation of the next episode already
             writer.add_scalar("charts/episodic_return", episodic_return, global_step)
             writer.add_scalar("charts/episodic_length", episodic_length, global_step)
-        replay.add(obs, actions, rewards, next_obs, terminations)  # a truncation is no termination
+        replay.add(obs, actions, rewards, next_obs, terminations)  # a truncated episode bootstraps
         obs = new_obs
 
         # log

@@ -1,4 +1,4 @@
-"""What the scripts share and nobody needs in order to understand an algorithm: set-up, environments, runs, speed."""
+"""What the scripts share and no algorithm depends on: set-up, environments, runs, speed."""
 
 import atexit
 import json
@@ -60,7 +60,9 @@ def parse(Args):
     """The command line as `Args`; with --resume or --evaluate, the saved run's arguments are the defaults."""
     sys.excepthook = explain
     words = [word for arg in sys.argv[1:] for word in (arg.split("=", 1) if arg.startswith("--") else [arg])]
-    words = [f"{float(word):.0f}" if re.fullmatch(r"\d+(\.\d+)?e\d+", word) else word for word in words]  # 1e6 steps
+    whole = [bool(re.fullmatch(r"\d+(\.\d+)?e\d+", word)) and float(word).is_integer() for word in words]  # 1e6
+    words = [f"{float(word):.0f}" if is_whole else word for word, is_whole in zip(words, whole)]
+    check(not {"--resume", "--evaluate"} <= {*words}, "--resume and --evaluate cannot be combined")
     path = next((path for flag, path in zip(words, words[1:]) if flag in ("--resume", "--evaluate")), "auto")
     saved = load(path, Path(sys.argv[0]).stem)["args"] if path != "auto" else {}
     saved |= dict(resume=None, evaluate=None) | (dict(capture_video=False) if "--evaluate" in words else {})
@@ -69,7 +71,7 @@ def parse(Args):
 
 
 def explain(kind, error, trace):
-    """sys.excepthook: a traceback for a bug but not for bad luck, and one line that says from where to resume."""
+    """sys.excepthook: a traceback for bugs only, then one line with the step and how to resume."""
     if not issubclass(kind, OSError | MemoryError | FloatingPointError | KeyboardInterrupt | torch.OutOfMemoryError):
         sys.__excepthook__(kind, error, trace)
     line, run = f"error: {kind.__name__}: {error}".splitlines()[0], Run.current
@@ -105,10 +107,15 @@ def set_rng_state(state):
 
 
 def allocate(shape, dtype, device):
-    """Zeros for a replay buffer: on `device` where they fit, else in main memory."""
-    if device.type == "cuda" and math.prod(shape) * dtype.itemsize < 0.9 * torch.cuda.mem_get_info()[0]:
+    """Zeros for a replay buffer: on `device` where they fit, else in main memory, else refused."""
+    size = math.prod(shape) * dtype.itemsize
+    if device.type == "cuda" and size < 0.9 * torch.cuda.mem_get_info()[0]:
         return torch.zeros(shape, dtype=dtype, device=device)
-    # numpy's zeros take memory when they are written to, torch's at once; both refuse what the machine cannot have.
+    meminfo = Path("/proc/meminfo").read_text() if sys.platform == "linux" else "MemAvailable: 999999999999"
+    free = 900 * int(re.search(r"MemAvailable: *(\d+)", meminfo)[1])  # bytes: nine tenths of it
+    enough = f"--buffer-size {shape[0]} needs {size / 1e9:,.1f} GB; {int(shape[0] * free / size)} would fit"
+    check(size < free, enough)
+    # numpy's zeros take memory when they are written to, torch's at once.
     return torch.from_numpy(np.zeros(shape, str(dtype).removeprefix("torch.")))
 
 
@@ -125,7 +132,7 @@ def online_or_offline(init, **settings):
 
 # === environments
 def make(env_id, render_mode=None, **kwargs):
-    """gymnasium.make (ids such as `module:Env-v0` too); its errors become one line that says what would work."""
+    """gymnasium.make (ids such as `module:Env-v0` too); turns its errors into one line with a hint."""
     try:
         return gym.make(env_id, **kwargs, **(dict(render_mode=render_mode) if render_mode else {}))
     except (gym.error.Error, ImportError) as error:
@@ -133,7 +140,7 @@ def make(env_id, render_mode=None, **kwargs):
         with suppress(ImportError):
             import_module("ale_py")  # registers the Atari games
         if game := [name for name in (env_id, f"ALE/{env_id}") if "Atari" in str(gym.registry.get(name))]:
-            reason = f"{game[0]} is an Atari game. Use a script named *_atari.py"
+            reason = f"Atari games run with the *_atari.py scripts, as --env-id {game[0]}"
         elif "gymnasium-robotics" in reason:
             reason = "gymnasium no longer has this version. Use v4 or v5"
         check(False, f"--env-id {env_id}: {reason}")
@@ -199,7 +206,7 @@ def set_env_state(env, pickled):
         vars(layer).update(attributes)
 
 
-@atexit.register  # before multiprocessing's own, which would wait for a worker that hangs
+@atexit.register  # runs before multiprocessing's own handler, which would wait for a hanging worker
 def kill_workers():
     for process in multiprocessing.active_children():
         process.kill()
@@ -233,7 +240,6 @@ class Run:
         self.parts, self.values, self.result, self.stop, self.writer = parts, {}, None, 0, None
         self.purge_step, self.last_eval, self.last_save = None, 0, -1  # -1: the first checkpoint is due at once
         self.arguments = json.dumps(vars(args) | dict(resume=None), indent=2) + "\n"
-        check(not (args.resume and args.evaluate), "--resume and --evaluate cannot be combined")
         path = args.evaluate or (self.find() if args.resume == "auto" else args.resume)
         saved = load(path, self.script.stem, args.env_id, agent) if path else {}
         self.global_step, self.video = saved.get("global_step", 0), args.capture_video and can_record(make_env, args)
@@ -258,7 +264,8 @@ class Run:
     def find(self):
         """The last run with these arguments: what --resume auto means."""
         found = [path for path in Path(self.args.runs_dir).glob("*/args.json") if path.read_text() == self.arguments]
-        runs = [path.parent for path in found if (path.parent / "checkpoint.pt").is_file()]
+        needed = "checkpoint.pt", self.script.name
+        runs = [path.parent for path in found if all((path.parent / name).is_file() for name in needed)]
         return max(runs, key=os.path.getmtime, default=None)
 
     def create(self):
@@ -303,9 +310,9 @@ class Run:
         print(f"run directory: {self.dir}\n{self.device}, {versions}", flush=True)
 
     def on_signal(self, number, _):
-        """The loop saves and ends where it next calls goes_on; a second Ctrl-C kills."""
+        """Asks the loop to stop at its next goes_on(); a second Ctrl-C interrupts at once."""
         self.stop = number
-        signal.signal(signal.SIGINT, signal.SIG_DFL)
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
     def goes_on(self, global_step, obs, **values):
         """Evaluates and saves where that is due; False at the end and after a signal. A resumed run finds obs and
@@ -320,7 +327,7 @@ class Run:
         return not (finished or self.stop)
 
     def save(self, obs, values):
-        """Writes checkpoint.pt. Whenever the process or the machine dies, it is a whole one, the old or the new."""
+        """Writes checkpoint.pt atomically: after a crash it is the old or the new checkpoint, complete."""
         state = {k: part.state_dict() if hasattr(part, "state_dict") else part for k, part in self.parts.items()}
         state |= dict(script=self.script.stem, args=vars(self.args), global_step=self.global_step, values=values)
         state |= dict(agent=self.agent.state_dict(), rng=rng_state(), envs=None)
@@ -391,7 +398,7 @@ class Run:
             if not math.isfinite(value):
                 raise FloatingPointError(f"{tag} is {float(value)}")
             self.writer.add_scalar(tag, float(value), global_step)
-        mean, self.log_step, self.log_time = np.mean(self.returns or [math.nan]), global_step, now
+        mean, self.log_step, self.log_time = np.mean(self.returns or [math.nan]), global_step, now  # nan: none so far
         self.bar.set_postfix_str(f"return {mean:.1f}", refresh=False), self.bar.update(global_step - self.bar.n)
         if self.bar.disable and (now - self.printed > 10 or global_step >= total):
             self.printed, line = now, f"step {global_step:,} of {total:,} | {sps:,.0f} SPS | return {mean:.1f}"

@@ -84,7 +84,7 @@ def main():
     parser.add_argument("before", type=Path, help="the other checkout")
     parser.add_argument("scripts", nargs="*", default=list(RUNS))
     parser.add_argument("--compile", action="store_true", help="compare compiled runs instead of eager ones")
-    args = parser.parse_args()
+    args = parser.parse_intermixed_args()
     with ThreadPoolExecutor(2) as pool:
         results = [pool.submit(compare, args.before.resolve(), script, args.compile) for script in args.scripts]
     raise SystemExit(any([result.result() for result in results]))

@@ -77,8 +77,8 @@ def explain(kind, error, trace):
     line, run = f"error: {kind.__name__}: {error}".splitlines()[0], Run.current
     if run:
         run.writer.flush()
-        line += f" at step {run.global_step:,}; last good checkpoint: step {run.last_save:,}."
-        line += f" Resume with --resume {run.dir}"
+        line += f" ({run.args.env_id}, step {run.global_step:,})"
+        line += f"; last good checkpoint: step {run.last_save:,}. Resume with --resume {run.dir}"
     print(line, file=sys.stderr)
 
 
@@ -439,7 +439,8 @@ class Run:
         Run.current = self.lock.release()
         print(f"stopped. Resume with --resume {self.dir}" if self.stop else f"finished: {self.dir}")
         if self.args.track:
-            import_module("wandb").finish(128 + self.stop if self.stop else 0)
+            with suppress(Exception):  # of W&B: the run is complete on disk
+                import_module("wandb").finish(128 + self.stop if self.stop else 0)
         if self.stop:
             raise SystemExit(128 + self.stop)
         return self.result
@@ -457,8 +458,8 @@ def can_record(make_env, args):
 
 # === speed
 def numpy_forward(module, device, live=False):
-    """`module` as a function from numpy to numpy. For a few rows of a small MLP numpy takes 7 us, torch 25, a GPU more:
-    an MLP acts in numpy, with a GPU's weights of this moment; where it has to follow them (`live`), on the GPU."""
+    """`module` as a function of numpy arrays. A few rows through a small MLP take 7 us in numpy, 25 in torch, more on a
+    GPU. MLPs on a GPU are copied as they are now, unless they must follow the training (`live`)."""
     functions = {nn.Linear: lambda x, w, b=0.0: np.dot(x, w) + b, nn.Tanh: np.tanh, nn.ReLU: lambda x: np.maximum(x, 0)}
     layers = [*module] if isinstance(module, nn.Sequential) else [module]
     if any(type(layer) not in functions for layer in layers) or (live and device.type != "cpu"):

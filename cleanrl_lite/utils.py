@@ -67,7 +67,7 @@ def parse(Args):
     saved = load(path, Path(sys.argv[0]).stem)["args"] if path != "auto" else {}
     saved |= dict(resume=None, evaluate=None) | (dict(capture_video=False) if "--evaluate" in words else {})
     default = Args(**{name: value for name, value in saved.items() if name in Args.__dataclass_fields__})
-    return tyro.cli(Args, args=words, default=default, description=sys.modules["__main__"].__doc__)
+    return tyro.cli(Args, args=words, default=default, description=sys.modules["__main__"].__doc__.splitlines()[0])
 
 
 def explain(kind, error, trace):
@@ -303,7 +303,7 @@ class Run:
             self.obs[:] = obs.numpy()
         signal.signal(signal.SIGINT, self.on_signal), signal.signal(signal.SIGTERM, self.on_signal)
         Run.current, self.returns, self.log_step = self, [], self.global_step
-        self.log_time = self.printed = time.perf_counter()
+        self.log_time, self.printed = None, time.perf_counter()
         bar = dict(initial=self.global_step, unit="step", file=sys.stdout, disable=not sys.stdout.isatty())
         self.bar = tqdm(total=self.args.total_timesteps, dynamic_ncols=True, **bar)
         versions = f"torch {torch.__version__}, gymnasium {gym.__version__}"
@@ -323,7 +323,8 @@ class Run:
             self.evaluate()
         if global_step // save_every > self.last_save // save_every or finished or self.stop:
             self.save(obs, values)
-        self.log_time += time.perf_counter() - began  # the speed is that of training
+        now = time.perf_counter()
+        self.log_time = self.log_time + now - began if self.log_time else now  # the speed is that of training
         return not (finished or self.stop)
 
     def save(self, obs, values):
@@ -398,10 +399,11 @@ class Run:
             if not math.isfinite(value):
                 raise FloatingPointError(f"{tag} is {float(value)}")
             self.writer.add_scalar(tag, float(value), global_step)
-        mean, self.log_step, self.log_time = np.mean(self.returns or [math.nan]), global_step, now  # nan: none so far
-        self.bar.set_postfix_str(f"return {mean:.1f}", refresh=False), self.bar.update(global_step - self.bar.n)
+        self.log_step, self.log_time = global_step, now
+        mean = f"return {np.mean(self.returns):.1f}" if self.returns else "no episode has ended"
+        self.bar.set_postfix_str(mean, refresh=False), self.bar.update(global_step - self.bar.n)
         if self.bar.disable and (now - self.printed > 10 or global_step >= total):
-            self.printed, line = now, f"step {global_step:,} of {total:,} | {sps:,.0f} SPS | return {mean:.1f}"
+            self.printed, line = now, f"step {global_step:,} of {total:,} | {sps:,.0f} SPS | {mean}"
             print(f"{line} | {(total - global_step) / sps:.0f} s left", flush=True)
 
     def compile(self, update):

@@ -181,6 +181,15 @@ class Loud(Scripted):
         return obs * (1000 if self.steps == 500 else 1), reward + (1e3 if self.steps == 900 else 0), *rest
 
 
+class Steady(Scripted):
+    """Scripted, but what is seen is a feature that hardly varies, in float64 as MuJoCo's: float32 has 0.001 there."""
+
+    observation_space = Box(-1e9, 1e9, (1,), np.float64)
+
+    def vector(self, *numbers):
+        return 12345.678 + 1e-3 * self.np_random.normal(size=1)
+
+
 class Counted(Constant):
     """Actions that are counted from 1."""
 
@@ -323,6 +332,7 @@ BOTH = dict(
     ProbeScripted=Scripted,
     ProbeLogged=Logged,
     ProbeLoud=Loud,
+    ProbeSteady=Steady,
     ProbeFaulty=Faulty,
     ProbeSaved=Saved,
 )

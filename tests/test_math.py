@@ -269,13 +269,13 @@ def test_epochs(rollout_script, monkeypatch, tmp_path):
         assert [value for _, value in scalars[name]] == pytest.approx(means, rel=1e-3, abs=1e-6), name
 
 
-def rollouts_of(script, monkeypatch, tmp_path, **flags):
-    """What compute_gae is given in a run on three environments of probe Logged, rollouts of 40 steps."""
+def rollouts_of(script, monkeypatch, tmp_path, env="Logged", **flags):
+    """What compute_gae is given in a run on three environments, rollouts of 40 steps; and the agent's final state."""
     rollouts, gae = [], helpers.module(script).compute_gae
     spy = lambda *rollout: rollouts.append(copy.deepcopy(rollout)) or gae(*rollout)  # noqa: E731
     monkeypatch.setattr(helpers.module(script), "compute_gae", spy)
     probe_envs.TRANSITIONS.clear()
-    sizes = dict(num_envs=3, num_steps=40, num_minibatches=2, env_id=probe("Logged", script))
+    sizes = dict(num_envs=3, num_steps=40, num_minibatches=2, env_id=probe(env, script))
     run_dir, _ = helpers.train(script, tmp_path, **sizes, **flags)
     return rollouts, helpers.load(run_dir)["agent"]
 
@@ -325,6 +325,20 @@ def test_observation_statistics_are_those_of_all_observations(monkeypatch, tmp_p
     assert agent["obs_stats.count"] == len(seen) == 768
     np.testing.assert_allclose(agent["obs_stats.mean"], seen.mean(0), rtol=1e-4, atol=1e-5)
     np.testing.assert_allclose(agent["obs_stats.var"], seen.var(0), rtol=1e-4, atol=1e-6)
+
+
+def test_one_precision(monkeypatch, tmp_path):
+    """What s' is worth at one step, s is worth at the next, also where float32 and float64 differ by a standard
+    deviation; and evaluations see what training saw."""
+    flags = dict(env="Steady", total_timesteps=240, learning_rate=1e-2)
+    rollouts, state = rollouts_of("ppo_continuous", monkeypatch, tmp_path, **flags)
+    _, values, next_values, _, dones = rollouts[1][:5]
+    inner = ~dones[:-1]
+    np.testing.assert_allclose(next_values[:-1][inner], values[1:][inner], rtol=1e-4, atol=1e-4)
+    assert values.std() > 1e-3
+    agent, obs = ppo_continuous.Agent(1, 1), 12345.678 + 1e-3 * torch.randn(50, 1, dtype=torch.float64)
+    agent.load_state_dict(state)
+    torch.testing.assert_close(agent.act(obs), agent.act(obs.float()))
 
 
 def test_huge_observations_and_rewards_are_cut(monkeypatch, tmp_path):

@@ -158,14 +158,32 @@ def seeds_of(script, monkeypatch, tmp_path, **flags):
         return reset(env, seed=seed)
 
     monkeypatch.setattr(probe_envs.Probe, "reset", spy)
-    helpers.train(script, tmp_path, env_id=probe("Constant", script), total_timesteps=128, **flags)
+    helpers.train(script, tmp_path, env_id=probe("Constant", script), total_timesteps=132, **flags)
     monkeypatch.setattr(probe_envs.Probe, "reset", reset)
     return [seed for seed in seeds if seed is not None]
 
 
+@pytest.mark.parametrize("script", ["ppo", "sac"])
+def test_neighbouring_seeds_share_no_stream(script, monkeypatch, tmp_path):
+    """Of the environments of training; the first one has the run's own seed, as published runs with one have."""
+    flags = dict(num_envs=4, async_envs=False)
+    seeds = {seed: seeds_of(script, monkeypatch, tmp_path / str(seed), seed=seed, **flags)[:4] for seed in range(1, 6)}
+    assert [mine[0] for mine in seeds.values()] == [1, 2, 3, 4, 5]
+    assert len({seed for mine in seeds.values() for seed in mine}) == 20
+
+
+def test_neighbouring_seeds_share_no_game(monkeypatch, tmp_path):
+    """The same for ale-py's vector environment."""
+    seeds, Games, reset = [], helpers.module("dqn_atari").Games, helpers.module("dqn_atari").Games.reset
+    monkeypatch.setattr(Games, "reset", lambda envs, seed: seeds.extend(seed) or reset(envs, seed=seed))
+    for seed in (1, 2, 3):
+        helpers.train("dqn_atari", tmp_path / str(seed), seed=seed, total_timesteps=18)
+    assert seeds[::2] == [1, 2, 3] and len(set(seeds)) == 6
+
+
 def test_seeds_of_an_evaluation(monkeypatch, tmp_path):
     """Of its own, and the same at every step: evaluations can be compared."""
-    assert seeds_of("ppo", monkeypatch, tmp_path, num_envs=1, eval_every=32, num_minibatches=1) == [1] + 4 * [10_001]
+    assert seeds_of("ppo", monkeypatch, tmp_path, num_envs=1, eval_every=32, num_minibatches=1) == [1] + 5 * [10_001]
 
 
 # --- compilation

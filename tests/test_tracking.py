@@ -33,7 +33,7 @@ def test_what_wandb_has(name, tmp_path):
     total = helpers.SMALL[name]["total_timesteps"]
     script, small = [sys.executable, helpers.SOURCE / f"{name}.py"], dict(track=True, total_timesteps=total // 2)
     words = helpers.small_flags(name, tmp_path, **small, capture_video=name == "ppo")
-    first = helpers.run([*script, *words], tmp_path, WANDB_MODE="offline")
+    first = helpers.run([*script, *words], helpers.ROOT, WANDB_MODE="offline")
     assert first.returncode == 0, first.stderr
     run_dir = next(path.parent for path in tmp_path.glob("*/args.json"))
     run_id, config, history, files, status = offline_runs(tmp_path)[0]
@@ -41,10 +41,11 @@ def test_what_wandb_has(name, tmp_path):
     args = helpers.load(run_dir)["args"]
     assert {key: config[key] for key in args} == json.loads(json.dumps(args))
     assert_same_curves(run_dir, [history])
-    assert f"{name}.py" in files
+    assert f"code/cleanrl_lite/{name}.py" in files
     if name == "ppo":
         assert any(path.endswith(".mp4") for path in files)
-    second = helpers.run([*script, "--resume", run_dir, "--total-timesteps", total], tmp_path, WANDB_MODE="offline")
+    words = ["--resume", run_dir, "--total-timesteps", total]
+    second = helpers.run([*script, *words], helpers.ROOT, WANDB_MODE="offline")
     assert second.returncode == 0, second.stderr
     runs = offline_runs(tmp_path)
     assert [run[0] for run in runs] == [run_dir.name] * 2 and [run[4] for run in runs] == [0, 0]

@@ -21,7 +21,7 @@ from tests import helpers, test_docker
 
 boto3 = pytest.importorskip("boto3")
 moto_server = pytest.importorskip("moto.server")
-pytestmark = pytest.mark.xdist_group("aws")
+pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("aws")]
 FLAGS = "--no-compile --num-envs 4 --num-steps 32 --eval-episodes 1 --save-every 128".split()
 TEMPLATE = helpers.ROOT / "benchmark" / "aws_batch.yaml"
 KEYS = dict(AWS_ACCESS_KEY_ID="test", AWS_SECRET_ACCESS_KEY="test", AWS_DEFAULT_REGION="us-east-1")
@@ -112,7 +112,7 @@ def test_an_array_with_one_failure(account, tmp_path):
     words = ["ppo", "--env-ids", "CartPole-v1", "CartPol-v1", "--seeds", "1", "--aws-batch", "--s3", s3]
     words += ["--mem", "2G", "--cpus", "2", "--time", "1:30:00"]
     code, output = launcher(account, tmp_path, *words, flags=["--total-timesteps", "512"])
-    assert code == 0 and "2 jobs are job" in output, output
+    assert code == 0 and "submitted 2 jobs as AWS Batch job" in output, output
     job = submitted()
     assert job["arrayProperties"]["size"] == 2 and job["timeout"] == dict(attemptDurationSeconds=5400)
     overrides = batch_backends["123456789012"]["us-east-1"].get_job_by_id(job["jobId"]).container_overrides
@@ -128,7 +128,7 @@ def test_an_array_with_one_failure(account, tmp_path):
     assert "doesn't exist" in launcher(account, tmp_path, "--log", "ppo-CartPol-v1-1")[1]
     assert not list(tmp_path.glob("*/checkpoint.pt"))
     code, output = launcher(account, tmp_path, *words, flags=["--total-timesteps", "512"])
-    assert code == 0 and "1 jobs are job" in output and "arrayProperties" not in submitted(), output
+    assert code == 0 and "submitted 1 jobs as AWS Batch job" in output and "arrayProperties" not in submitted(), output
 
 
 def test_collect(account, tmp_path):
@@ -228,8 +228,8 @@ def test_pages(account, tmp_path, monkeypatch):
         (["--s3", "bucket/prefix"], "is not s3://BUCKET/PREFIX"),
         (["--s3", "s3://no-such-bucket/x"], "bucket does not exist"),
         (["--s3", "s3://{BUCKET}/x", "--queue", "none"], "none"),
-        (["--s3", "s3://{BUCKET}/x", "--mem", "lots"], "--mem lots: such as 8G"),
-        (["--s3", "s3://{BUCKET}/x", "--time", "1-0"], "--time 1-0: such as"),
+        (["--s3", "s3://{BUCKET}/x", "--mem", "lots"], "--mem takes a size such as 8G or 500M, got lots"),
+        (["--s3", "s3://{BUCKET}/x", "--time", "1-0"], "--time takes a limit such as 1:30:00, or minutes, got 1-0"),
         (["--s3", "s3://{BUCKET}/x", "--max-parallel", "2"], "MaxvCpus"),
     ],
 )
@@ -277,14 +277,14 @@ def test_in_containers(account, containers, tmp_path):
     s3 = f"s3://{account['BUCKET']}/containers"
     words = ["ppo", "--env-ids", "CartPole-v1", "--seeds", "1-2", "--aws-batch", "--s3", s3]
     code, output = launcher(account, tmp_path, *words, flags=["--total-timesteps", "20000"])
-    assert code == 0 and "2 jobs are job" in output, output
+    assert code == 0 and "submitted 2 jobs as AWS Batch job" in output, output
     assert set(states(account, tmp_path).values()) <= {"pending", "submitted", "runnable", "starting", "running"}
     helpers.wait_for(lambda: set(states(account, tmp_path).values()) == {"finished"}, 300)
     assert launcher(account, tmp_path, *words, flags=["--total-timesteps", "20000"])[1].startswith("nothing to submit")
     words[words.index("1-2")] = "3"
     launcher(account, tmp_path, *words, flags=["--total-timesteps", "50000000"])
     helpers.wait_for(lambda: states(account, tmp_path)["ppo-CartPole-v1-3"] == "running", 120)
-    assert "1 tasks of AWS Batch cancelled" in launcher(account, tmp_path, "--cancel")[1]
+    assert "cancelled 1 AWS Batch tasks" in launcher(account, tmp_path, "--cancel")[1]
     helpers.wait_for(lambda: states(account, tmp_path)["ppo-CartPole-v1-3"] == "interrupted", 120)
     aws_batch.collect(launch.Manifest(tmp_path / "launch.json"))
     steps = [helpers.load(path.parent)["global_step"] for path in tmp_path.glob("*__[12]__*/checkpoint.pt")]

@@ -1,4 +1,4 @@
-"""benchmark/compare.py says what the seeds allow to say, and no more."""
+"""benchmark/compare.py says what the seeds can tell, and no more."""
 
 import json
 
@@ -45,9 +45,9 @@ def test_verdicts(after, verdict, status, monkeypatch, capsys, tmp_path):
 def test_only_like_with_like(monkeypatch, capsys, tmp_path):
     one = write(tmp_path / "a", {1: 1, 2: 2, 3: 3})
     other = write(tmp_path / "b", {1: 1, 2: 2, 3: 3}, arguments=dict(gamma=0.9))
-    none = "0 compared, 0 worse (0.0 by chance alone); 1 in A alone"
+    none = "0 compared, 0 worse (0.0 expected by chance); 1 only in A"
     status, output = told(monkeypatch, capsys, one, other)
-    assert (status, output.splitlines()[-1]) == (2, none) and '{"gamma": 0.9}: in B alone' in output
+    assert (status, output.splitlines()[-1]) == (2, none) and '{"gamma": 0.9}: only in B' in output
     longer = write(tmp_path / "c", {1: 1, 2: 2, 3: 3}, total_timesteps=1000)  # at the same step of another schedule
     status, output = told(monkeypatch, capsys, one, longer)
     assert (status, output.splitlines()[-1]) == (2, none)

@@ -1,20 +1,79 @@
-"""What the guides show works."""
+"""What the README and the guides show works."""
 
-import subprocess
+import re
+import shlex
 import sys
+from pathlib import Path
 
-from tests.helpers import ROOT, SOURCE
+import pytest
+import tyro
+
+from tests import helpers
+from tests.helpers import ROOT, SOURCE, run
+
+PAGES = ["README.md", *(str(path.relative_to(ROOT)) for path in sorted((ROOT / "docs").rglob("*.md")))]
+SMALL = ["--no-compile", "--eval-episodes", "1", "--env-id", "InvertedPendulum-v4", "--num-steps", "128"]
 
 
+def commands(page):
+    """(script, words) of every command of a script in the page's shell blocks."""
+    text = (ROOT / page).read_text().replace("\\\n", " ")
+    for block in re.findall(r"^```sh\n(.*?)^```", text, re.M | re.S):
+        for script, words in re.findall(r"(?:python|cleanrl_lite) (?:cleanrl_lite/)?(\w+)\.py(.*)", block):
+            if script in helpers.SCRIPTS:
+                yield script, shlex.split(re.split(r"[&;|]", words)[0].rstrip("\"'"), comments=True)
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_commands_have_flags_that_exist(page):
+    for script, words in commands(page):
+        values = ["1" if word.startswith("$") else word for word in words]
+        tyro.cli(helpers.module(script).Args, args=values)
+
+
+def test_these_are_the_commands():
+    """The pattern finds them."""
+    assert len([*commands("README.md")]) >= 6
+    assert sum(len([*commands(page)]) for page in PAGES) > 30
+
+
+@pytest.mark.slow
+def test_the_commands_of_the_readme(tmp_path):
+    """Its section A run, line by line, on a run of some seconds; and a copy of a script."""
+    python = f"{shlex.quote(sys.executable)} "
+    (tmp_path / "cleanrl_lite").symlink_to(SOURCE)
+    small = "--no-compile --num-steps 128 --num-minibatches 4 --update-epochs 1 --total-timesteps 256"
+    block = re.search(r"```sh\n(run=.*?)```", (ROOT / "README.md").read_text(), re.S)[1]
+    block = block.replace("2000000", "512").replace("--eval-episodes 100", "--eval-episodes 2")
+    lines = ["set -e", f"python cleanrl_lite/ppo_continuous.py --env-id Hopper-v4 {small} --eval-episodes 1", block]
+    lines += [f"cp cleanrl_lite/ppo_continuous.py my_idea.py && python my_idea.py --env-id Walker2d-v4 {small}"]
+    lines = [line.replace("python ", python) for line in lines]
+    done = run(["bash", "-c", "\n".join(lines)], cwd=tmp_path, timeout=400)
+    assert done.returncode == 0, done.stderr
+    run_dir = next((tmp_path / "runs").glob("Hopper-v4__ppo_continuous__1__*"))
+    assert helpers.load(run_dir)["global_step"] == 512 and len(list(run_dir.glob("eval_*.json"))) == 2
+    assert list((tmp_path / "runs").glob("Walker2d-v4__my_idea__1__*/my_idea.py"))
+
+
+@pytest.mark.slow
 def test_the_variant_of_the_guide_applies_and_runs(tmp_path):
     """docs/guides/variant.diff fits today's script without fuzz, and the script that it makes trains and resumes."""
     script = tmp_path / "ppo_kl.py"
     script.write_text((SOURCE / "ppo_continuous.py").read_text())
-    patch = ["patch", "--fuzz=0", str(script), str(ROOT / "docs/guides/variant.diff")]
-    subprocess.run(patch, check=True, capture_output=True)
-    run = [sys.executable, str(script), "--runs-dir", str(tmp_path / "runs"), "--no-compile", "--eval-episodes", "1"]
-    sizes = ["--env-id", "InvertedPendulum-v4", "--num-steps", "128", "--num-minibatches", "4"]
-    subprocess.run([*run, *sizes, "--total-timesteps", "512"], check=True, capture_output=True)
-    (run_dir,) = (tmp_path / "runs").iterdir()
-    again = [*run, "--resume", str(run_dir), "--total-timesteps", "1024"]
-    assert "evaluation at step 1,024" in subprocess.run(again, check=True, capture_output=True, text=True).stdout
+    patch = run(["patch", "--fuzz=0", script, ROOT / "docs/guides/variant.diff"], cwd=tmp_path)
+    assert patch.returncode == 0, patch.stdout
+    words = [sys.executable, script, "--runs-dir", tmp_path / "runs", *SMALL, "--num-minibatches", "4"]
+    assert run([*words, "--total-timesteps", "512"], cwd=tmp_path).returncode == 0
+    again = [*words, "--resume", helpers.only_run(tmp_path / "runs"), "--total-timesteps", "1024"]
+    assert "evaluation at step 1,024" in run(again, cwd=tmp_path).stdout
+
+
+@pytest.mark.parametrize("script", ["ppo", "sac"])
+def test_a_trained_agent_from_python(script, tmp_path, monkeypatch):
+    """docs/guides/agents.py: the loaded agent plays as the run's evaluation did."""
+    monkeypatch.syspath_prepend(ROOT / "docs/guides")
+    import agents
+
+    run_dir, returns = helpers.train(script, tmp_path)
+    agent, env = getattr(agents, f"load_{script}")(Path(run_dir))
+    assert agents.play(agent, env, seed=10_001) == pytest.approx(returns[0])

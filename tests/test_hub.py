@@ -1,4 +1,4 @@
-"""benchmark/hub.py: a finished run as a folder that stands alone, and on the Hub, for which a server here stands in."""
+"""benchmark/hub.py: a finished run as a folder of its own, and on the Hub, for which a server here stands in."""
 
 import base64
 import hashlib
@@ -12,6 +12,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 import pytest
 import torch
 
+from benchmark import hub
 from tests import helpers
 
 HUB = [sys.executable, "-m", "benchmark.hub"]
@@ -79,19 +80,19 @@ def sha1(content):
 
 
 @pytest.fixture
-def hub(tmp_path):
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Hub)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    address = f"http://127.0.0.1:{server.server_port}"
+def server(tmp_path):
+    http = ThreadingHTTPServer(("127.0.0.1", 0), Hub)
+    threading.Thread(target=http.serve_forever, daemon=True).start()
+    address = f"http://127.0.0.1:{http.server_port}"
     yield dict(HF_ENDPOINT=address, HF_TOKEN="hf_stand_in", HF_HOME=str(tmp_path / "hf"), HF_HUB_DISABLE_XET="1")
-    server.shutdown()
+    http.shutdown()
 
 
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory):
-    """A run of sac, whose checkpoint has a replay buffer, with a film."""
+    """A run of ppo with a video."""
     folder = tmp_path_factory.mktemp("hub")
-    helpers.train("sac", folder, eval_episodes=2, capture_video=True)
+    helpers.train("ppo", folder, eval_episodes=2, capture_video=True)
     return helpers.only_run(folder)
 
 
@@ -101,23 +102,21 @@ def evaluation(folder):
 
 
 def test_a_folder_that_stands_alone(finished, tmp_path):
-    """Weights, arguments, evaluation, film, card and script; evaluated elsewhere, it plays as the run itself does."""
+    """Networks, arguments, evaluation, video, card and script; evaluated elsewhere, it plays as the run does."""
     folder = tmp_path / "agent"
     done = helpers.run([*HUB, "export", finished, folder], cwd=helpers.ROOT)
     assert done.returncode == 0 and done.stdout.strip() == str(folder), done.stderr
     names = {path.name for path in folder.iterdir()}
-    assert {"checkpoint.pt", "args.json", "eval.json", "replay.mp4", "README.md", "sac.py"} <= names
+    assert {"checkpoint.pt", "args.json", "eval.json", "replay.mp4", "README.md", "ppo.py"} <= names
     state = torch.load(folder / "checkpoint.pt", weights_only=True)
-    assert "replay" not in state and "adams" not in state and (folder / "replay.mp4").stat().st_size > 1000
+    assert "adam" not in state and "rng" not in state and (folder / "replay.mp4").stat().st_size > 1000
     elsewhere = shutil.copytree(folder, tmp_path / "far" / "away")
-    done = helpers.run([sys.executable, "sac.py", "--evaluate", "."], cwd=elsewhere)
+    done = helpers.run([sys.executable, "ppo.py", "--evaluate", "."], cwd=elsewhere)
     assert done.returncode == 0, done.stderr
     assert evaluation(elsewhere)["returns"] == helpers.read_json(finished / "eval.json")["returns"]
-    done = helpers.run([sys.executable, helpers.SOURCE / "sac.py", "--evaluate", folder], cwd=tmp_path)
-    assert evaluation(folder)["returns"] == helpers.read_json(finished / "eval.json")["returns"]
     text, mean = (folder / "README.md").read_text(), helpers.read_json(finished / "eval.json")["mean"]
-    assert f"value: {mean:.2f} +/- " in text and "--learning-starts 128" in text and "replay.mp4" in text
-    assert text.startswith("---\n") and "tags: [InvertedPendulum-v4, sac, " in text
+    assert f"value: {mean:.2f} +/- " in text and "--num-steps 32" in text and "replay.mp4" in text
+    assert text.startswith("---\n") and "tags: [CartPole-v1, ppo, " in text
 
 
 def test_refusals(finished, tmp_path):
@@ -127,24 +126,23 @@ def test_refusals(finished, tmp_path):
     (tmp_path / "there").mkdir()
     for source, target, message in (
         (tmp_path, tmp_path / "new", "is not a run directory with an evaluation"),
-        (unfinished, tmp_path / "new", "is not finished"),
-        (finished, tmp_path / "there", "exists"),
+        (unfinished, tmp_path / "new", "is not finished. Finish it with --resume"),
+        (finished, tmp_path / "there", "already exists"),
     ):
-        done = helpers.run([*HUB, "export", source, target], cwd=helpers.ROOT)
-        assert done.returncode == 1 and message in done.stderr and "Traceback" not in done.stderr
+        with pytest.raises(SystemExit, match=message):
+            hub.export(source, target)
     assert not (tmp_path / "new").exists()
-    done = helpers.run([*HUB, "push", tmp_path, "me/agent"], cwd=helpers.ROOT)
-    assert done.returncode == 1 and "is not a folder that `export` has made" in done.stderr
+    with pytest.raises(SystemExit, match="was not made by `export`"):
+        hub.push(tmp_path, "me/agent")
 
 
-def test_to_the_hub_and_back(finished, tmp_path, hub):
+@pytest.mark.slow
+def test_to_the_hub_and_back(finished, tmp_path, server):
     helpers.run([*HUB, "export", finished, tmp_path / "agent"], cwd=helpers.ROOT)
-    done = helpers.run([*HUB, "push", tmp_path / "agent", "me/agent"], cwd=helpers.ROOT, **hub)
+    done = helpers.run([*HUB, "push", tmp_path / "agent", "me/agent"], cwd=helpers.ROOT, **server)
     assert done.returncode == 0, done.stderr
     assert (tmp_path / "agent/checkpoint.pt").read_bytes() == Hub.repositories["me/agent"]["checkpoint.pt"]
-    done = helpers.run([*HUB, "pull", "me/agent", tmp_path / "back"], cwd=helpers.ROOT, **hub)
+    done = helpers.run([*HUB, "pull", "me/agent", tmp_path / "back"], cwd=helpers.ROOT, **server)
     assert done.returncode == 0, done.stderr
     for path in (tmp_path / "agent").iterdir():
         assert path.read_bytes() == (tmp_path / "back" / path.name).read_bytes()
-    done = helpers.run([sys.executable, helpers.SOURCE / "sac.py", "--evaluate", "back"], cwd=tmp_path)
-    assert done.returncode == 0 and evaluation(tmp_path / "back")["returns"]

@@ -4,6 +4,7 @@ import csv
 import gzip
 import json
 import re
+import shutil
 import sys
 from pathlib import Path
 
@@ -11,7 +12,7 @@ import numpy as np
 import pytest
 import stable_baselines3
 import tyro
-from tensorboard.compat.proto.event_pb2 import Event
+from tensorboard.compat.proto.event_pb2 import Event, SessionLog
 from tensorboard.summary.writer.record_writer import RecordWriter
 from torch.utils.tensorboard import SummaryWriter
 
@@ -46,6 +47,7 @@ def test_stable_baselines3_returns_are_what_the_file_gives():
         assert line["total_timesteps"] == returns_sb3.experiment(*(line[name] for name in returns_sb3.NAMES[:3]))[0]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("script", ["ddpg", "td3", "sac"])
 def test_stable_baselines3_with_our_hyperparameters(script, tmp_path, monkeypatch):
     """Two environments and other flags than the defaults: they reach its model; every episode is there, in order."""
@@ -170,7 +172,7 @@ def test_a_picture(tmp_path):
     """A panel of one environment: a thin line per seed from its own first episode on, their mean, CleanRL's figure."""
     runs = collect.groups("ppo")["ppo", "CartPole-v1", "ppo", True]
     figure, (ax,) = plot.grid_of_axes(1)
-    plot.panel(ax, runs)
+    plot.panel(ax, [runs])
     *seeds, mean, cleanrl = ax.lines
     assert len(seeds) == len(runs) and len(ax.collections) == 1
     assert [line.get_xdata()[0] for line in seeds] == [plot.curve(run)[0][0] for run in runs]
@@ -248,26 +250,33 @@ def test_the_interval_is_stratified():
     assert middle == low == high == pytest.approx(1.5)
     middle, low, high = overview.intervals(scores + np.arange(5)[:, None], lambda x: np.array([x.mean()]), reps=50)
     assert 2 < low < middle < high < 5 and middle == pytest.approx(3.5)
-    assert overview.aggregates() == overview.aggregates()
 
 
-def test_the_clock_stands_still_between_the_parts_of_a_run(tmp_path):
-    """Two event files: 100 to 160 s, and 1000 to 1030 s on the clock on the wall."""
-    for first, last in ((100, 160), (1000, 1030)):
-        with open(tmp_path / f"events.out.tfevents.{first:010}", "wb") as file:
-            for at in (first, last):
-                RecordWriter(file).write(Event(wall_time=at, step=1).SerializeToString())
+def events(path, *points):
+    """An event file of (wall time, step) points; ("start", wall time, step): a run resumed before this step."""
+    with open(path, "wb") as file:
+        for *start, at, step in points:
+            log = SessionLog(status=SessionLog.START) if start else None
+            RecordWriter(file).write(Event(wall_time=at, step=step, session_log=log).SerializeToString())
+
+
+@pytest.mark.parametrize(
+    "files, want",
+    [
+        # Stopped at 160 s on the wall's clock, resumed at 1000 s.
+        ([[(100, 0), (160, 5)], [(1000, 0), ("start", 1000, 6), (1030, 8)]], {130: 30, 160: 60, 500: 60, 1030: 90}),
+        # Suspended: two minutes without an event are a pause, less is not.
+        ([[(100, 0), (200, 1), (1000, 2), (1010, 3)]], {150: 50, 200: 100, 700: 100, 1010: 110}),
+        # Killed: the steps from 3 on were lost, twice, and do not count.
+        ([[(100, 0), (110, 2), (150, 4)], [(300, 0), ("start", 300, 3), (340, 3)],
+          [(500, 0), ("start", 500, 3), (520, 4)]], {110: 10, 400: 10, 520: 30}),
+    ],
+)  # fmt: skip
+def test_the_clock_stands_still_while_a_run_does(files, want, tmp_path):
+    for number, points in enumerate(files):
+        events(tmp_path / f"events.out.tfevents.{number}", *points)
     seconds = collect.clock(tmp_path)
-    assert [float(seconds(at)) for at in (100, 130, 160, 500, 1000, 1030)] == [0, 30, 60, 60, 60, 90]
-
-
-def test_the_clock_stands_still_while_a_run_is_suspended(tmp_path):
-    """Two minutes without an event are a pause, less is not."""
-    with open(tmp_path / "events.out.tfevents.0000000100", "wb") as file:
-        for at in (100, 200, 1000, 1010):
-            RecordWriter(file).write(Event(wall_time=at, step=1).SerializeToString())
-    seconds = collect.clock(tmp_path)
-    assert [float(seconds(at)) for at in (100, 150, 200, 700, 1000, 1010)] == [0, 50, 100, 100, 100, 110]
+    assert {at: float(seconds(at)) for at in want} == want
 
 
 def test_the_commands_of_the_published_runs(monkeypatch, capsys):
@@ -301,6 +310,7 @@ def test_the_commands_of_a_benchmark(name):
         assert all(launch.value(command, flag, None) == value for flag, value in environments.items())
 
 
+@pytest.mark.slow
 def test_a_benchmark_runs(tmp_path):
     """ENVS, SEEDS, JOBS, more flags, and another launcher: what benchmark/README.md offers."""
     words = f"{sys.executable} -m benchmark.launch --runs-dir {tmp_path} --jobs 1"
@@ -361,9 +371,22 @@ def test_an_evaluation_that_is_not_on_the_disk_yet(tmp_path):
 
 
 def test_the_commit_of_a_run(tmp_path, monkeypatch):
-    """In eval.json as git describes it, and none where there is no repository, or no git."""
+    """In eval.json as git describes it; none without git."""
     run_dir, _ = helpers.train("ppo", tmp_path / "a")
     assert re.fullmatch(r"[0-9a-f]{7,}(-dirty)?", helpers.read_json(run_dir / "eval.json")["commit"] or "0000000")
-    monkeypatch.setattr("subprocess.getoutput", lambda command: "")
+    monkeypatch.setenv("PATH", "/nowhere")
     run_dir, _ = helpers.train("ppo", tmp_path / "b")
     assert helpers.read_json(run_dir / "eval.json")["commit"] is None
+
+
+@pytest.mark.slow
+def test_two_checkouts(tmp_path):
+    """benchmark/same_runs.py: this checkout trains as itself, and not as one with another discount."""
+    for name in ("benchmark", "cleanrl_lite"):
+        shutil.copytree(ROOT / name, tmp_path / name, ignore=shutil.ignore_patterns("results", "runs"))
+    words = [sys.executable, "-m", "benchmark.same_runs", tmp_path, "ppo"]
+    assert "curves and tensors: equal" in helpers.run(words, cwd=ROOT).stdout
+    script = tmp_path / "cleanrl_lite/ppo.py"
+    script.write_text(script.read_text().replace("gamma: float = 0.99", "gamma: float = 0.9"))
+    done = helpers.run(words, cwd=ROOT)
+    assert done.returncode == 1 and "DIFFER: " in done.stdout

@@ -14,6 +14,7 @@ from tests import helpers
 missing = [name for name in ("munged", "slurmctld", "slurmd", "sbatch") if not shutil.which(name)]
 root = hasattr(os, "geteuid") and os.geteuid() == 0
 pytestmark = [
+    pytest.mark.slow,
     pytest.mark.skipif(bool(missing) or not root, reason=f"needs root and slurm-wlm, munge; missing: {missing}"),
     pytest.mark.xdist_group("slurm"),
 ]
@@ -54,7 +55,7 @@ def free_port():
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory):
-    """Slurm's daemons; yields the environment in which its commands find them."""
+    """Slurm's daemons; yields the environment variables with which its commands find them."""
     folder = tmp_path_factory.mktemp("slurm")
     (folder / "state").mkdir()
     (folder / "munge.key").write_bytes(os.urandom(128))
@@ -87,7 +88,7 @@ FILES = {"socket": "socket", "key-file": "key", "pid-file": "pid", "log-file": "
 
 
 def asked(environ, *words):
-    """What one of Slurm's commands says."""
+    """The output of one of Slurm's commands."""
     return subprocess.run(words, env=os.environ | environ, capture_output=True, text=True).stdout
 
 
@@ -109,12 +110,12 @@ def status(cluster, folder):
 
 
 def test_an_array_with_one_failure(cluster, tmp_path):
-    """Four jobs, two at a time; two fail, are tried twice, and only those are submitted again."""
+    """Four jobs, two at a time; two fail, are tried twice, and only these are submitted again."""
     words = ["ppo", "--env-ids", "CartPole-v1", "CartPol-v1", "--seeds", "1-2", "--slurm", "--max-parallel", "2"]
     code, output = launcher(
         cluster, tmp_path, *words, "--mem", "1G", "--partition", "all", flags=["--total-timesteps", "512"]
     )
-    assert code == 0 and "4 jobs are array job" in output, output
+    assert code == 0 and "submitted 4 jobs as Slurm array job" in output, output
     helpers.wait_for(lambda: set(status(cluster, tmp_path).values()) <= {"finished", "failed"})
     found = status(cluster, tmp_path)
     assert [found[f"ppo-CartPole-v1-{seed}"] for seed in (1, 2)] == ["finished"] * 2
@@ -123,7 +124,7 @@ def test_an_array_with_one_failure(cluster, tmp_path):
     assert task["crashes"] == 2 and "doesn't exist" in task["last_line"]
     assert len(list(tmp_path.glob("*/checkpoint.pt"))) == 2
     code, output = launcher(cluster, tmp_path, *words, flags=["--total-timesteps", "512"])
-    assert code == 0 and "2 jobs are array job" in output, output
+    assert code == 0 and "submitted 2 jobs as Slurm array job" in output, output
     helpers.wait_for(lambda: not queue(cluster))
 
 
@@ -134,7 +135,7 @@ def running(cluster, folder):
 
 
 def test_requeued_cancelled_and_submitted_again(cluster, tmp_path):
-    """`scontrol requeue` starts the task again, from its checkpoint; `--cancel` ends it; the same command goes on."""
+    """`scontrol requeue` restarts the task from its checkpoint; `--cancel` ends it; the same command continues."""
     words, flags = ["ppo", "--env-ids", "CartPole-v1", "--seeds", "1", "--slurm"], ["--total-timesteps", "100000"]
     launcher(cluster, tmp_path, *words, flags=flags)
     task = running(cluster, tmp_path)
@@ -143,8 +144,8 @@ def test_requeued_cancelled_and_submitted_again(cluster, tmp_path):
     steps = saved(tmp_path)
     helpers.wait_for(lambda: saved(tmp_path) > steps + 2000)
     assert task == running(cluster, tmp_path) and len(list(tmp_path.glob("*/checkpoint.pt"))) == 1
-    code, output = launcher(cluster, tmp_path, "--cancel")
-    assert "1 tasks cancelled" in output
+    _, output = launcher(cluster, tmp_path, "--cancel")
+    assert "cancelled 1 Slurm tasks" in output
     helpers.wait_for(lambda: status(cluster, tmp_path) == {"ppo-CartPole-v1-1": "interrupted"})
     steps = saved(tmp_path)
     assert 0 < steps < 100_000 and not queue(cluster)
@@ -159,8 +160,8 @@ def saved(folder):
 
 
 def test_the_time_limit(cluster, tmp_path):
-    """A task whose time is over saves, is requeued, and goes on when it has time again. Slurm may tell it up to a
-    minute early: here 10 to 70 s after the start."""
+    """At its time limit a task saves, is requeued, and continues in its next turn. Slurm may signal it up to a minute
+    early: here 10 to 70 s after the start."""
     words = ["ppo", "--env-ids", "CartPole-v1", "--seeds", "1", "--slurm", "--time", "2", "--grace", "50"]
     launcher(cluster, tmp_path, *words, flags=["--total-timesteps", "2000000"])
     task = running(cluster, tmp_path)
@@ -172,7 +173,7 @@ def test_the_time_limit(cluster, tmp_path):
 
 
 def test_preempted(cluster, tmp_path):
-    """A job of a partition that comes first takes the nodes; the task saves, waits, and goes on when they are free."""
+    """A job of a partition with priority takes the nodes; the task saves, waits, and continues when they are free."""
     words = ["ppo", "--env-ids", "CartPole-v1", "--seeds", "1", "--slurm", "--partition", "all"]
     launcher(cluster, tmp_path, *words, flags=["--total-timesteps", "2000000"])
     task = running(cluster, tmp_path)

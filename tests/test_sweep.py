@@ -1,4 +1,4 @@
-"""benchmark/sweep.py: a search that goes on where it was, and a trial whose runs fail."""
+"""benchmark/sweep.py: a search that continues, and a trial whose runs fail."""
 
 import sys
 
@@ -7,22 +7,23 @@ import pytest
 from tests import helpers
 
 pytest.importorskip("optuna")
+pytestmark = pytest.mark.slow
 SWEEP = [sys.executable, "-m", "benchmark.sweep", "--seeds", "1", "2", "--steps", "1024", "--jobs", "2"]
 SMALL = ["--no-compile", "--eval-episodes", "1"]
 
 
 def test_a_search(tmp_path):
-    """Two trials, then one more of the same search; the best one as a command; runs that fail fail their trial only."""
+    """A trial, then another one of the same search; the best one as a command; runs that fail fail their trial only."""
     sweep = [*SWEEP, "--runs-dir", tmp_path]
-    assert helpers.run([*sweep, "--trials", "2", "--", *SMALL], helpers.ROOT).returncode == 0
+    assert helpers.run([*sweep, "--trials", "1", "--", *SMALL], helpers.ROOT).returncode == 0
     done = helpers.run([*sweep, "--trials", "1", "--", *SMALL], helpers.ROOT)
-    assert " of 3:" in done.stdout and "cleanrl_lite/ppo.py --env-id CartPole-v1 --learning-rate " in done.stdout
+    assert " of 2:" in done.stdout and "cleanrl_lite/ppo.py --env-id CartPole-v1 --learning-rate " in done.stdout
     values = []
     for folder in tmp_path.glob("trial-*"):
         means = [helpers.read_json(path)["mean"] for path in folder.glob("*/eval.json")]
         assert len(means) == 2 and len(list(folder.glob("*__1__*"))) == 1
         values.append(sum(means) / 2)
-    assert len(values) == 3 and f"mean return {max(values):.1f} in trial" in done.stdout
+    assert len(values) == 2 and f"mean return {max(values):.1f} in trial" in done.stdout
     done = helpers.run([*sweep, "--trials", "1", "--", "--gamma", "2"], helpers.ROOT)
-    assert done.returncode == 0 and "failed" in done.stderr and " of 4:" in done.stdout
+    assert done.returncode == 0 and "failed" in done.stderr and " of 3:" in done.stdout
     assert helpers.run([*sweep, "--best"], helpers.ROOT).stdout == done.stdout

@@ -91,6 +91,7 @@ def server():
     server.shutdown()
 
 
+@pytest.mark.slow
 def test_sweep_and_agent(server, tmp_path):
     """Two runs with the settings that the server gave, each with its final evaluation, the sweep's metric, logged."""
     account = dict(WANDB_BASE_URL=f"http://127.0.0.1:{server.server_port}", WANDB_API_KEY="0" * 40, WANDB_ENTITY="me")

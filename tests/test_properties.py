@@ -8,7 +8,7 @@ import tempfile
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 from tests import helpers
@@ -68,19 +68,26 @@ def attempt(script, drawn):
                 assert all(math.isfinite(value) for _, value in points), tag
     except SystemExit as end:
         assert str(end.code).startswith("error: ") and "\n" not in end.code
-        if (folder / "runs").exists():  # it began, and then something was not finite
-            assert "the last good checkpoint is of step" in end.code, end.code
-            helpers.load(helpers.only_run(folder / "runs"))
+        assert not (folder / "runs").exists()
         return end.code
+    except FloatingPointError as fault:  # it began, and then something was not finite
+        assert "\n" not in str(fault)
+        helpers.load(helpers.only_run(folder / "runs"))
+        return str(fault)
     finally:
         shutil.rmtree(folder)
 
 
-@pytest.mark.parametrize("script", helpers.SCRIPTS)
-def test_any_numbers(script):
-    examples = 6 if script in helpers.ATARI_SCRIPTS else 40
+FAST = ("ppo_continuous", "c51", "sac")  # one of each family
 
-    @settings(max_examples=examples, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+
+@pytest.mark.parametrize(
+    "script", [pytest.param(name, marks=[] if name in FAST else pytest.mark.slow) for name in helpers.SCRIPTS]
+)
+def test_any_numbers(script):
+    examples, unchecked = 6 if script in helpers.ATARI_SCRIPTS else 20, dict(suppress_health_check=[*HealthCheck])
+
+    @settings(max_examples=examples, phases=[Phase.generate], deadline=None, derandomize=True, **unchecked)
     @given(flags(script))
     def check(drawn):
         outcomes.append(attempt(script, drawn))

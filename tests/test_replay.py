@@ -347,7 +347,7 @@ def test_real_games():
         num_envs = 2
 
         def reset(self):
-            return envs.reset(seed=1)[0]
+            return envs.reset(seed=[1, 2])[0]
 
         def step(self):
             obs, rewards, terminations, truncations, infos = envs.step(rng.integers(4, size=2))

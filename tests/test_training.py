@@ -38,6 +38,15 @@ def test_same_seed_same_run(script, finished, tmp_path):
     helpers.assert_same_run(one, other, helpers.UNSEEDED | evaluations)
 
 
+def test_evaluations_put_the_random_streams_back(monkeypatch, tmp_path):
+    """Whatever a policy or an environment draws from them."""
+    ppo, act = helpers.module("ppo"), helpers.module("ppo").Agent.act
+    draw = lambda agent, obs: (random.random(), np.random.random(), torch.rand(()), act(agent, obs))[-1]  # noqa: E731
+    monkeypatch.setattr(ppo.Agent, "act", draw)
+    runs = [helpers.train("ppo", tmp_path / str(every), eval_every=every)[0] for every in (0, 128)]
+    helpers.assert_same_run(*runs, helpers.UNSEEDED | {"eval/episodic_return", "eval/episodic_length"})
+
+
 @pytest.mark.parametrize("script", ["ppo", "dqn", "sac"])
 def test_another_seed_another_run(script, finished, tmp_path):
     one, other = finished(script)[0], helpers.train(script, tmp_path, seed=2)[0]

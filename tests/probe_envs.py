@@ -100,14 +100,6 @@ class Terminated(Truncated):
     over = (True, False)
 
 
-class Countdown(Probe):
-    """Three steps, reward 1 each, then it terminates: values 1 + g + g^2, 1 + g and 1."""
-
-    def step(self, action):
-        self.t += 1
-        return self.vector(self.t), 1.0, self.t == 3, False, {}
-
-
 class Corner(Probe):
     """One step; the right action is the corner (high, low, high) of a box with uneven bounds."""
 
@@ -259,17 +251,6 @@ class Faulty(Constant):
         return super().reset(seed=seed)
 
 
-class Saved(Scripted):
-    """Scripted, with a state of its own that it hands out."""
-
-    def state_dict(self):
-        return dict(t=self.t, episode=self.episode, generator=self.np_random.bit_generator.state)
-
-    def load_state_dict(self, state):
-        self.t, self.episode = state["t"], state["episode"]
-        self.np_random.bit_generator.state = state["generator"]
-
-
 class Unbounded(Constant):
     """Actions without bounds."""
 
@@ -328,13 +309,11 @@ BOTH = dict(
     ProbeRightAction=RightAction,
     ProbeTruncated=Truncated,
     ProbeTerminated=Terminated,
-    ProbeCountdown=Countdown,
     ProbeScripted=Scripted,
     ProbeLogged=Logged,
     ProbeLoud=Loud,
     ProbeSteady=Steady,
     ProbeFaulty=Faulty,
-    ProbeSaved=Saved,
 )
 for name, cls in BOTH.items():
     for ending, continuous in (("Discrete", False), ("Box", True)):

@@ -12,6 +12,7 @@ import copy
 from dataclasses import dataclass
 from pathlib import Path
 
+import ale_py  # pip install "cleanrl_lite[atari]"
 import gymnasium as gym
 import numpy as np
 import torch
@@ -20,8 +21,6 @@ from torch import nn
 from torch.utils.tensorboard import SummaryWriter
 
 from cleanrl_lite import utils
-
-ale_py = utils.extra("ale_py", "atari")
 
 
 # === arguments

@@ -12,6 +12,7 @@ import math
 from dataclasses import dataclass
 from pathlib import Path
 
+import ale_py  # pip install "cleanrl_lite[atari]"
 import gymnasium as gym
 import numpy as np
 import torch
@@ -21,8 +22,6 @@ from torch.distributions import Categorical
 from torch.utils.tensorboard import SummaryWriter
 
 from cleanrl_lite import utils
-
-ale_py = utils.extra("ale_py", "atari")
 
 
 # === arguments

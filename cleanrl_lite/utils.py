@@ -17,12 +17,12 @@ from ctypes.util import find_library
 from functools import reduce
 from importlib import import_module
 from pathlib import Path
-from types import FunctionType
 
 if sys.platform == "linux" and not os.environ.get("DISPLAY"):  # render without a display; mujoco reads it at import
     os.environ.setdefault("MUJOCO_GL", "egl" if find_library("EGL") and find_library("GL") else "disabled")
     os.environ.setdefault("SDL_VIDEODRIVER", "dummy")
 
+import cloudpickle
 import gymnasium as gym
 import numpy as np
 import torch
@@ -137,21 +137,11 @@ def make(env_id, render_mode=None, **kwargs):
         return gym.make(env_id, **kwargs, **(dict(render_mode=render_mode) if render_mode else {}))
     except (gym.error.Error, ImportError) as error:
         reason = re.sub(r"gymnasium\[(\w+)\]", r"cleanrl_lite[\1]", str(error).strip().splitlines()[0])
-        with suppress(ImportError):
-            import_module("ale_py")  # registers the Atari games
-        if game := [name for name in (env_id, f"ALE/{env_id}") if "Atari" in str(gym.registry.get(name))]:
-            reason = f"Atari games run with the *_atari.py scripts, as --env-id {game[0]}"
+        if re.search("ALE|NoFrameskip|-v5", env_id):
+            reason += " Atari games are called ALE/Breakout-v5 or BreakoutNoFrameskip-v4; use the *_atari.py scripts"
         elif "gymnasium-robotics" in reason:
             reason = "gymnasium no longer has this version. Use v4 or v5"
         check(False, f"--env-id {env_id}: {reason}")
-
-
-def extra(module, name):
-    """An optional module, or one line that says how to install it."""
-    try:
-        return import_module(module)
-    except ImportError:
-        check(False, f'{module} is not installed, run `pip install "cleanrl_lite[{name}]"`')
 
 
 class VectorEnv(gym.vector.SyncVectorEnv):
@@ -159,11 +149,11 @@ class VectorEnv(gym.vector.SyncVectorEnv):
     steps, which no script reads: gathering them takes 18 us of a Hopper step's 131."""
 
     def step(self, actions):
-        infos, shape, zeros = {}, self.single_observation_space.shape, self.zeros
+        infos, shape = {}, self.single_observation_space.shape
         for i, (env, action) in enumerate(zip(self.envs, actions)):
             obs, reward, terminated, truncated, info = env.step(action)
             # The traps: numpy broadcasts another shape; one NaN spoils networks and replay buffer. 0 x NaN is NaN.
-            if np.shape(obs) != shape or math.isnan(np.ravel(obs).dot(zeros) + 0.0 * reward):
+            if np.shape(obs) != shape or math.isnan(0.0 * (np.add.reduce(obs, axis=None) + reward)):
                 raise FloatingPointError(f"environment {i}: observation {obs}, of shape {shape}, or reward {reward}")
             if terminated or truncated:
                 # The trap: the reset may write into the array of this last observation.
@@ -183,27 +173,7 @@ def vector_env(env_fns, async_envs, autoreset_mode):
     envs = kind(env_fns, copy=False, autoreset_mode=autoreset_mode)
     for number, handler in zip(numbers, handlers):
         signal.signal(number, handler)
-    envs.zeros = np.zeros(math.prod(envs.single_observation_space.shape or ()))
     return envs
-
-
-def layers(env):
-    """The wrappers and, last, the environment itself."""
-    return [env] if env is env.unwrapped else [env, *layers(env.env)]
-
-
-def env_state(env):
-    """The attributes of gymnasium's own environments and wrappers, pickled; None for others and where that fails."""
-    fixed = gym.Env, gym.Space, gym.envs.registration.EnvSpec, FunctionType
-    unread = ("model", "mujoco_renderer") if hasattr(env.unwrapped, "mujoco_renderer") else ()
-    kept = [[(k, v) for k, v in vars(x).items() if not isinstance(v, fixed) and k not in unread] for x in layers(env)]
-    with suppress(TypeError, AttributeError, pickle.PicklingError):
-        return pickle.dumps(kept) if all("gymnasium." in str(type(x)) for x in layers(env)) else None
-
-
-def set_env_state(env, pickled):
-    for layer, attributes in zip(layers(env), pickle.loads(pickled), strict=True):
-        vars(layer).update(attributes)
 
 
 @atexit.register  # runs before multiprocessing's own handler, which would wait for a hanging worker
@@ -297,10 +267,11 @@ class Run:
             set_rng_state(saved["rng"])
             self.values, self.last_save, self.purge_step = saved["values"], self.global_step, self.global_step + 1
         if saved.get("envs"):
-            states, self.envs.action_space.np_random.bit_generator.state, obs = saved["envs"]
-            for env, state in zip(self.envs.envs, states):
-                set_env_state(env, state)
-            self.obs[:] = obs.numpy()
+            pickled, self.envs.action_space.np_random.bit_generator.state, obs = saved["envs"]
+            self.envs.envs, inner = pickle.loads(pickled)
+            for env, attributes in zip(self.envs.envs, inner):
+                vars(env.unwrapped).update(attributes)
+            self.obs = obs.numpy()
         signal.signal(signal.SIGINT, self.on_signal), signal.signal(signal.SIGTERM, self.on_signal)
         Run.current, self.returns, self.log_step = self, [], self.global_step
         self.log_time, self.printed = None, time.perf_counter()
@@ -335,9 +306,14 @@ class Run:
         trained = [state["agent"], *(part for part in self.parts.values() if isinstance(part, dict))]
         if not all(tensor.isfinite().all() for tensor in tree_leaves(trained)):
             raise FloatingPointError("a weight is not finite")  # and so never replaces a good one
-        states = [env_state(env) for env in self.envs.envs] if isinstance(self.envs, VectorEnv) else [None]
-        if None not in states:
-            state["envs"] = states, self.envs.action_space.np_random.bit_generator.state, torch.tensor(obs)
+        if isinstance(self.envs, VectorEnv) and all("gymnasium." in str(type(env.unwrapped)) for env in self.envs.envs):
+            with suppress(Exception):  # Box2D cannot be pickled. MuJoCo's environments pickle only how they were made
+                inner = [
+                    {k: v for k, v in vars(e.unwrapped).items() if k not in ("model", "mujoco_renderer")}
+                    for e in self.envs.envs
+                ]
+                actions = self.envs.action_space.np_random.bit_generator.state
+                state["envs"] = cloudpickle.dumps((self.envs.envs, inner)), actions, torch.tensor(obs)
         self.writer.flush()  # what was logged up to this step, a resumed run does not log again
         with open(self.dir / "checkpoint.tmp", "wb") as file:
             torch.save(state, file)

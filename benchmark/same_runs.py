@@ -4,8 +4,8 @@
     python -m benchmark.same_runs /tmp/before                        all scripts, eager
     python -m benchmark.same_runs /tmp/before --compile ppo_continuous sac
 
-Compared are all scalars but the speed, the networks, the optimisers and the replay buffer of the last checkpoint, and the
-returns of the final evaluation. A change that moves nothing leaves the published results standing.
+It compares all scalars but the speed, the last checkpoint's networks, optimisers and replay buffer, and the returns of
+the final evaluation. A change that moves nothing leaves the published results standing.
 """
 
 import argparse

@@ -1,6 +1,7 @@
 """What the scripts share and no algorithm depends on: set-up, environments, runs, speed."""
 
 import atexit
+import errno
 import json
 import math
 import multiprocessing
@@ -16,6 +17,7 @@ from contextlib import suppress
 from ctypes.util import find_library
 from functools import reduce
 from importlib import import_module
+from itertools import count
 from pathlib import Path
 
 if sys.platform == "linux" and not os.environ.get("DISPLAY"):  # render without a display; mujoco reads it at import
@@ -67,16 +69,21 @@ def parse(Args):
     saved = load(path, Path(sys.argv[0]).stem)["args"] if path != "auto" else {}
     saved |= dict(resume=None, evaluate=None) | (dict(capture_video=False) if "--evaluate" in words else {})
     default = Args(**{name: value for name, value in saved.items() if name in Args.__dataclass_fields__})
-    return tyro.cli(Args, args=words, default=default, description=sys.modules["__main__"].__doc__.splitlines()[0])
+    return tyro.cli(
+        Args, args=words, default=default, description=(sys.modules["__main__"].__doc__ or "").partition("\n")[0]
+    )
 
 
 def explain(kind, error, trace):
     """sys.excepthook: a traceback for bugs only, then one line with the step and how to resume."""
+    if getattr(error.__context__, "errno", None) == errno.ENOSPC:  # torch.save on a full disk
+        kind, error = type(error.__context__), error.__context__
     if not issubclass(kind, OSError | MemoryError | FloatingPointError | KeyboardInterrupt | torch.OutOfMemoryError):
         sys.__excepthook__(kind, error, trace)
     line, run = f"error: {kind.__name__}: {error}".splitlines()[0], Run.current
     if run:
-        run.writer.flush()
+        with suppress(Exception):  # what was logged so far, if the disk takes it
+            run.writer.flush()
         line += f" ({run.args.env_id}, step {run.global_step:,})"
         line += f"; last good checkpoint: step {run.last_save:,}. Resume with --resume {run.dir}"
     print(line, file=sys.stderr)
@@ -152,8 +159,8 @@ class VectorEnv(gym.vector.SyncVectorEnv):
         infos, shape = {}, self.single_observation_space.shape
         for i, (env, action) in enumerate(zip(self.envs, actions)):
             obs, reward, terminated, truncated, info = env.step(action)
-            # The traps: numpy broadcasts another shape; one NaN spoils networks and replay buffer. 0 x NaN is NaN.
-            if np.shape(obs) != shape or math.isnan(0.0 * (np.add.reduce(obs, axis=None) + reward)):
+            # The traps: numpy broadcasts another shape; one NaN or infinity spoils networks and replay buffer.
+            if np.shape(obs) != shape or not math.isfinite(np.add.reduce(obs, axis=None) + reward):
                 raise FloatingPointError(f"environment {i}: observation {obs}, of shape {shape}, or reward {reward}")
             if terminated or truncated:
                 # The trap: the reset may write into the array of this last observation.
@@ -170,6 +177,8 @@ def vector_env(env_fns, async_envs, autoreset_mode):
     numbers = signal.SIGINT, signal.SIGTERM
     handlers = [signal.signal(number, signal.SIG_IGN) for number in numbers]  # which the workers inherit
     kind = gym.vector.AsyncVectorEnv if async_envs else VectorEnv
+    if async_envs:  # copies, because a reset may write into the array of the last observation
+        env_fns = [lambda fn=fn: gym.wrappers.TransformObservation(fn(), np.array, None) for fn in env_fns]
     envs = kind(env_fns, copy=False, autoreset_mode=autoreset_mode)
     for number, handler in zip(numbers, handlers):
         signal.signal(number, handler)
@@ -240,9 +249,13 @@ class Run:
 
     def create(self):
         """Makes runs/{env_id}__{exp_name}__{seed}__{unix time}/ with the script and its arguments inside."""
-        name = f"{self.args.env_id}__{self.args.exp_name}__{self.args.seed}__{time.time():.0f}"
-        path = Path(self.args.runs_dir) / re.sub("[/:]", "-", name)
-        path.mkdir(parents=True)
+        name = re.sub("[/:]", "-", f"{self.args.env_id}__{self.args.exp_name}__{self.args.seed}__")
+        Path(self.args.runs_dir).mkdir(parents=True, exist_ok=True)
+        for now in count(int(time.time())):  # a run started in the same second takes the next one
+            with suppress(FileExistsError):
+                path = Path(self.args.runs_dir) / f"{name}{now}"
+                path.mkdir()
+                break
         (path / self.script.name).write_text(self.script.read_text())
         (path / "args.json").write_text(self.arguments)
         return path

@@ -197,7 +197,8 @@ def load(path, script, env_id=None, agent=None):
     path = Path(path, "checkpoint.pt") if Path(path).is_dir() else Path(path)
     check(path.is_file(), f"there is no checkpoint at {path}")
     try:
-        state = torch.load(path, map_location="cpu", weights_only=True)
+        large = path.stat().st_size > 1e8  # a replay buffer: read where it is needed, but Windows keeps such a file
+        state = torch.load(path, map_location="cpu", weights_only=True, mmap=large)
         found, env_id = (state["script"], state["args"]["env_id"]), env_id or state["args"]["env_id"]
         check(found == (script, env_id), f"{path} is of {found[0]} on {found[1]}, not of {script} on {env_id}")
         agent and agent.load_state_dict(state["agent"])

@@ -13,6 +13,7 @@ import signal
 import sys
 import time
 import warnings
+from collections import deque
 from contextlib import suppress
 from ctypes.util import find_library
 from functools import reduce
@@ -287,7 +288,7 @@ class Run:
                 vars(env.unwrapped).update(attributes)
             self.obs = obs.numpy()
         signal.signal(signal.SIGINT, self.on_signal), signal.signal(signal.SIGTERM, self.on_signal)
-        Run.current, self.returns, self.log_step = self, [], self.global_step
+        Run.current, self.returns, self.log_step = self, deque(maxlen=20), self.global_step
         self.log_time, self.printed = None, time.perf_counter()
         bar = dict(initial=self.global_step, unit="step", file=sys.stdout, disable=not sys.stdout.isatty())
         self.bar = tqdm(total=self.args.total_timesteps, dynamic_ncols=True, **bar)
@@ -378,7 +379,7 @@ class Run:
         """(index, return, length) of every environment whose episode ended in this step (SAME_STEP autoreset)."""
         episode, ended = infos.get("final_info", {}).get("episode"), infos.get("_final_info", ())
         episodes = [(i, float(episode["r"][i]), int(episode["l"][i])) for i, over in enumerate(ended) if over]
-        self.returns = [*self.returns, *(episodic_return for _, episodic_return, _ in episodes)][-20:]
+        self.returns.extend(episodic_return for _, episodic_return, _ in episodes)
         return episodes
 
     def log(self, scalars, global_step):

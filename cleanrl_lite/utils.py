@@ -1,7 +1,6 @@
 """What the scripts share and no algorithm depends on: set-up, environments, runs, speed."""
 
 import atexit
-import errno
 import json
 import math
 import multiprocessing
@@ -18,7 +17,6 @@ from contextlib import suppress
 from ctypes.util import find_library
 from functools import reduce
 from importlib import import_module
-from itertools import count
 from pathlib import Path
 
 if sys.platform == "linux" and not os.environ.get("DISPLAY"):  # render without a display; mujoco reads it at import
@@ -77,7 +75,7 @@ def parse(Args):
 
 def explain(kind, error, trace):
     """sys.excepthook: a traceback for bugs only, then one line with the step and how to resume."""
-    if getattr(error.__context__, "errno", None) == errno.ENOSPC:  # torch.save on a full disk
+    if isinstance(error, RuntimeError) and isinstance(error.__context__, OSError):  # torch.save on a full disk
         kind, error = type(error.__context__), error.__context__
     if not issubclass(kind, OSError | MemoryError | FloatingPointError | KeyboardInterrupt | torch.OutOfMemoryError):
         sys.__excepthook__(kind, error, trace)
@@ -175,14 +173,12 @@ class VectorEnv(gym.vector.SyncVectorEnv):
 
 def vector_env(env_fns, async_envs, autoreset_mode):
     """All environments in this process, or each in its own; Ctrl-C and SIGTERM are for the main process to handle."""
-    numbers = signal.SIGINT, signal.SIGTERM
-    handlers = [signal.signal(number, signal.SIG_IGN) for number in numbers]  # which the workers inherit
     kind = gym.vector.AsyncVectorEnv if async_envs else VectorEnv
     if async_envs:  # copies, because a reset may write into the array of the last observation
         env_fns = [lambda fn=fn: gym.wrappers.TransformObservation(fn(), np.array, None) for fn in env_fns]
+    blocked = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM})  # workers inherit it
     envs = kind(env_fns, copy=False, autoreset_mode=autoreset_mode)
-    for number, handler in zip(numbers, handlers):
-        signal.signal(number, handler)
+    signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
     return envs
 
 
@@ -198,8 +194,9 @@ def load(path, script, env_id=None, agent=None):
     path = Path(path, "checkpoint.pt") if Path(path).is_dir() else Path(path)
     check(path.is_file(), f"there is no checkpoint at {path}")
     try:
-        large = path.stat().st_size > 1e8  # a replay buffer: read where it is needed, but Windows keeps such a file
-        state = torch.load(path, map_location="cpu", weights_only=True, mmap=large)
+        state = torch.load(
+            path, map_location="cpu", weights_only=True, mmap=True
+        )  # the replay buffer is read if needed
         found, env_id = (state["script"], state["args"]["env_id"]), env_id or state["args"]["env_id"]
         check(found == (script, env_id), f"{path} is of {found[0]} on {found[1]}, not of {script} on {env_id}")
         agent and agent.load_state_dict(state["agent"])
@@ -252,12 +249,10 @@ class Run:
     def create(self):
         """Makes runs/{env_id}__{exp_name}__{seed}__{unix time}/ with the script and its arguments inside."""
         name = re.sub("[/:]", "-", f"{self.args.env_id}__{self.args.exp_name}__{self.args.seed}__")
-        Path(self.args.runs_dir).mkdir(parents=True, exist_ok=True)
-        for now in count(int(time.time())):  # a run started in the same second takes the next one
-            with suppress(FileExistsError):
-                path = Path(self.args.runs_dir) / f"{name}{now}"
-                path.mkdir()
-                break
+        now = int(time.time())
+        while (path := Path(self.args.runs_dir) / f"{name}{now}").exists():  # a run that started in the same second
+            now += 1
+        path.mkdir(parents=True)
         (path / self.script.name).write_text(self.script.read_text())
         (path / "args.json").write_text(self.arguments)
         return path

@@ -30,7 +30,7 @@ FRAMES = [name for name in OFF_POLICY_SCRIPTS if name in ATARI_SCRIPTS]
 # Non-blank lines.
 LENGTH = dict(ppo=246, ppo_continuous=286, ppo_atari=291, dqn=221, c51=251, dqn_atari=296, c51_atari=326)
 LENGTH |= dict(ddpg=261, td3=276, sac=301)
-LENGTH |= dict(utils=427)  # the goal is 350, and 400 with blank lines: only ever lower this
+LENGTH |= dict(utils=422)  # the goal is 350, and 400 with blank lines: only ever lower this
 # Changed lines: those added plus those removed, by difflib, head docstrings aside. Raise a budget only for something
 # that the variant truly needs.
 DIFF_BUDGET = {

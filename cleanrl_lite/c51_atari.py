@@ -284,12 +284,11 @@ def adam_step(params, grads, adam, learning_rate, beta1=0.9, beta2=0.999, eps=1e
 def main(args: Args):
     # === setup
     check = utils.check
-    utils.check_args(args)
+    device = utils.setup(args)
     check(args.n_atoms > 1 and args.v_min < args.v_max, "--n-atoms must be above 1 and --v-min below --v-max")
     check(args.learning_starts < args.total_timesteps, "--learning-starts must be less than --total-timesteps")
-    check(args.buffer_size >= max(args.batch_size, 8 * args.num_envs), "--buffer-size must hold at least one batch")
     check(args.learning_starts >= 2 * args.num_envs, "--learning-starts must be at least twice --num-envs")
-    device = utils.setup(args)
+    check(args.buffer_size >= max(args.batch_size, 8 * args.num_envs), "--buffer-size must hold at least one batch")
 
     envs = Games(args.num_envs, num_threads=args.threads, **game_settings(args.env_id))
     obs_space, action_space = envs.single_observation_space, envs.single_action_space
@@ -312,7 +311,7 @@ def main(args: Args):
         names = dict(project=args.wandb_project_name, entity=args.wandb_entity, name=run.dir.name, id=run.dir.name)
         settings = dict(config=vars(args), dir=run.dir.parent, resume="allow", sync_tensorboard=True, save_code=True)
         utils.online_or_offline(wandb.init, **names, **settings)
-    writer = run.writer = SummaryWriter(run.dir, purge_step=run.purge_step)
+    writer = run.writer = SummaryWriter(run.dir, purge_step=run.global_step + 1)
     writer.add_text("arguments", "\n".join(f"    {name}: {value}" for name, value in vars(args).items()))
 
     # === update

@@ -152,12 +152,11 @@ def adam_step(params, grads, adam, learning_rate, max_grad_norm, beta1=0.9, beta
 def main(args: Args):
     # === setup
     check, batch_size = utils.check, args.num_envs * args.num_steps
-    utils.check_args(args)
+    device = utils.setup(args)
     minibatch_size, remainder = divmod(batch_size, args.num_minibatches)
     check(remainder == 0, f"--num-envs x --num-steps = {batch_size} must be a multiple of --num-minibatches")
     check(minibatch_size > 1 or not args.norm_adv, "minibatches of one sample need --no-norm-adv")
     check(args.total_timesteps >= batch_size, f"--total-timesteps must be at least one rollout, {batch_size}")
-    device = utils.setup(args)
 
     envs = utils.vector_env([lambda: make_env(args)] * args.num_envs, args.async_envs, AutoresetMode.SAME_STEP)
     obs_space, action_space = envs.single_observation_space, envs.single_action_space
@@ -180,7 +179,7 @@ def main(args: Args):
         names = dict(project=args.wandb_project_name, entity=args.wandb_entity, name=run.dir.name, id=run.dir.name)
         settings = dict(config=vars(args), dir=run.dir.parent, resume="allow", sync_tensorboard=True, save_code=True)
         utils.online_or_offline(wandb.init, **names, **settings)
-    writer = run.writer = SummaryWriter(run.dir, purge_step=run.purge_step)
+    writer = run.writer = SummaryWriter(run.dir, purge_step=run.global_step + 1)
     writer.add_text("arguments", "\n".join(f"    {name}: {value}" for name, value in vars(args).items()))
 
     # === update

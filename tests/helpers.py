@@ -213,6 +213,10 @@ def assert_same_state(mine, theirs, where="checkpoint"):
         assert mine.keys() == theirs.keys(), where
         for name in mine:
             assert_same_state(mine[name], theirs[name], f"{where}: {name}")
+    elif isinstance(mine, list | tuple):
+        assert len(mine) == len(theirs), where
+        for one, other in zip(mine, theirs):
+            assert_same_state(one, other, where)
     elif torch.is_tensor(mine):
         assert torch.equal(mine, theirs), where
     else:

@@ -8,9 +8,10 @@ import os
 import re
 from collections import Counter
 from dataclasses import dataclass
-from pathlib import Path
+from unittest import mock
 
 import numpy as np
+import psutil
 import pytest
 import torch
 from gymnasium.spaces import Box
@@ -127,7 +128,7 @@ def test_only_the_filled_part_is_saved(tmp_path):
 
 def test_a_buffer_that_does_not_fit(monkeypatch):
     """One line with the largest size that would fit, and that size is accepted; 7,056 bytes a frame, not 56,448."""
-    monkeypatch.setattr(Path, "read_text", lambda path: "MemFree: 1 kB\nMemAvailable:   41237 kB\nCached: 2 kB\n")
+    monkeypatch.setattr(psutil, "virtual_memory", lambda: mock.Mock(available=41_237 * 1024))
     for make, size in ((vectors, 4 * 10), (lambda *sizes: FrameReplayBuffer(*sizes, (84, 84), CPU), 84 * 84)):
         with pytest.raises(SystemExit) as end:
             make(10**7, 1)

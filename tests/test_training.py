@@ -142,7 +142,8 @@ def test_what_a_run_leaves(script, finished):
     """The arguments, the script, the last evaluation; --evaluate plays that again and leaves the checkpoint alone."""
     run_dir, returns = finished(script)
     args, record = helpers.small_args(script, run_dir.parent, eval_episodes=2), helpers.read_json(run_dir / "eval.json")
-    assert helpers.read_json(run_dir / "args.json") == vars(args) == helpers.load(run_dir)["args"] == record["args"]
+    assert helpers.read_json(run_dir / "args.json") == dict(script=script) | vars(args)
+    assert vars(args) == helpers.load(run_dir)["args"] == record["args"]
     assert (run_dir / f"{script}.py").read_text() == (helpers.SOURCE / f"{script}.py").read_text()
     assert record["returns"] == list(returns) and len(returns) == len(record["lengths"]) == record["episodes"] == 2
     assert (record["mean"], record["std"]) == pytest.approx((np.mean(returns), np.std(returns)))

@@ -284,7 +284,7 @@ def main(args: Args):
         names = dict(project=args.wandb_project_name, entity=args.wandb_entity, name=run.dir.name, id=run.dir.name)
         settings = dict(config=vars(args), dir=run.dir.parent, resume="allow", sync_tensorboard=True, save_code=True)
         utils.online_or_offline(wandb.init, **names, **settings)
-    writer = run.writer = SummaryWriter(run.dir, purge_step=run.global_step + 1)
+    writer = run.writer = SummaryWriter(run.dir, flush_secs=10, purge_step=run.global_step + 1)
     writer.add_text("arguments", "\n".join(f"    {name}: {value}" for name, value in vars(args).items()))
 
     # === update

@@ -76,8 +76,6 @@ def make_env(args, render_mode=None):
         flattens = env.observation_space.is_np_flattenable
         utils.check(flattens, f"{args.env_id} has observations that do not flatten: {env.observation_space}")
         env = gym.wrappers.FlattenObservation(env)
-    if isinstance(env.action_space, Box) and np.issubdtype(env.action_space.dtype, np.floating):
-        env = gym.wrappers.ClipAction(env)  # the policy is a Gaussian: its samples may lie outside the bounds
     return gym.wrappers.RecordEpisodeStatistics(env)
 
 
@@ -211,7 +209,7 @@ def main(args: Args):
         names = dict(project=args.wandb_project_name, entity=args.wandb_entity, name=run.dir.name, id=run.dir.name)
         settings = dict(config=vars(args), dir=run.dir.parent, resume="allow", sync_tensorboard=True, save_code=True)
         utils.online_or_offline(wandb.init, **names, **settings)
-    writer = run.writer = SummaryWriter(run.dir, purge_step=run.global_step + 1)
+    writer = run.writer = SummaryWriter(run.dir, flush_secs=10, purge_step=run.global_step + 1)
     writer.add_text("arguments", "\n".join(f"    {name}: {value}" for name, value in vars(args).items()))
 
     # === update
@@ -277,7 +275,8 @@ def main(args: Args):
             rollout_obs[t] = np.minimum(np.maximum((raw_obs[t] - obs_mean) / obs_std, -10), 10)
             means[t] = actor(rollout_obs[t])
             actions[t] = means[t] + noise[t]
-            obs, rewards[t], terminations[t], truncations, infos = envs.step(actions[t])
+            clipped = np.minimum(np.maximum(actions[t], action_space.low), action_space.high)
+            obs, rewards[t], terminations[t], truncations, infos = envs.step(clipped.astype(action_space.dtype))
             next_obs[t], dones[t] = obs, terminations[t] | truncations
             global_step += args.num_envs
             for n, episodic_return, episodic_length in run.finished_episodes(infos):

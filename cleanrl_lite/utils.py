@@ -63,7 +63,6 @@ def explain(kind, error, trace):
         line += f" ({run.args.env_id}, step {run.global_step:,}); last good checkpoint: step {run.last_save:,}. "
         line += f"Resume with --resume {run.dir}"
     print(line, file=sys.stderr)
-    run and run.writer and run.writer.flush()  # what was logged so far
 
 
 def setup(args):
@@ -77,8 +76,7 @@ def setup(args):
     check(args.total_timesteps % args.num_envs == 0, "--total-timesteps must be a multiple of --num-envs")
     random.seed(args.seed), np.random.seed(args.seed), torch.manual_seed(args.seed)
     torch.backends.cudnn.deterministic = args.torch_deterministic
-    if args.threads:
-        torch.set_num_threads(args.threads), threadpool_limits(args.threads)  # the second is for numpy's BLAS
+    torch.set_num_threads(args.threads or torch.get_num_threads()), threadpool_limits(args.threads or None)  # BLAS too
     device = torch.device("cuda" if args.cuda and torch.cuda.is_available() else "cpu")
     check(device.type == "cuda" or args.evaluate or not args.cuda_graph, "--cuda-graph needs a GPU")
     return device
@@ -134,14 +132,13 @@ def make(env_id, render_mode=None, **kwargs):
 
 
 class VectorEnv(gym.vector.SyncVectorEnv):
-    """gymnasium's SyncVectorEnv with SAME_STEP autoreset; checked, without copies and the infos of ordinary steps."""
+    """SyncVectorEnv with SAME_STEP autoreset; no copies, no infos of ordinary steps; refuses NaN and other shapes."""
 
     def step(self, actions):
         infos, shape = {}, self.single_observation_space.shape
         for i, (env, action) in enumerate(zip(self.envs, actions)):
             obs, reward, terminated, truncated, info = env.step(action)
-            # The traps: numpy broadcasts another shape; one NaN or infinity spoils networks and replay buffer.
-            if np.shape(obs) != shape or not math.isfinite(np.add.reduce(obs, axis=None) + reward):
+            if np.shape(obs) != shape or not math.isfinite(np.vdot(obs, obs) + reward):
                 raise FloatingPointError(f"environment {i}: observation {obs}, of shape {shape}, or reward {reward}")
             if terminated or truncated:
                 infos = self._add_info(
@@ -196,7 +193,6 @@ class Run:
             path = max(runs, key=os.path.getmtime, default=None)
         saved = load(path, self.script, args.env_id, agent) if path else {}
         self.global_step = step = saved.get("global_step", 0)
-        args.capture_video and make_env(args, "rgb_array").close()  # says at once if that is impossible here
         if not path:  # a directory of its own, with the script and its arguments inside
             name = re.sub("[/:]", "-", f"{args.env_id}__{args.exp_name}__{args.seed}__{time.time():.0f}")
             path = Path(args.runs_dir, name)
@@ -258,8 +254,7 @@ class Run:
             self.evaluate()
         if global_step // save_every > self.last_save // save_every or finished or self.stop:
             state = {k: part.state_dict() if hasattr(part, "state_dict") else part for k, part in self.parts.items()}
-            trained = tree_leaves([part for name, part in state.items() if name != "replay"])
-            if not all(tensor.isfinite().all() for tensor in trained):
+            if not all(x.isfinite().all() for x in tree_leaves({k: v for k, v in state.items() if k != "replay"})):
                 raise FloatingPointError("a weight is not finite")  # and so never replaces a good one
             state |= dict(script=self.script, args=vars(args), global_step=global_step, values=values, rng=rng_state())
             with suppress(Exception):  # Box2D cannot be pickled; MuJoCo's environments pickle only how they were made
@@ -334,13 +329,18 @@ class Run:
 
     def compile(self, update):
         """`update(*tensors) -> dict of tensors` as one compiled graph; eager with --no-compile or where that fails."""
+        own = "CONSTANT_MATCH EQUALS_MATCH TENSOR_MATCH SEQUENCE_LENGTH DICT_KEYS_MATCH"  # not torch's checks of torch
+        options = dict(guard_filter_fn=lambda guards: [guard.guard_type in own for guard in guards])
+        update.__code__ = update.__code__.replace()  # another run in this process compiles its own
 
         def compile_first(*tensors):
             nonlocal chosen
             tqdm.write(f"compiling {update.__name__} (about 30 s the first time) ..."), sys.stdout.flush()
-            began, chosen = time.perf_counter(), torch.compile(update, fullgraph=True, dynamic=False)
+            began = time.perf_counter()
             try:
                 torch._dynamo.config.trace_autograd_ops = True  # right with fullgraph=True only
+                torch._inductor.config.cpp_wrapper = self.device.type == "cpu"  # both make small updates 20 % faster
+                chosen = torch.compile(update, fullgraph=True, dynamic=False, options=options)
                 metrics = chosen(*tensors)
             except (AttributeError, torch._dynamo.exc.TorchDynamoException) as error:  # raised before anything ran
                 tqdm.write(f"compilation failed; continuing in eager mode: {error}".splitlines()[0], file=sys.stderr)

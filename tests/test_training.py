@@ -2,6 +2,7 @@
 
 import functools
 import random
+from types import SimpleNamespace
 
 import gymnasium as gym
 import numpy as np
@@ -199,6 +200,25 @@ def test_seeds_of_an_evaluation(monkeypatch, tmp_path):
 # --- compilation
 
 FAST = ("ppo_continuous", "dqn", "sac")  # one of each family
+
+
+def test_compiled_updates_notice_what_changes():
+    """Some of torch's guards are skipped: those of numbers, shapes and of another run's function are not."""
+
+    def compiled(weight, bias):
+        run, box = SimpleNamespace(args=SimpleNamespace(compile=True), device=torch.device("cpu"), log_time=0.0), {}
+        box["weight"], bias = weight, torch.tensor(bias)
+
+        def update(x):
+            return dict(y=x * box["weight"] + bias)
+
+        return box, utils.Run.compile(run, update)
+
+    (box, one), (_, other) = compiled(2.0, 1.0), compiled(2.0, 5.0)
+    assert one(torch.ones(3))["y"].tolist() == [3] * 3 and other(torch.ones(3))["y"].tolist() == [7] * 3
+    box["weight"] = 4.0
+    assert one(torch.ones(3))["y"].tolist() == [5] * 3 and one(torch.ones(5))["y"].tolist() == [5] * 5
+    assert other(torch.ones(3))["y"].tolist() == [7] * 3
 
 
 @pytest.mark.parametrize(

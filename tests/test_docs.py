@@ -2,6 +2,7 @@
 
 import re
 import shlex
+import shutil
 import sys
 from pathlib import Path
 
@@ -42,6 +43,7 @@ def test_the_commands_of_the_readme(tmp_path):
     """Its section A run, line by line, on a run of some seconds; and a copy of a script."""
     python = f"{shlex.quote(sys.executable)} "
     (tmp_path / "cleanrl_lite").symlink_to(SOURCE)
+    shutil.copytree(ROOT / "benchmark/results/agents", tmp_path / "benchmark/results/agents")
     small = "--no-compile --num-steps 128 --num-minibatches 4 --update-epochs 1 --total-timesteps 256"
     block = re.search(r"```sh\n(run=.*?)```", (ROOT / "README.md").read_text(), re.S)[1]
     block = block.replace("2000000", "512").replace("--eval-episodes 100", "--eval-episodes 2")

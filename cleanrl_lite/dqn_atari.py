@@ -176,9 +176,8 @@ class FrameReplayBuffer:
         self.num_envs, self.length, self.device = num_envs, len(self.frames) // num_envs, device
         self.age = np.ones(num_envs)  # how many frames of the next observation are of the game under way, 1 to 4
         self.written = np.zeros(num_envs, dtype=np.int64)  # slots so far; the newest one waits for its next frame
-        self.first, self.count = torch.zeros(
-            (2, num_envs), dtype=torch.int64, device=self.rows.device
-        )  # slots to draw from
+        # Slots to draw from.
+        self.first, self.count = torch.zeros((2, num_envs), dtype=torch.int64, device=self.rows.device)
 
     def add(self, obs, actions, rewards, terminations, truncations, new_games, final_obs):
         """Stores a transition of each environment: stacks (num_envs, 4, *frame_shape), the others (num_envs,)."""

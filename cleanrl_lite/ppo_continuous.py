@@ -138,9 +138,8 @@ class Agent(nn.Module):
 def linear_recurrence(inputs, decays, initial):
     """y[t] = inputs[t] + decays[t] * y[t - 1] for arrays (num_steps, num_envs), with y[-1] = initial (num_envs,)."""
     outputs = np.empty_like(inputs)
-    for n, y in enumerate(
-        initial.tolist()
-    ):  # Python floats are faster than numpy rows for up to about ten environments
+    # Python floats are faster than numpy rows for up to about ten environments.
+    for n, y in enumerate(initial.tolist()):
         column = []
         for x, decay in zip(inputs[:, n].tolist(), decays[:, n].tolist()):
             y = x + decay * y
@@ -260,9 +259,8 @@ def main(args: Args):
     while run.goes_on(global_step, obs, return_so_far=return_so_far.tolist()):
         if args.anneal_lr:
             learning_rate.fill_(args.learning_rate * (1 - global_step / args.total_timesteps))
-        num_steps = min(
-            args.num_steps, (args.total_timesteps - global_step) // args.num_envs
-        )  # the last rollout may be shorter
+        # The last rollout may be shorter.
+        num_steps = min(args.num_steps, (args.total_timesteps - global_step) // args.num_envs)
         size = num_steps * args.num_envs
 
         # act, step, store

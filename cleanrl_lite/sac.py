@@ -141,9 +141,8 @@ class ReplayBuffer:
         ends = np.cumsum([int(np.prod(shape)) for shape in shapes]).tolist()
         self.rows = utils.allocate((buffer_size // num_envs * num_envs, ends[-1]), torch.float32, device)
         self.shapes, self.ends, self.num_envs, self.device = shapes, ends, num_envs, device
-        self.host = (
-            self.rows[:num_envs].cpu().numpy() if self.rows.is_cuda else self.rows.numpy()
-        )  # the rows that `add` writes to
+        # The rows that `add` writes to.
+        self.host = self.rows[:num_envs].cpu().numpy() if self.rows.is_cuda else self.rows.numpy()
         ranges = zip(shapes, [0, *ends], ends)
         self.columns = [self.host[:, begin:end] if shape else self.host[:, begin] for shape, begin, end in ranges]
         self.length, self.position, self.filled = len(self.rows), 0, 0  # len() of a tensor takes a microsecond

@@ -43,10 +43,10 @@ def check(ok, message):
 def parse(Args):
     """The command line as `Args`; with --resume or --evaluate, the saved run's arguments are the defaults."""
     sys.excepthook = explain
-    words = [re.sub(r"(?<![^=])[\d.]+e\d+$", lambda x: f"{float(x[0]):.15g}", word) for word in sys.argv[1:]]  # 1e6
+    words = [re.sub(r"(?<![^=])\d+\.?\d*e\d\d?$", lambda x: f"{float(x[0]):.15g}", word) for word in sys.argv[1:]]
     args = tyro.cli(Args, args=words, description=(sys.modules["__main__"].__doc__ or "").partition("\n")[0])
     check(not (args.resume and args.evaluate), "--resume and --evaluate cannot be combined")
-    if (path := args.evaluate or args.resume) in (None, "auto"):
+    if not (path := args.evaluate or args.resume) or args.resume == "auto":
         return args
     own = dict(resume=None, evaluate=None) | (dict(capture_video=False) if args.evaluate else {})
     vars(args).update(load(path, Path(sys.argv[0]).stem)["args"] | own)
@@ -55,7 +55,7 @@ def parse(Args):
 
 def explain(kind, error, trace):
     """sys.excepthook: a traceback for bugs only, then one line with the step and how to resume."""
-    cause = (kind is RuntimeError and error.__context__) or error  # torch.save hides that the disk is full
+    cause = error.__context__ if kind is RuntimeError and isinstance(error.__context__, OSError) else error  # full disk
     if not isinstance(cause, OSError | MemoryError | FloatingPointError | KeyboardInterrupt | torch.OutOfMemoryError):
         sys.__excepthook__(kind, error, trace)
     line = f"error: {type(cause).__name__}: {cause}".splitlines()[0]
@@ -70,9 +70,9 @@ def setup(args):
     positive = "envs", "steps", "episodes", "size", "minibatches", "epochs", "frequency", "rate", "lr", "clip_coef"
     for name, value in vars(args).items():
         if type(value) in (int, float) and name not in ("v_min", "v_max"):
-            flag = f"--{name.replace('_', '-')}"
+            flag, limit = f"--{name.replace('_', '-')}", dict(seed=2**31, threads=1025).get(name, 2**53)
             check(value > 0 or not name.endswith(positive), f"{flag} must be > 0, got {value}")
-            check(0 <= value < 2**53, f"{flag} must be >= 0 and finite, got {value}")  # NaN is neither
+            check(0 <= value < limit, f"{flag} must be >= 0 and < {limit}, got {value}")  # NaN is neither
     check(args.total_timesteps % args.num_envs == 0, "--total-timesteps must be a multiple of --num-envs")
     random.seed(args.seed), np.random.seed(args.seed), torch.manual_seed(args.seed)
     torch.backends.cudnn.deterministic = args.torch_deterministic
@@ -106,7 +106,7 @@ def allocate(shape, dtype, device):
 def online_or_offline(init, **settings):
     """wandb.init(**settings), offline where W&B cannot be reached or has no key."""
     try:
-        init(**settings, reinit="finish_previous")
+        init(**settings, settings=dict(finish_timeout=300))
     except Exception as error:
         print(f"W&B: {str(error).splitlines()[0]}. Logging offline; upload with: wandb sync", file=sys.stderr)
         __import__("wandb").teardown()
@@ -119,8 +119,8 @@ def make(env_id, render_mode=None, **kwargs):
     if render_mode:
         try:
             env = gym.make(env_id, render_mode=render_mode, **kwargs)
-            env.reset(), env.render()
-            return env
+            env.reset(), env.render(), env.close()
+            return gym.make(env_id, render_mode=render_mode, **kwargs)  # one that has not been reset
         except Exception as error:
             print(f"no video: {error!r}. On Debian it needs: libegl1 libgl1 libglib2.0-0", file=sys.stderr)
     try:
@@ -138,7 +138,7 @@ class VectorEnv(gym.vector.SyncVectorEnv):
         infos, shape = {}, self.single_observation_space.shape
         for i, (env, action) in enumerate(zip(self.envs, actions)):
             obs, reward, terminated, truncated, info = env.step(action)
-            if np.shape(obs) != shape or not math.isfinite(np.vdot(obs, obs) + reward):
+            if np.shape(obs) != shape or not math.isfinite(float(np.add.reduce(obs, axis=None)) + reward):
                 raise FloatingPointError(f"environment {i}: observation {obs}, of shape {shape}, or reward {reward}")
             if terminated or truncated:
                 infos = self._add_info(
@@ -155,10 +155,10 @@ def vector_env(env_fns, async_envs, autoreset_mode):
     if not async_envs:
         return VectorEnv(env_fns, copy=False, autoreset_mode=autoreset_mode)
     env_fns = [lambda fn=fn: gym.wrappers.TransformObservation(fn(), np.array, None) for fn in env_fns]  # as above
+    atexit.register(lambda: [child.kill() for child in gym.vector.async_vector_env.multiprocessing.active_children()])
     blocked = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM})  # workers inherit it
     envs = gym.vector.AsyncVectorEnv(env_fns, copy=False, autoreset_mode=autoreset_mode)
     signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
-    atexit.register(lambda: [worker.kill() for worker in envs.processes])  # one that hangs too
     return envs
 
 
@@ -187,22 +187,23 @@ class Run:
         source, self.script = Path(script), Path(script).stem
         arguments = json.dumps(dict(script=self.script) | vars(args) | dict(resume=None), indent=2) + "\n"
         path = args.evaluate or args.resume
-        if path == "auto":  # the last run with these arguments
-            found = Path(args.runs_dir).glob("*/checkpoint.pt")
-            runs = [file.parent for file in found if file.with_name("args.json").read_text() == arguments]
+        if path == "auto" == args.resume:  # the last run with these arguments
+            found = Path(args.runs_dir).glob("*/args.json")
+            runs = [x.parent for x in found if x.read_text() == arguments and x.with_name("checkpoint.pt").is_file()]
             path = max(runs, key=os.path.getmtime, default=None)
         saved = load(path, self.script, args.env_id, agent) if path else {}
         self.global_step = step = saved.get("global_step", 0)
         if not path:  # a directory of its own, with the script and its arguments inside
-            name = re.sub("[/:]", "-", f"{args.env_id}__{args.exp_name}__{args.seed}__{time.time():.0f}")
-            path = Path(args.runs_dir, name)
+            name, now = f"{args.env_id}__{args.exp_name}__{args.seed}", int(time.time())
+            while (path := Path(args.runs_dir, re.sub("[/:]", "-", f"{name}__{now}"))).exists():
+                now += 1
             path.mkdir(parents=True)
             (path / "args.json").write_text(arguments)
             (path / source.name).write_text(source.read_text())
         self.dir = saved.get("dir", path)
         if args.evaluate:
             self.result = self.evaluate(f"eval_{time.time():.0f}")
-            return
+            return envs.close()
         self.lock = FileLock(self.dir / "lock", timeout=0)  # it ends with the process, however that ends
         with suppress(Timeout):
             self.lock.acquire()
@@ -211,7 +212,7 @@ class Run:
         if last["global_step"] >= args.total_timesteps:
             self.result = last["returns"]
             print(f"already finished: {self.dir}")
-            return
+            return envs.close()
         # Streams that no neighbouring run shares; a new run's first environment keeps the seed. Atari takes 31 bits.
         streams = np.random.SeedSequence([args.seed, step]).generate_state(args.num_envs)
         seeds = [int(seed) >> 1 if i or step else args.seed for i, seed in enumerate(streams)]
@@ -227,7 +228,7 @@ class Run:
                 else:
                     torch._foreach_copy_(tree_leaves(part), tree_leaves(saved[name]))
             set_rng_state(*saved["rng"])
-            self.values = saved["values"]
+            self.values = cloudpickle.loads(cloudpickle.dumps(saved["values"]))  # a copy, not the file's memory
             if "envs" in saved:  # back in the middle of their episodes
                 envs.envs, inner, self.obs, envs.action_space._np_random = cloudpickle.loads(saved["envs"])
                 for env, attributes in zip(envs.envs, inner):
@@ -254,7 +255,7 @@ class Run:
             self.evaluate()
         if global_step // save_every > self.last_save // save_every or finished or self.stop:
             state = {k: part.state_dict() if hasattr(part, "state_dict") else part for k, part in self.parts.items()}
-            if not all(x.isfinite().all() for x in tree_leaves({k: v for k, v in state.items() if k != "replay"})):
+            if not all(x.isfinite().all() for x in filter(torch.is_tensor, tree_leaves(state | dict(replay=None)))):
                 raise FloatingPointError("a weight is not finite")  # and so never replaces a good one
             state |= dict(script=self.script, args=vars(args), global_step=global_step, values=values, rng=rng_state())
             with suppress(Exception):  # Box2D cannot be pickled; MuJoCo's environments pickle only how they were made
@@ -276,7 +277,7 @@ class Run:
         streams, args, step, returns, lengths = rng_state(), self.args, self.global_step, [], []
         env = self.make_env(args, "rgb_array" if args.capture_video else None)
         folder = self.dir / "videos" / (f"step-{step}" if name == "eval" else name)
-        if env.render_mode:
+        if video := args.capture_video and env.render_mode == "rgb_array":
             env = gym.wrappers.RecordVideo(env, folder, lambda episode: episode == 0)
         obs, _ = env.reset(seed=args.seed + 10_000)
         while len(returns) < args.eval_episodes and not self.stop:
@@ -296,13 +297,13 @@ class Run:
         git = os.popen(f"git -C '{Path(__file__).parent}' describe --always --dirty --exclude='*' 2>&-").read().strip()
         record = dict(env_id=args.env_id, global_step=step, mean=mean, std=std, returns=returns, lengths=lengths)
         record |= dict(episodes=len(returns), date=time.strftime("%FT%T%z"), commit=git or None, args=vars(args))
-        (self.dir / f"{name}.json").write_text(json.dumps(record, indent=2) + "\n")
+        (f := self.dir / "tmp").write_text(json.dumps(record, indent=2) + "\n"), f.replace(self.dir / f"{name}.json")
         if self.writer:
             self.writer.add_scalar("eval/episodic_return", mean, step)
             self.writer.add_scalar("eval/episodic_length", np.mean(lengths), step)
-            if args.track and env.render_mode:
+            if args.track and video and (mp4 := next(folder.glob("*.mp4"), None)):
                 wandb = __import__("wandb")
-                wandb.log({"eval/video": wandb.Video(str(next(folder.glob("*.mp4"))), format="mp4")})
+                wandb.log({"eval/video": wandb.Video(str(mp4), format="mp4")})
         return returns
 
     def finished_episodes(self, infos):
@@ -377,9 +378,8 @@ class Run:
         self.writer.close(), self.envs.close(), self.bar.close()
         Run.current = self.lock.release()
         print(f"stopped. Resume with --resume {self.dir}" if self.stop else f"finished: {self.dir}")
-        if self.stop:
-            sys.exit(128 + self.stop)  # which W&B notes too
-        return self.result
+        self.args.track and __import__("wandb").finish(self.stop and 128 + self.stop)
+        return sys.exit(128 + self.stop) if self.stop else self.result
 
 
 # === speed

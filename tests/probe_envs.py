@@ -3,6 +3,7 @@
 Those that exist for both kinds of action take `continuous`; the ids end in Discrete-v0 and Box-v0.
 """
 
+import multiprocessing
 import os
 import time
 
@@ -302,6 +303,22 @@ class Plain(Constant):
         self.action_space = Discrete(2)
 
 
+class Shows(Constant):
+    """Has a render mode that nobody asked for."""
+
+    def __init__(self, render_mode="human"):
+        super().__init__(render_mode=render_mode)
+
+
+class InWorkers(Constant):
+    """Cannot be made in another process than the first."""
+
+    def __init__(self, render_mode=None):
+        super().__init__(render_mode=render_mode)
+        if multiprocessing.parent_process():
+            raise RuntimeError("no simulator in this process")
+
+
 BOTH = dict(
     ProbeConstant=Constant,
     ProbeFromObservation=FromObservation,
@@ -325,6 +342,7 @@ for kind in ("dict", "tuple", "discrete", "bytes", "sequence", "image"):
             kwargs = dict(kind=kind, continuous=continuous)
             gym.register(f"Probe{kind.title()}Obs{ending}-v0", Structured, kwargs=kwargs)
 OTHERS = dict(ProbeCorner=Corner, ProbePlain=Plain, ProbeUnbounded=Unbounded, ProbeDouble=Double)
+OTHERS |= dict(ProbeShows=Shows, ProbeInWorkers=InWorkers)
 for name, cls in (OTHERS | dict(ProbeFixed=Fixed, ProbeHuge=Huge, ProbeWhole=Whole, ProbeCounted=Counted)).items():
     if f"{name}-v0" not in gym.registry:
         gym.register(f"{name}-v0", cls)

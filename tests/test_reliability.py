@@ -354,6 +354,43 @@ def test_an_environment_that_returns_the_same_array():
     envs.close()
 
 
+@pytest.mark.parametrize("dtype, large", [("uint8", 255), ("int8", 127), ("float16", 6e4), ("float32", 3e38)])
+def test_large_numbers_are_finite(dtype, large):
+    """Only NaN and infinity are refused."""
+    env = mock.Mock(step=lambda action: (np.array([large, 0], dtype), -300, False, False, {}))
+    envs = utils.VectorEnv([lambda: gym.make("CartPole-v1")], copy=False, autoreset_mode=AutoresetMode.SAME_STEP)
+    envs.envs, envs.single_observation_space = [env], gym.spaces.Box(-1, 1, (2,))
+    envs._observations = np.zeros((1, 2))
+    assert envs.step([0])[0][0, 0] == np.array(large, dtype) and envs._rewards[0] == -300
+    env.step = lambda action: (np.array([np.nan, 0]), 1.0, False, False, {})
+    with pytest.raises(FloatingPointError, match="environment 0: observation"):
+        envs.step([0])
+
+
+def test_a_worker_that_cannot_be_made_ends_the_run(tmp_path):
+    words = helpers.small_flags("ppo", tmp_path, env_id="tests.probe_envs:ProbeInWorkers-v0", async_envs=True)
+    done = helpers.run([sys.executable, "-m", "cleanrl_lite.ppo", *words], cwd=helpers.ROOT, timeout=60)
+    assert done.returncode == 1 and "no simulator in this process" in done.stderr
+
+
+def test_run_directories(monkeypatch, tmp_path):
+    """Runs that start in the same second have one each; a foreign folder among them does no harm."""
+    monkeypatch.setattr(utils.time, "time", lambda: 1_790_000_000.0)
+    (tmp_path / "foreign").mkdir()
+    (tmp_path / "foreign" / "checkpoint.pt").touch()
+    for rate in (0.1, 0.2):
+        helpers.train("ppo", tmp_path, learning_rate=rate, resume="auto")
+    assert sorted(path.parent.name[-3:] for path in tmp_path.glob("*/eval.json")) == ["000", "001"]
+
+
+def test_an_optimizer_as_a_part_of_the_checkpoint(monkeypatch, tmp_path):
+    """Anything with state_dict() may be one; what is no tensor in it is not looked at."""
+    init, optimizer = utils.Run.__init__, torch.optim.Adam([torch.zeros(2, requires_grad=True)])
+    monkeypatch.setattr(utils.Run, "__init__", lambda *args, **parts: init(*args, **parts, optimizer=optimizer))
+    run_dir, _ = helpers.train("ppo", tmp_path)
+    assert helpers.load(run_dir)["optimizer"]["param_groups"][0]["betas"] == (0.9, 0.999)
+
+
 @pytest.mark.parametrize("script", ["ppo_continuous", "c51", "sac"])
 def test_a_diverging_run_stops(script, capfd, tmp_path):
     """A learning rate far too large: one line names the loss or the weight; what was saved is finite."""

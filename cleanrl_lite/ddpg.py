@@ -35,7 +35,7 @@ class Args:
     torch_deterministic: bool = True  # restrict cuDNN to deterministic algorithms
     cuda: bool = True  # train on a GPU if there is one
     threads: int = 1  # CPU threads of torch and numpy (0: their own choice)
-    compile: bool = True  # compile the update: faster training after about 30 s the first time, 5 to 14 s later
+    compile: bool = True  # compile the update: faster training after 15 to 25 s the first time, 5 to 12 s later
     cuda_graph: bool = False  # replay the update as one CUDA graph (needs a GPU)
     track: bool = False  # also log to Weights & Biases (WANDB_MODE=offline works)
     wandb_project_name: str = "cleanrl_lite"  # Weights & Biases project

@@ -336,7 +336,7 @@ class Run:
 
         def compile_first(*tensors):
             nonlocal chosen
-            tqdm.write(f"compiling {update.__name__} (about 30 s the first time) ..."), sys.stdout.flush()
+            tqdm.write(f"compiling {update.__name__} (about 20 s the first time) ..."), sys.stdout.flush()
             began = time.perf_counter()
             try:
                 torch._dynamo.config.trace_autograd_ops = True  # right with fullgraph=True only

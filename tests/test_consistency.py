@@ -259,6 +259,7 @@ def test_utils_knows_no_algorithm():
 
 def test_readme_and_docs_list_every_script():
     readme, index = ((ROOT / name).read_text() for name in ("README.md", "docs/index.md"))
+    assert len(readme.splitlines()) <= 130
     for script in SCRIPTS:
         assert f"{script}.py" in readme and script in index and (ROOT / "docs" / f"{script}.md").is_file(), script
 

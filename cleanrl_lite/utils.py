@@ -27,7 +27,7 @@ import torch
 import tyro
 from filelock import FileLock, Timeout
 from threadpoolctl import threadpool_limits
-from torch.utils._pytree import tree_leaves
+from torch.utils._pytree import tree_leaves, tree_map
 from tqdm import tqdm
 
 warnings.filterwarnings("ignore", ".*is out of date")  # gymnasium about Hopper-v4 and its like, which papers report
@@ -228,7 +228,7 @@ class Run:
                 else:
                     torch._foreach_copy_(tree_leaves(part), tree_leaves(saved[name]))
             set_rng_state(*saved["rng"])
-            self.values = cloudpickle.loads(cloudpickle.dumps(saved["values"]))  # a copy, not the file's memory
+            self.values = tree_map(lambda x: x.clone() if torch.is_tensor(x) else x, saved["values"])  # not in the file
             if "envs" in saved:  # back in the middle of their episodes
                 envs.envs, inner, self.obs, envs.action_space._np_random = cloudpickle.loads(saved["envs"])
                 for env, attributes in zip(envs.envs, inner):

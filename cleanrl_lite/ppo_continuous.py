@@ -273,6 +273,7 @@ def main(args: Args):
             rollout_obs[t] = np.minimum(np.maximum((raw_obs[t] - obs_mean) / obs_std, -10), 10)
             means[t] = actor(rollout_obs[t])
             actions[t] = means[t] + noise[t]
+            # The policy is a Gaussian: its samples may lie outside the bounds.
             clipped = np.minimum(np.maximum(actions[t], action_space.low), action_space.high)
             obs, rewards[t], terminations[t], truncations, infos = envs.step(clipped.astype(action_space.dtype))
             next_obs[t], dones[t] = obs, terminations[t] | truncations

@@ -330,7 +330,7 @@ class Run:
 
     def compile(self, update):
         """`update(*tensors) -> dict of tensors` as one compiled graph; eager with --no-compile or where that fails."""
-        own = "CONSTANT_MATCH EQUALS_MATCH TENSOR_MATCH SEQUENCE_LENGTH DICT_KEYS_MATCH"  # not torch's checks of torch
+        own = "CONSTANT_MATCH EQUALS_MATCH TENSOR_MATCH SEQUENCE_LENGTH DICT_KEYS_MATCH"  # what a script can change
         options = dict(guard_filter_fn=lambda guards: [guard.guard_type in own for guard in guards])
         update.__code__ = update.__code__.replace()  # another run in this process compiles its own
 
@@ -340,7 +340,7 @@ class Run:
             began = time.perf_counter()
             try:
                 torch._dynamo.config.trace_autograd_ops = True  # right with fullgraph=True only
-                torch._inductor.config.cpp_wrapper = self.device.type == "cpu"  # both make small updates 20 % faster
+                torch._inductor.config.cpp_wrapper = self.device.type == "cpu"  # with fewer guards: 20 % faster
                 chosen = torch.compile(update, fullgraph=True, dynamic=False, options=options)
                 metrics = chosen(*tensors)
             except (AttributeError, torch._dynamo.exc.TorchDynamoException) as error:  # raised before anything ran

@@ -24,6 +24,6 @@ def test_a_search(tmp_path):
         assert len(means) == 2 and len(list(folder.glob("*__1__*"))) == 1
         values.append(sum(means) / 2)
     assert len(values) == 2 and f"mean return {max(values):.1f} in trial" in done.stdout
-    done = helpers.run([*sweep, "--trials", "1", "--", "--gamma", "2"], helpers.ROOT)
+    done = helpers.run([*sweep, "--trials", "1", "--", "--gamma", "-1"], helpers.ROOT)
     assert done.returncode == 0 and "failed" in done.stderr and " of 3:" in done.stdout
     assert helpers.run([*sweep, "--best"], helpers.ROOT).stdout == done.stdout

@@ -203,22 +203,31 @@ FAST = ("ppo_continuous", "dqn", "sac")  # one of each family
 
 
 def test_compiled_updates_notice_what_changes():
-    """Some of torch's guards are skipped: those of numbers, shapes and of another run's function are not."""
+    """Other tensors and shapes at once, numbers after the next log; runs in one process do not share a graph."""
+    run = SimpleNamespace(args=SimpleNamespace(compile=True), device=torch.device("cpu"), log_time=0.0, log_step=0)
 
     def compiled(weight, bias):
-        run, box = SimpleNamespace(args=SimpleNamespace(compile=True), device=torch.device("cpu"), log_time=0.0), {}
-        box["weight"], bias = weight, torch.tensor(bias)
+        bias = torch.tensor(bias)
 
         def update(x):
-            return dict(y=x * box["weight"] + bias)
+            return dict(y=x * weight["is"] + bias)
 
-        return box, utils.Run.compile(run, update)
+        def rebind(value):
+            nonlocal bias
+            bias = torch.tensor(value)
 
-    (box, one), (_, other) = compiled(2.0, 1.0), compiled(2.0, 5.0)
-    assert one(torch.ones(3))["y"].tolist() == [3] * 3 and other(torch.ones(3))["y"].tolist() == [7] * 3
-    box["weight"] = 4.0
-    assert one(torch.ones(3))["y"].tolist() == [5] * 3 and one(torch.ones(5))["y"].tolist() == [5] * 5
-    assert other(torch.ones(3))["y"].tolist() == [7] * 3
+        return rebind, utils.Run.compile(run, update)
+
+    weight = {"is": 2.0}
+    (rebind, one), (_, other) = compiled(weight, 1.0), compiled(weight, 5.0)
+    for _ in range(2):
+        assert one(torch.ones(3))["y"].tolist() == [3] * 3 and other(torch.ones(3))["y"].tolist() == [7] * 3
+        assert one(torch.ones(5))["y"].tolist() == [3] * 5
+    rebind(2.0)
+    assert one(torch.ones(3))["y"].tolist() == [4] * 3 and other(torch.ones(3))["y"].tolist() == [7] * 3
+    weight["is"], run.log_step = 4.0, 1
+    for _ in range(2):
+        assert one(torch.ones(3))["y"].tolist() == [6] * 3 and one(torch.ones(5))["y"].tolist() == [6] * 5
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,7 @@ Expected: PongNoFrameskip-v4 -12.6 after 838,656 of 1,500,000 steps, --bf16, one
 Details:  docs/ppo_atari.md
 """
 
+import json
 import math
 from dataclasses import dataclass
 from pathlib import Path
@@ -45,9 +46,11 @@ class Args:
     eval_episodes: int = 10  # episodes per evaluation (deterministic policy)
     eval_every: int = 0  # environment steps between evaluations (0: only at the end)
     capture_video: bool = False  # record the first episode of every evaluation
+    render: bool = False  # show evaluations in a window
 
     # algorithm flags
     env_id: str = "BreakoutNoFrameskip-v4"  # game; ALE/Breakout-v5 has sticky actions, NoFrameskip-v4 does not
+    env_kwargs: str = "{}"  # keyword arguments of the environment as JSON, such as '{"continuous": false}'
     total_timesteps: int = 10_000_000  # total environment steps, summed over the environments
     learning_rate: float = 2.5e-4  # Adam's learning rate
     num_envs: int = 8  # number of environments stepped together
@@ -68,16 +71,15 @@ class Args:
 
 
 # === environment
-def game_settings(env_id):
-    """The game, the probability of sticky actions and the set of actions that the id stands for."""
+def game_settings(args):
+    """What the id stands for and --env-kwargs change, as ale-py's vector environment takes it."""
     gym.register_envs(ale_py)
-    try:
-        spec = gym.spec(env_id)
-    except gym.error.Error as error:
-        utils.check(False, f"--env-id {env_id}: {error} Games are called ALE/Breakout-v5 or BreakoutNoFrameskip-v4")
+    spec = utils.make(args.env_id, args.env_kwargs).spec
     vectors = Path(__file__).name.replace("_atari", "")
-    utils.check(spec.entry_point == "ale_py.env:AtariEnv", f"{env_id} is not an Atari game. Use {vectors} for vectors")
-    return {name: spec.kwargs[name] for name in ("game", "repeat_action_probability", "full_action_space")}
+    utils.check(spec.entry_point == "ale_py.env:AtariEnv", f"{args.env_id} is not an Atari game. Use {vectors}")
+    names = "game", "repeat_action_probability", "full_action_space", "max_num_frames_per_episode"
+    utils.check({*json.loads(args.env_kwargs)} < {*names}, f"--env-kwargs of games: {', '.join(names[1:])}")
+    return {name: spec.kwargs[name] for name in names}
 
 
 class Games(gym.vector.VectorWrapper):
@@ -105,7 +107,7 @@ class Games(gym.vector.VectorWrapper):
         over = infos["episode_frame_number"] < self.frames  # this game ended and the next one has begun
         self.frames, self.lost_life = infos["episode_frame_number"], terminations & ~over & (self.fire > 0)
         if over.any():
-            infos |= dict(final_info=dict(episode=dict(r=self.returns, l=self.lengths)), _final_info=over)
+            infos |= dict(final_info=dict(statistics=dict(r=self.returns, l=self.lengths)), _final_info=over)
             self.returns, self.lengths = self.returns * ~over, self.lengths * ~over
         return obs, rewards, terminations, truncations, infos
 
@@ -127,11 +129,11 @@ class PressFire(gym.Wrapper):
 
 def make_env(args, render_mode=None):
     """The environment of evaluations and videos: gymnasium's preprocessing, whole games, unclipped rewards."""
-    env = utils.make(args.env_id, render_mode=render_mode, frameskip=1)  # AtariPreprocessing skips frames
+    env = utils.make(args.env_id, args.env_kwargs, render_mode, frameskip=1)  # AtariPreprocessing skips frames
     env = gym.wrappers.AtariPreprocessing(env, noop_max=30)
     if "FIRE" in env.unwrapped.get_action_meanings():
         env = PressFire(env)
-    return gym.wrappers.RecordEpisodeStatistics(gym.wrappers.FrameStackObservation(env, 4, padding_type="zero"))
+    return gym.wrappers.FrameStackObservation(env, 4, padding_type="zero")
 
 
 # === networks
@@ -215,7 +217,7 @@ def main(args: Args):
     check(minibatch_size > 1 or not args.norm_adv, "minibatches of one sample need --no-norm-adv")
     check(args.total_timesteps >= batch_size, f"--total-timesteps must be at least one rollout, {batch_size}")
 
-    envs = Games(args.num_envs, num_threads=args.threads, **game_settings(args.env_id))
+    envs = Games(args.num_envs, num_threads=args.threads, **game_settings(args))
     obs_space, action_space = envs.single_observation_space, envs.single_action_space
 
     agent = Agent(int(action_space.n), args.bf16).to(device, memory_format=torch.channels_last)

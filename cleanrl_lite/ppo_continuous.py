@@ -47,9 +47,12 @@ class Args:
     eval_episodes: int = 10  # episodes per evaluation (deterministic policy)
     eval_every: int = 0  # environment steps between evaluations (0: only at the end)
     capture_video: bool = False  # record the first episode of every evaluation
+    render: bool = False  # show evaluations in a window
 
     # algorithm flags
     env_id: str = "Hopper-v4"  # environment id, or module:Env-v0
+    env_kwargs: str = "{}"  # keyword arguments of the environment as JSON, such as '{"continuous": false}'
+    max_episode_steps: int | None = None  # time limit of an episode (none: the environment's own)
     total_timesteps: int = 1_000_000  # total environment steps, summed over the environments
     learning_rate: float = 3e-4  # Adam's learning rate
     num_envs: int = 1  # number of environments stepped together
@@ -71,12 +74,8 @@ class Args:
 
 # === environment
 def make_env(args, render_mode=None):
-    env = utils.make(args.env_id, render_mode=render_mode)
-    if not isinstance(env.observation_space, Box):  # Dict, Tuple, Discrete (one-hot) ...
-        flattens = env.observation_space.is_np_flattenable
-        utils.check(flattens, f"{args.env_id} has observations that do not flatten: {env.observation_space}")
-        env = gym.wrappers.FlattenObservation(env)
-    return gym.wrappers.RecordEpisodeStatistics(env)
+    env = utils.make(args.env_id, args.env_kwargs, render_mode, max_episode_steps=args.max_episode_steps)
+    return gym.wrappers.RecordEpisodeStatistics(utils.flatten(env), stats_key="statistics")
 
 
 # === networks
@@ -188,8 +187,7 @@ def main(args: Args):
 
     envs = utils.vector_env([lambda: make_env(args)] * args.num_envs, args.async_envs, AutoresetMode.SAME_STEP)
     obs_space, action_space = envs.single_observation_space, envs.single_action_space
-    check(len(obs_space.shape) == 1, f"{args.env_id} has observations {obs_space}; vectors are needed")
-    check(isinstance(action_space, Box), f"{args.env_id} has actions {action_space}. Use ppo.py")
+    check(isinstance(action_space, Box), f"actions must be Box, not {action_space}. Discrete: ppo.py")
     real_vectors = len(action_space.shape) == 1 and np.issubdtype(action_space.dtype, np.floating)
     check(real_vectors, f"{args.env_id} has actions {action_space}, not vectors of real numbers")
 

@@ -17,6 +17,7 @@ from pathlib import Path
 if sys.platform == "linux" and not os.environ.get("DISPLAY"):  # render without a display; mujoco reads it at import
     os.environ.setdefault("MUJOCO_GL", "egl" if find_library("EGL") and find_library("GL") else "disabled")
     os.environ.setdefault("SDL_VIDEODRIVER", "offscreen")
+sys.path.append("")  # --env-id my_envs:MyEnv-v0 finds my_envs.py in the current directory
 
 import cloudpickle
 import gymnasium as gym
@@ -112,21 +113,34 @@ def online_or_offline(init, **settings):
 
 
 # === environments
-def make(env_id, render_mode=None, **kwargs):
+def make(env_id, env_kwargs, render_mode=None, **kwargs):
     """gymnasium.make; turns its errors into one line with a hint, and goes on without `render_mode` if that fails."""
     if render_mode:
         try:
-            env = gym.make(env_id, render_mode=render_mode, **kwargs)
+            env = gym.make(env_id, render_mode=render_mode, **kwargs | json.loads(env_kwargs))
             env.reset(), env.render(), env.close()
-            return gym.make(env_id, render_mode=render_mode, **kwargs)  # one that has not been reset
+            return gym.make(env_id, render_mode=render_mode, **kwargs | json.loads(env_kwargs))  # without a reset
         except Exception as error:
-            print(f"no video: {error!r}. On Debian it needs: libegl1 libgl1 libglib2.0-0", file=sys.stderr)
+            print(f"cannot render: {error!r}. Debian needs: libegl1 libgl1 libglib2.0-0", file=sys.stderr)
     try:
-        return gym.make(env_id, **kwargs)
-    except (gym.error.Error, ImportError) as error:
+        return gym.make(env_id, **kwargs | json.loads(env_kwargs))
+    except (gym.error.Error, ImportError, TypeError, ValueError, AttributeError) as error:
         reason = re.sub(r"gymnasium\[(\w+)\]", r"cleanrl_lite[\1]", str(error).strip().splitlines()[0])
         reason = re.sub(".*gymnasium-robotics.*", "gymnasium no longer has this version. Use v4 or v5", reason)
-        check(False, f"--env-id {env_id}: {reason} (Hopper-v4; your_module:Env-v0; ALE/Breakout-v5 with *_atari.py)")
+        hint = "ids: Hopper-v4; my_module:Env-v0; ALE/Breakout-v5 with *_atari.py"
+        check(False, f"--env-id {env_id}: {reason} (--env-kwargs {env_kwargs}; {hint})")
+
+
+def flatten(env):
+    """`env` with vectors as observations and floats as rewards; refuses images, text and what else is no number."""
+    env = gym.wrappers.TransformReward(env, lambda r: r if isinstance(r, float) else float(np.sum(r)))  # some: (1,)
+    if isinstance(space := env.observation_space, gym.spaces.Box) and len(space.shape) == 1:
+        return env
+    for name, part in space.items() if isinstance(space, gym.spaces.Dict) else [("space", space)]:
+        others = re.findall(r"\b(?!Box|Discrete|Multi|Tuple|Dict)\w+\(", str(part))  # Text, Graph, MissionSpace ...
+        few = not others and gym.spaces.flatdim(part) <= 2000
+        check(few, f"observation {name} is {part}, not a few numbers: leave it out or convert it in a wrapper")
+    return gym.wrappers.FlattenObservation(env)
 
 
 class VectorEnv(gym.vector.SyncVectorEnv):
@@ -139,7 +153,7 @@ class VectorEnv(gym.vector.SyncVectorEnv):
             if np.shape(obs) != shape or not math.isfinite(float(np.add.reduce(obs, axis=None)) + reward):
                 raise FloatingPointError(f"environment {i}: observation {obs}, of shape {shape}, or reward {reward}")
             if terminated or truncated:
-                last = dict(final_obs=np.array(obs), final_info=dict(episode=info["episode"]))
+                last = dict(final_obs=np.array(obs), final_info=dict(statistics=info["statistics"]))
                 infos = self._add_info(infos, last, i)
                 obs, _ = env.reset()  # the trap: it may write into the array of the last observation, copied above
             self._observations[i], self._rewards[i] = obs, reward
@@ -264,6 +278,8 @@ class Run:
                 torch.save(state, file)
                 file.flush(), os.fsync(file.fileno())
             os.replace(self.dir / "checkpoint.tmp", self.dir / "checkpoint.pt")  # at any moment a complete one
+            if self.last_save < 1 and np.abs(obs).max() > 1e3 and not hasattr(self.agent, "normalize"):
+                tqdm.write("warning: with observations beyond 1,000 few agents learn; docs, Environments, scales them")
             self.last_save = global_step
         self.log_time = time.perf_counter() - (began - self.log_time if self.log_time else 0)
         return not (finished or self.stop)
@@ -272,19 +288,23 @@ class Run:
     def evaluate(self, name="eval"):
         """Plays --eval-episodes with agent.act, logs them, writes {name}.json, puts training's random streams back."""
         streams, args, step, returns, lengths = rng_state(), self.args, self.global_step, [], []
-        env = self.make_env(args, "rgb_array" if args.capture_video else None)
+        env = self.make_env(args, "human" if args.render else "rgb_array" if args.capture_video else None)
         folder = self.dir / "videos" / (f"step-{step}" if name == "eval" else name)
         if video := args.capture_video and env.render_mode == "rgb_array":
             env = gym.wrappers.RecordVideo(env, folder, lambda episode: episode == 0)
-        obs, _ = env.reset(seed=args.seed + 10_000)
+        (obs, _), total, length = env.reset(seed=args.seed + 10_000), 0.0, 0
+        limit = getattr(args, "max_episode_steps", None) or 100_000
         while len(returns) < args.eval_episodes and not self.stop:
             action = self.agent.act(torch.as_tensor(np.asarray(obs)[None], device=self.device))[0].cpu().numpy()[()]
             if isinstance(space := env.action_space, gym.spaces.Box):  # float32 may round to beyond the bounds
                 action = np.clip(action, space.low, space.high).astype(space.dtype)
-            obs, _, terminated, truncated, info = env.step(action)
-            if terminated or truncated:
-                returns.append(float(info["episode"]["r"])), lengths.append(int(info["episode"]["l"]))
-                obs, _ = env.reset()
+            obs, reward, terminated, truncated, _ = env.step(action)
+            total, length = total + float(np.sum(reward)), length + 1
+            if length % 10_000 == 0:  # an episode may have no end
+                tqdm.write(f"evaluation: step {length:,} of an episode; it is cut at {limit:,} (--max-episode-steps)")
+            if terminated or truncated or length >= limit:
+                returns.append(total), lengths.append(length)
+                (obs, _), total, length = env.reset(), 0.0, 0
         env.close()
         set_rng_state(*streams)
         if self.stop:
@@ -305,7 +325,7 @@ class Run:
 
     def finished_episodes(self, infos):
         """(index, return, length) of every environment whose episode ended in this step (SAME_STEP autoreset)."""
-        episode, ended = infos.get("final_info", {}).get("episode"), infos.get("_final_info", ())
+        episode, ended = infos.get("final_info", {}).get("statistics"), infos.get("_final_info", ())
         episodes = [(i, float(episode["r"][i]), int(episode["l"][i])) for i, over in enumerate(ended) if over]
         self.returns = [*self.returns, *(episodic_return for _, episodic_return, _ in episodes)][-20:]
         return episodes
@@ -333,7 +353,7 @@ class Run:
         def compiled(*tensors):
             nonlocal guarded, bare, checked
             # Asking torch whether anything has changed takes a sixth of the time: once per log and shape is enough.
-            if (now := (self.log_step, *[tensor.shape for tensor in tensors])) == checked:
+            if (now := (self.log_step, *[tensor.shape for tensor in tensors])) == checked or bare is update:
                 return bare(*tensors)
             began, first, checked = time.perf_counter(), checked is None, now
             if first:

@@ -111,8 +111,7 @@ def main(script, args):
     original = module(script).make_env
 
     def short_games(args, render_mode=None):
-        env = original(args, render_mode).env  # without RecordEpisodeStatistics, which has to see the limit
-        return gym.wrappers.RecordEpisodeStatistics(gym.wrappers.TimeLimit(env, 40))
+        return gym.wrappers.TimeLimit(original(args, render_mode), 40)
 
     with mock.patch.object(module(script), "make_env", short_games if script.endswith("_atari") else original):
         return module(script).main(args)

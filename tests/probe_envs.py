@@ -48,6 +48,15 @@ class Constant(Probe):
         return self.vector(0), 1.0, True, False, {}
 
 
+class Large(Constant):
+    """Observations that need scaling."""
+
+    observation_space = Box(-1e6, 1e6, (1,), np.float32)
+
+    def first(self):
+        return self.vector(5000)
+
+
 class FromObservation(Probe):
     """One step, the reward is the observation, -1 or 1."""
 
@@ -124,7 +133,7 @@ class Structured(Probe):
         self.kind, number, box = kind, Discrete(3), Box(-1.0, 1.0, (2,), np.float32)
         spaces = dict(dict=Dict(mode=number, position=box), tuple=Tuple((box, number)), discrete=number)
         spaces |= dict(
-            bytes=Box(0, 255, (1,), np.uint8), sequence=Sequence(number), image=Box(0, 255, (8, 8), np.uint8)
+            bytes=Box(0, 255, (1,), np.uint8), sequence=Sequence(number), image=Box(0, 255, (64, 64, 3), np.uint8)
         )
         self.observation_space = spaces[kind]
 
@@ -133,7 +142,7 @@ class Structured(Probe):
         position = self.np_random.uniform(-1, 1, 2).astype(np.float32)
         values = dict(dict=dict(mode=self.number, position=position), tuple=(position, self.number))
         values |= dict(discrete=self.number, bytes=np.array([self.number], dtype=np.uint8), sequence=(self.number,))
-        return values.get(self.kind, np.zeros((8, 8), dtype=np.uint8))
+        return values.get(self.kind, np.zeros((64, 64, 3), dtype=np.uint8))
 
     def step(self, action):
         reward = float(self.number)
@@ -330,6 +339,7 @@ BOTH = dict(
     ProbeLogged=Logged,
     ProbeLoud=Loud,
     ProbeSteady=Steady,
+    ProbeLarge=Large,
     ProbeFaulty=Faulty,
 )
 for name, cls in BOTH.items():

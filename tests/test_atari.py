@@ -18,8 +18,12 @@ from tests import helpers
 gym.register_envs(ale_py)
 
 
+def game_settings(env_id):
+    return ppo_atari.game_settings(ppo_atari.Args(env_id=env_id))
+
+
 def games(num_envs=1, env_id="BreakoutNoFrameskip-v4", **settings):
-    return ppo_atari.Games(num_envs, **{**ppo_atari.game_settings(env_id), "num_threads": 1, **settings})
+    return ppo_atari.Games(num_envs, **{**game_settings(env_id), "num_threads": 1, **settings})
 
 
 def bare_games(monkeypatch, **settings):
@@ -95,7 +99,7 @@ def test_a_lost_life_ends_the_episode_but_not_the_game():
             break
         assert infos["lives"][0] == 5 - sum(t[0] for t in terminations)
     assert sum(t[0] for t in terminations) == 5 and terminations[-1][0]
-    episode = infos["final_info"]["episode"]
+    episode = infos["final_info"]["statistics"]
     assert episode["r"][0] == sum(r[0] for r in rewards)
     assert episode["l"][0] == len(rewards)
     assert infos["lives"][0] == 5  # a new game has begun
@@ -125,7 +129,7 @@ def test_life_loss_goes_on_with_the_same_game():
 def shorten(monkeypatch, script, frames):
     """Games of at most so many frames."""
     settings = helpers.module(script).game_settings
-    spy = lambda env_id: settings(env_id) | dict(max_num_frames_per_episode=frames)  # noqa: E731
+    spy = lambda args: settings(args) | dict(max_num_frames_per_episode=frames)  # noqa: E731
     monkeypatch.setattr(helpers.module(script), "game_settings", spy)
 
 
@@ -199,7 +203,7 @@ def test_no_fire_button():
     [("BreakoutNoFrameskip-v4", 0.0, 4), ("ALE/Breakout-v5", 0.25, 4), ("ALE/Pong-v5", 0.25, 6)],
 )
 def test_ids_mean_what_they_mean(env_id, sticky, actions):
-    assert ppo_atari.game_settings(env_id)["repeat_action_probability"] == sticky
+    assert game_settings(env_id)["repeat_action_probability"] == sticky
     env = ppo_atari.make_env(helpers.small_args("ppo_atari", "unused", env_id=env_id))
     assert env.unwrapped.ale.getFloat("repeat_action_probability") == pytest.approx(sticky)
     assert env.action_space.n == games(1, env_id).single_action_space.n == actions
@@ -208,7 +212,7 @@ def test_ids_mean_what_they_mean(env_id, sticky, actions):
 def test_sticky_actions_are_random_per_environment():
     """Two environments with the same actions: the same game without sticky actions and no-ops, different ones with."""
     for env_id, same in (("BreakoutNoFrameskip-v4", True), ("ALE/Breakout-v5", False)):
-        settings = {**ppo_atari.game_settings(env_id), "use_fire_reset": True}
+        settings = {**game_settings(env_id), "use_fire_reset": True}
         options = dict(num_envs=2, noop_max=0, autoreset_mode=AutoresetMode.SAME_STEP, num_threads=1)
         envs = ale_py.vector_env.AtariVectorEnv(**options, **settings)
         envs.reset(seed=1)
@@ -232,7 +236,7 @@ def test_final_observation_of_a_truncated_game(monkeypatch):
         assert truncated[0] == (t == 50)
     np.testing.assert_array_equal(infos["final_obs"][0, :3], expected[0, :3])
     assert (infos["final_obs"][0, 3] != expected[0, 3]).mean() < 0.005 < (obs[0, 2] != expected[0, 2]).mean()
-    assert infos["_final_info"][0] and infos["final_info"]["episode"]["l"][0] == 50
+    assert infos["_final_info"][0] and infos["final_info"]["statistics"]["l"][0] == 50
     assert (obs[0] != expected[0]).any() and (obs[0, :3] == 0).all()
 
 

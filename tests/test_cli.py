@@ -127,8 +127,8 @@ def test_videos_of_an_evaluation_have_a_folder_of_their_own(tmp_path):
 
 def test_no_video_where_it_cannot_be_made(capfd):
     """Only the video is missing; the line says so."""
-    env = utils.make("tests.probe_envs:ProbePlain-v0", "rgb_array")
-    assert env.reset() and not env.render_mode and "no video: " in capfd.readouterr().err
+    env = utils.make("tests.probe_envs:ProbePlain-v0", "{}", "rgb_array")
+    assert env.reset() and not env.render_mode and "cannot render: " in capfd.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -277,17 +277,17 @@ for name in ("ppo", "dqn", "c51"):  # spaces: each script has its own checks and
     other = "ppo_continuous" if name == "ppo" else "sac"
     image = f"tests.probe_envs:{IMAGE}"
     BAD |= {
-        f"continuous actions, {name}": (name, dict(env_id="Pendulum-v1"), rf"Pendulum-v1.*\b{other}\.py"),
-        f"images, {name}": (name, dict(env_id=image), r"observations Box.*vectors"),
+        f"continuous actions, {name}": (name, dict(env_id="Pendulum-v1"), rf"must be Discrete, not Box.*\b{other}\.py"),
+        f"images, {name}": (name, dict(env_id=image), r"observation space is Box.*64, 3.*not a few numbers"),
         f"actions from 1, {name}": (name, dict(env_id=f"tests.probe_envs:{COUNTED}"), r"actions .*1, not .*0"),
     }
 for name in helpers.CONTINUOUS_SCRIPTS:
     other = "ppo" if name == "ppo_continuous" else "dqn"
     image, whole = probe("ImageObs", name), dict(env_id=f"tests.probe_envs:{WHOLE}")
     BAD |= {
-        f"discrete actions, {name}": (name, dict(env_id="CartPole-v1"), rf"CartPole-v1.*\b{other}\.py"),
-        f"images, {name}": (name, dict(env_id=image), r"observations Box"),
-        f"sequences, {name}": (name, dict(env_id=probe("SequenceObs", name)), r"observations.*Sequence"),
+        f"discrete actions, {name}": (name, dict(env_id="CartPole-v1"), rf"must be Box, not Disc.*\b{other}\.py"),
+        f"images, {name}": (name, dict(env_id=image), r"observation space is Box"),
+        f"sequences, {name}": (name, dict(env_id=probe("SequenceObs", name)), r"space is Sequence.*not a few"),
         f"whole numbers as actions, {name}": (name, whole, r"actions Box\(0, 5, .*int64\), not vectors of real num"),
     }
 for name in helpers.FAMILIES["ddpg"]:
@@ -447,5 +447,5 @@ ppo_continuous.main(ppo_continuous.Args(capture_video=True, runs_dir={str(tmp_pa
     environ = {name: value for name, value in helpers.environment().items() if name not in ("MUJOCO_GL", "DISPLAY")}
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environ, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
-    assert re.search("no video: .*libegl1 libgl1 libglib2.0-0", done.stderr), done.stderr
+    assert re.search("cannot render: .*libegl1 libgl1 libglib2.0-0", done.stderr), done.stderr
     assert "evaluation at step 128" in done.stdout and not list(tmp_path.rglob("*.mp4"))

@@ -350,7 +350,7 @@ def test_an_environment_that_returns_the_same_array():
         obs, _, _, truncated, infos = envs.step(np.zeros(2, dtype=np.int64))
         assert truncated.all() == (step == 3) and (obs == step % 3).all()
     assert [last.tolist() for last in infos["final_obs"]] == [[3.0]] * 2
-    assert infos["final_info"]["episode"]["l"].tolist() == [3, 3]
+    assert infos["final_info"]["statistics"]["l"].tolist() == [3, 3]
     envs.close()
 
 

@@ -341,7 +341,7 @@ def resume(journal, path):
 
 def test_real_games():
     """Breakout and its lost lives, game overs and truncations: the stacks of the buffer are those that Games gave."""
-    settings = dqn_atari.game_settings("BreakoutNoFrameskip-v4") | dict(max_num_frames_per_episode=700)
+    settings = dqn_atari.game_settings(dqn_atari.Args()) | dict(max_num_frames_per_episode=700)
     envs, rng = dqn_atari.Games(2, num_threads=1, **settings), np.random.default_rng(1)
 
     class RandomPlay:

@@ -37,7 +37,7 @@ def play(agent, env, seed):
         action = agent.act(torch.as_tensor(obs)[None])[0].numpy()  # act() takes a batch of observations
         obs, reward, terminated, truncated, info = env.step(action if action.ndim else action.item())
         done = terminated or truncated
-    return info["episode"]["r"]
+    return info["statistics"]["r"]
 
 
 # --8<-- [end:play]

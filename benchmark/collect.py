@@ -19,6 +19,7 @@ import io
 import itertools
 import json
 import re
+import shlex
 import time
 from collections import defaultdict
 from pathlib import Path
@@ -29,7 +30,7 @@ from benchmark.speed import RESULTS, default_args, hardware, versions
 
 RUN_FLAGS = {"seed", "exp_name", "env_id", "total_timesteps", "runs_dir", "save_every", "eval_every", "track", "resume"}
 PAUSE = 120  # seconds without an event; no script is silent for as long
-MACHINE_FLAGS = {"cuda", "cuda_graph", "compile", "threads", "async_envs", "eval_episodes", "capture_video"}
+MACHINE_FLAGS = {"cuda", "cuda_graph", "compile", "threads", "async_envs", "eval_episodes", "capture_video", "render"}
 
 
 def key(run):
@@ -185,7 +186,9 @@ def steps(number):
 
 def flag(name, value):
     name = name.replace("_", "-")
-    return (f"--{name}" if value else f"--no-{name}") if isinstance(value, bool) else f"--{name} {value}"
+    return (
+        (f"--{name}" if value else f"--no-{name}") if isinstance(value, bool) else f"--{name} {shlex.quote(str(value))}"
+    )
 
 
 def reported(other, total):

@@ -343,7 +343,7 @@ class Reuses(gym.Env):
 
 def test_an_environment_that_returns_the_same_array():
     """The last observation of an episode is not overwritten by the first one of the next."""
-    makers = [lambda: gym.wrappers.RecordEpisodeStatistics(Reuses())] * 2
+    makers = [lambda: gym.wrappers.RecordEpisodeStatistics(Reuses(), stats_key="statistics")] * 2
     envs = utils.vector_env(makers, False, AutoresetMode.SAME_STEP)
     envs.reset(seed=1)
     for step in (1, 2, 3, 1, 2, 3):

@@ -186,9 +186,9 @@ def steps(number):
 
 def flag(name, value):
     name = name.replace("_", "-")
-    return (
-        (f"--{name}" if value else f"--no-{name}") if isinstance(value, bool) else f"--{name} {shlex.quote(str(value))}"
-    )
+    if isinstance(value, bool):
+        return f"--{name}" if value else f"--no-{name}"
+    return f"--{name} {shlex.quote(str(value))}"
 
 
 def reported(other, total):

@@ -54,7 +54,7 @@ python cleanrl_lite/{script}.py --env-id {env_id} --seed {seed} --total-timestep
 To evaluate it again, install cleanrl_lite and run in this folder
 
 ```sh
-python {script}.py --evaluate . --eval-episodes 100
+python -m cleanrl_lite.{script} --evaluate . --eval-episodes 100
 ```
 {video}
 `checkpoint.pt` holds the networks, `args.json` all arguments, `eval.json` the evaluation, and `{script}.py` is the

@@ -257,17 +257,16 @@ def main(args: Args):
     real_vectors = len(action_space.shape) == 1 and np.issubdtype(action_space.dtype, np.floating)
     check(real_vectors, f"{args.env_id} has actions {action_space}, not vectors of real numbers")
 
-    goal_env = make_env(args).unwrapped  # computes rewards in this process, with --async-envs too
-    space = goal_env.observation_space
-    goals = isinstance(space, Dict) and all(isinstance(space.get(x), Box) for x in ("achieved_goal", "desired_goal"))
-    check(goals and hasattr(goal_env, "compute_reward"), f"{args.env_id} is not a goal environment. Use sac.py")
-
     agent = Agent(obs_space.shape[0], action_space, args.bf16).to(device)
     bounded = agent.action_scale.isfinite().all()  # high - low must not overflow float32
     check(bounded, f"{args.env_id} has unbounded actions. Use ppo_continuous.py")
     check((agent.action_scale > 0).all(), f"{args.env_id} has actions {action_space}, where low < high must hold")
     critic_params, actor_params = [*agent.qf1.parameters(), *agent.qf2.parameters()], list(agent.actor.parameters())
     adams = dict(critic=adam_state(critic_params), actor=adam_state(actor_params), alpha=adam_state([agent.log_alpha]))
+    goal_env = make_env(args).unwrapped  # computes rewards in this process, with --async-envs too
+    space = goal_env.observation_space
+    goals = isinstance(space, Dict) and all(isinstance(space.get(x), Box) for x in ("achieved_goal", "desired_goal"))
+    check(goals and hasattr(goal_env, "compute_reward"), f"{args.env_id} is not a goal environment. Use sac.py")
     # obs, action, reward, next_obs, terminated, steps left
     shapes = obs_space.shape, action_space.shape, (), obs_space.shape, (), ()
     sizes = args.buffer_size, args.num_envs, shapes, device

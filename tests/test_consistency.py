@@ -25,8 +25,8 @@ from tests.helpers import (
 
 TEXT = {path.stem: path.read_text() for path in SOURCE.glob("*.py")}
 PPO, DQN, DDPG = FAMILIES["ppo"], FAMILIES["dqn"], FAMILIES["ddpg"]
-VECTORS = MLP_SCRIPTS + GOAL_SCRIPTS
-REPLAY = OFF_POLICY_SCRIPTS + GOAL_SCRIPTS
+VECTORS = [name for name in OFF_POLICY_SCRIPTS if name in MLP_SCRIPTS]
+MLPS, REPLAY = MLP_SCRIPTS + GOAL_SCRIPTS, OFF_POLICY_SCRIPTS + GOAL_SCRIPTS
 FRAMES = [name for name in OFF_POLICY_SCRIPTS if name in ATARI_SCRIPTS]
 
 # Non-blank lines.
@@ -51,7 +51,7 @@ DIFF_BUDGET = {
 OWN = {"Args", "Agent", "Agent.__init__", "main", "update_critic", "update_actor", "learn"}
 SAC = ["sac", *GOAL_SCRIPTS]
 GROUPS = {
-    "make_env": [VECTORS, ATARI_SCRIPTS],
+    "make_env": [MLPS, ATARI_SCRIPTS],
     "mlp": [["ppo", "ppo_continuous"], ["dqn", "c51"], DDPG],
     "adam_step": [PPO, REPLAY],
     "update": [PPO, ["dqn", "dqn_atari"], ["c51", "c51_atari"]],
@@ -64,7 +64,7 @@ SPANS = [
     (SCRIPTS, "    if run.result is not None", "    # === update"),  # --evaluate, W&B and TensorBoard
     (SCRIPTS, "    # === evaluation", "if __name__"),
     (SCRIPTS, "if __name__", None),
-    (VECTORS, "    envs = utils.vector_env", "    check(isinstance(action_space"),
+    (MLPS, "    envs = utils.vector_env", "    check(isinstance(action_space"),
     (ATARI_SCRIPTS, "    envs = Games", "    agent = "),
     (PPO, "def main", "    envs = "),
     (PPO, "    params = ", "    run = "),
@@ -84,7 +84,11 @@ SPANS = [
     (DDPG, "    update_critic, update_actor = ", "    def learn"),
     (DDPG, "    learners = ", "        # act"),
     (["ddpg", "td3"], "        # act", "        # learn"),
-    (DDPG, "        # learn", "    # === evaluation"),
+    (["ddpg", "td3", "sac"], "        # learn", "    # === evaluation"),
+    (DDPG, "        # log", "    # === evaluation"),
+    (SAC, "        # act", "        # learn"),
+    (SAC, "    def temperature", "    def update_critic"),
+    (SAC, "    def update_actor", "    def learn"),
     (VECTORS, "        # step, store", "        # log"),
     (FRAMES, "        # step, store", "        # log"),
 ]

@@ -153,8 +153,8 @@ class VectorEnv(gym.vector.SyncVectorEnv):
             if np.shape(obs) != shape or not math.isfinite(float(np.add.reduce(obs, axis=None)) + reward):
                 raise FloatingPointError(f"environment {i}: observation {obs}, of shape {shape}, or reward {reward}")
             if terminated or truncated:
-                last = dict(final_obs=np.array(obs), final_info=dict(statistics=info["statistics"]))
-                infos = self._add_info(infos, last, i)
+                last = {name: info[name] for name in info.keys() & {"statistics", "is_success"}}
+                infos = self._add_info(infos, dict(final_obs=np.array(obs), final_info=last), i)
                 obs, _ = env.reset()  # the trap: it may write into the array of the last observation, copied above
             self._observations[i], self._rewards[i] = obs, reward
             self._terminations[i], self._truncations[i] = terminated, truncated

@@ -21,6 +21,8 @@ ROOT = Path(__file__).resolve().parent.parent
 SOURCE = ROOT / "cleanrl_lite"
 SCRIPTS = sorted(path.stem for path in SOURCE.glob("*.py") if "class Args:" in path.read_text())
 PARENT = dict(ppo_continuous="ppo", ppo_atari="ppo", dqn_atari="dqn", c51="dqn", c51_atari="c51", td3="ddpg", sac="td3")
+PARENT |= dict(sac_her="sac")
+GOAL_SCRIPTS = ["sac_her"]  # they need goal environments: not in the lists below but FAMILIES
 
 
 def family(script):
@@ -29,11 +31,11 @@ def family(script):
 
 
 FAMILIES = {root: [name for name in SCRIPTS if family(name) == root] for root in map(family, SCRIPTS)}
-MLP_SCRIPTS = [name for name in SCRIPTS if not name.endswith("_atari")]
+MLP_SCRIPTS = [name for name in SCRIPTS if not name.endswith("_atari") and name not in GOAL_SCRIPTS]
 ATARI_SCRIPTS = [name for name in SCRIPTS if name.endswith("_atari")]
-CONTINUOUS_SCRIPTS = ["ppo_continuous", *FAMILIES["ddpg"]]
+CONTINUOUS_SCRIPTS = ["ppo_continuous", "ddpg", "td3", "sac"]
 ROLLOUT_SCRIPTS = FAMILIES["ppo"]  # they learn from rollouts, the others from a replay buffer
-OFF_POLICY_SCRIPTS = FAMILIES["dqn"] + FAMILIES["ddpg"]
+OFF_POLICY_SCRIPTS = [name for name in FAMILIES["dqn"] + FAMILIES["ddpg"] if name not in GOAL_SCRIPTS]
 
 # Small runs: a few rollouts, seconds. A test overrides what it is about.
 DQN = dict(learning_starts=64, train_frequency=4, batch_size=16, target_network_frequency=50)
@@ -54,6 +56,7 @@ SMALL = dict(
     ddpg=dict(**MLP, **DDPG, env_id="InvertedPendulum-v4"),
     td3=dict(**MLP, **DDPG, env_id="InvertedPendulum-v4"),
     sac=dict(**MLP, **DDPG, env_id="InvertedPendulum-v4"),
+    sac_her=dict(**MLP, **DDPG, env_id="tests.probe_envs:ProbeReach-v0"),
 )
 LOSSES = dict(  # what each script logs of its updates
     ppo="policy_loss value_loss entropy approx_kl old_approx_kl clipfrac explained_variance grad_norm",

@@ -261,6 +261,53 @@ class Faulty(Constant):
         return super().reset(seed=seed)
 
 
+class Reach(Probe):
+    """A goal environment, 20 steps: a point that starts in the middle of a square has to get near a random goal, and
+    learns only whether it is there. Never terminates."""
+
+    action_space = Box(-1.0, 1.0, (2,), np.float32)
+    observation_space = Dict({name: Box(-5, 5, (2,)) for name in ("observation", "achieved_goal", "desired_goal")})
+
+    def __init__(self, render_mode=None):
+        self.render_mode = render_mode
+
+    def first(self):
+        self.goal, self.point = self.np_random.uniform(-1, 1, 2), np.zeros(2)
+        return self.obs()
+
+    def obs(self):
+        parts = dict(observation=self.point, achieved_goal=self.point, desired_goal=self.goal)
+        return {name: part.astype(np.float32) for name, part in parts.items()}
+
+    def compute_reward(self, achieved_goal, desired_goal, info):
+        return -(np.linalg.norm(achieved_goal - desired_goal, axis=-1) > 0.1).astype(np.float32)
+
+    def step(self, action):
+        self.t, self.point = self.t + 1, self.point + 0.2 * action
+        reward = float(self.compute_reward(self.point, self.goal, {}))
+        return self.obs(), reward, False, self.t == 20, dict(is_success=reward == 0)
+
+
+class Numbered(Scripted):
+    """Scripted as a goal environment: what is achieved says when: (the environment's number, episode, step)."""
+
+    observation_space = Dict(
+        achieved_goal=Box(-1e9, 1e9, (3,)), desired_goal=Box(-1e9, 1e9, (3,)), observation=Box(-1e9, 1e9, (2,))
+    )
+
+    def reset(self, seed=None, options=None):
+        self.number = self.number if seed is None else seed % 2**20
+        return super().reset(seed=seed)
+
+    def vector(self, *numbers):
+        achieved = np.array([self.number, self.episode, self.t], dtype=np.float32)
+        observation = np.array(numbers, dtype=np.float32)
+        return dict(achieved_goal=achieved, desired_goal=np.full(3, -1, np.float32), observation=observation)
+
+    def compute_reward(self, achieved_goal, desired_goal, info):
+        return achieved_goal[:, 2] - 10 * desired_goal[:, 2]
+
+
 class Unbounded(Constant):
     """Actions without bounds."""
 
@@ -341,6 +388,7 @@ BOTH = dict(
     ProbeSteady=Steady,
     ProbeLarge=Large,
     ProbeFaulty=Faulty,
+    ProbeNumbered=Numbered,
 )
 for name, cls in BOTH.items():
     for ending, continuous in (("Discrete", False), ("Box", True)):
@@ -352,7 +400,7 @@ for kind in ("dict", "tuple", "discrete", "bytes", "sequence", "image"):
             kwargs = dict(kind=kind, continuous=continuous)
             gym.register(f"Probe{kind.title()}Obs{ending}-v0", Structured, kwargs=kwargs)
 OTHERS = dict(ProbeCorner=Corner, ProbePlain=Plain, ProbeUnbounded=Unbounded, ProbeDouble=Double)
-OTHERS |= dict(ProbeShows=Shows, ProbeInWorkers=InWorkers)
+OTHERS |= dict(ProbeShows=Shows, ProbeInWorkers=InWorkers, ProbeReach=Reach)
 for name, cls in (OTHERS | dict(ProbeFixed=Fixed, ProbeHuge=Huge, ProbeWhole=Whole, ProbeCounted=Counted)).items():
     if f"{name}-v0" not in gym.registry:
         gym.register(f"{name}-v0", cls)
@@ -360,5 +408,5 @@ for name, cls in (OTHERS | dict(ProbeFixed=Fixed, ProbeHuge=Huge, ProbeWhole=Who
 
 def probe(name, script):
     """The id of a probe that exists for both kinds of action, as the script wants it."""
-    continuous = script in ("ppo_continuous", "ddpg", "td3", "sac")
+    continuous = script in ("ppo_continuous", "ddpg", "td3", "sac", "sac_her")
     return f"tests.probe_envs:Probe{name}{'Box' if continuous else 'Discrete'}-v0"

@@ -24,7 +24,7 @@ def check_run_dir(run_dir, script):
     assert {"args.json", f"{script}.py", "checkpoint.pt", "eval.json"} < names
     assert not [name for name in names if name.endswith(".tmp")]
     logged = helpers.scalars(run_dir)
-    episodes = {"charts/episodic_return", "charts/episodic_length"}  # if one has ended
+    episodes = {f"charts/{name}" for name in ("episodic_return", "episodic_length", "success_rate")}  # if one has ended
     assert set(logged) - episodes == helpers.tags(script) | {"eval/episodic_return", "eval/episodic_length"}
     for tag in helpers.tags(script):
         steps = [step for step, _ in logged[tag]]

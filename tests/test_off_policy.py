@@ -20,7 +20,8 @@ from cleanrl_lite import c51, dqn_atari, ppo_atari, sac, td3
 from tests import helpers, probe_envs
 from tests.probe_envs import Corner, probe
 
-POLICY = helpers.FAMILIES["ddpg"]  # an actor and critics; the others are epsilon-greedy on Q-values
+# An actor and critics; the others are epsilon-greedy on Q-values.
+POLICY = [name for name in helpers.OFF_POLICY_SCRIPTS if helpers.family(name) == "ddpg"]
 BOX = Box(Corner.low, Corner.high)
 SCALE, BIAS = (torch.tensor(x) for x in ((Corner.high - Corner.low) / 2, (Corner.high + Corner.low) / 2))
 

@@ -1,0 +1,168 @@
+"""sac_her.py: relabelled transitions against a list of what was stepped, in the middle of runs too; and what they are
+good for."""
+
+from collections import defaultdict
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+from gymnasium.spaces import Box, Dict
+
+from cleanrl_lite.sac_her import HindsightBuffer
+from tests import helpers
+from tests.probe_envs import Numbered, probe
+from tests.test_probe import small_mlp
+from tests.test_reliability import interrupted
+
+CPU = torch.device("cpu")
+GOAL_ENV = SimpleNamespace(observation_space=Numbered.observation_space, compute_reward=Numbered(1).compute_reward)
+SHAPES = (8,), (1,), (), (8,), (), ()  # an observation: achieved (3), desired (3), observation (2)
+
+
+def recorded(buffer_size, num_envs, steps, n_sampled_goals=4):
+    """A buffer after some steps of episodes of random lengths; of each environment, the episodes' transitions."""
+    rng, buffer = (
+        np.random.default_rng(1),
+        HindsightBuffer(buffer_size, num_envs, SHAPES, CPU, GOAL_ENV, n_sampled_goals),
+    )
+    episodes = [[[]] for _ in range(num_envs)]
+    for _ in range(steps):
+        step = [np.zeros((num_envs, *shape), dtype=np.float32) for shape in SHAPES]
+        obs, actions, rewards, next_obs, terminations, _ = step
+        actions[:], terminations[:] = rng.normal(size=(num_envs, 1)), rng.random(num_envs) < 0.1
+        for n, of_env in enumerate(episodes):
+            t = len(of_env[-1])
+            obs[n] = n, len(of_env), t, -1, -1, -1, *rng.normal(size=2)
+            next_obs[n] = n, len(of_env), t + 1, -1, -1, -1, *rng.normal(size=2)
+            of_env[-1].append(np.concatenate([np.ravel(part[n]) for part in step[:-1]]))
+        buffer.add(*step[:-1], 0)
+        for n, of_env in enumerate(episodes):
+            if rng.random() < 0.15 or len(of_env[-1]) == 9:
+                buffer.finish(n, len(of_env[-1]))
+                of_env.append([])
+    return buffer, episodes
+
+
+def expected_goals(buffer, episodes):
+    """{a stored transition: goals that it may get}, one by one: what was achieved from it on in its episode."""
+    found, slots = {}, buffer.length // buffer.num_envs
+    for of_env in episodes:
+        stored = [row for episode in of_env for row in episode][-slots:]
+        for episode in of_env:
+            for t, row in enumerate(episode):
+                if any(row is kept for kept in stored):
+                    found[tuple(row)] = {tuple(later[10:13]) for later in episode[t:]}
+    return found
+
+
+@pytest.mark.parametrize(
+    "buffer_size, num_envs, steps", [(40, 1, 25), (40, 1, 95), (74, 3, 17), (74, 3, 100), (5, 1, 36)]
+)
+def test_every_goal_was_achieved_later_in_the_same_episode(buffer_size, num_envs, steps, tmp_path):
+    """And each of those is drawn; before and after the wrap-around, episodes longer than the buffer, one that still
+    runs; all the same after saving and loading."""
+    buffer, episodes = recorded(buffer_size, num_envs, steps)
+    torch.save(buffer.state_dict(), tmp_path / "state.pt")
+    loaded = HindsightBuffer(buffer_size, num_envs, SHAPES, CPU, GOAL_ENV, 4)
+    loaded.load_state_dict(torch.load(tmp_path / "state.pt"))
+    for replay in (buffer, loaded):
+        found, expected = defaultdict(set), expected_goals(buffer, episodes)
+        (rows,) = replay.sample(50_000)
+        for row in np.unique(rows[:40_000, :-1].numpy(), axis=0):
+            goal, achieved = row[3:6].copy(), row[10:13]
+            assert (row[13:16] == goal).all() and row[9] == achieved[2] - 10 * goal[2]
+            row[3:6] = row[13:16] = -1
+            found[(*row[:9], 0, *row[10:])].add(tuple(goal))
+        assert found == expected
+        assert {tuple(row) for row in rows[40_000:, :-1].tolist()} == set(expected)  # as stored
+
+
+def test_later_steps_are_equally_likely():
+    """Of an episode of eight steps, the first transition gets each of the eight goals as often."""
+    buffer = HindsightBuffer(100, 1, SHAPES, CPU, GOAL_ENV, 4)
+    for t in range(8):
+        obs, next_obs = np.zeros((2, 1, 8))
+        obs[:, 2], next_obs[:, 2] = t, t + 1
+        buffer.add(obs, 0, 0, next_obs, 0, 0)
+    for _ in range(2):  # while the episode runs, and after it
+        obs, *_ = buffer.unpack(buffer.sample(100_000)[0][:80_000])
+        counts = obs[obs[:, 2] == 0][:, 5].int().bincount(minlength=9)
+        assert counts[0] == 0 and (counts[1:] - 1250).abs().max() < 5 * 1250**0.5
+        buffer.finish(0, 8)
+
+
+@pytest.mark.parametrize("n_sampled_goals, relabelled", [(0, 0), (1, 50), (4, 80)])
+def test_share_of_relabelled_transitions(n_sampled_goals, relabelled):
+    buffer, _ = recorded(90, 3, 50, n_sampled_goals)
+    (rows,) = buffer.sample(100)
+    assert (rows[:, 5] != -1).sum() == relabelled
+    assert (rows[:, 5] == rows[:, 15]).all()
+
+
+def test_parts_of_an_observation_in_any_order():
+    """Where a Dict keeps its own order, so does the flattened observation."""
+    space = Dict(
+        [("observation", Box(0, 1, (2,))), ("desired_goal", Box(0, 1, (3,))), ("achieved_goal", Box(0, 1, (3,)))]
+    )
+    env = SimpleNamespace(observation_space=space, compute_reward=None)
+    buffer, at = HindsightBuffer(9, 1, SHAPES, CPU, env, 4), list(space).index
+    first, second = sorted([buffer.achieved, buffer.desired], key=lambda part: part.start)
+    assert (buffer.achieved.start < buffer.desired.start) == (at("achieved_goal") < at("desired_goal"))
+    assert first.stop - first.start == second.stop - second.start == 3
+
+
+@pytest.mark.parametrize("async_envs", [False, True])
+def test_relabelled_minibatches_of_a_run(async_envs, monkeypatch, tmp_path):
+    """With two environments that terminate and truncate, a buffer that wraps around, two resumes in mid-episode."""
+    seen, sample = set(), HindsightBuffer.sample
+
+    def checked(replay, batch_size):
+        (rows,) = sample(replay, batch_size)
+        obs, _, rewards, next_obs, *_ = replay.unpack(rows)
+        achieved, goals = next_obs[:, :3], next_obs[:, 3:6]
+        relabelled = round(0.8 * batch_size)
+        assert replay.num_envs == 2 and (obs[:, 3:6] == goals).all() and (goals[relabelled:] == -1).all()
+        achieved, goals = achieved[:relabelled], goals[:relabelled]
+        assert (achieved[:, :2] == goals[:, :2]).all() and (goals[:, 2] >= achieved[:, 2]).all()
+        assert (goals[:, 2] <= goals[:, 1] % 7 + 1).all()  # the episode's length
+        assert torch.equal(rewards[:relabelled], achieved[:, 2] - 10 * goals[:, 2])
+        seen.update((goals[:, 2] - achieved[:, 2]).tolist())
+        return (rows,)
+
+    monkeypatch.setattr(HindsightBuffer, "sample", checked)
+    flags = dict(env_id=probe("Numbered", "sac_her"), buffer_size=101, total_timesteps=600, async_envs=async_envs)
+    interrupted("sac_her", tmp_path, (194, 394), monkeypatch, **flags)
+    assert seen == set(range(7))
+
+
+def test_it_learns_what_sac_does_not(monkeypatch, tmp_path):
+    """A goal that is reached by chance in few episodes; success in the logs is that of the evaluation."""
+    flags = dict(env_id="tests.probe_envs:ProbeReach-v0", buffer_size=5_000, learning_starts=200, total_timesteps=2_000)
+    flags |= dict(batch_size=64, tau=0.05, autotune=False, alpha=0.02, policy_lr=3e-3, q_lr=3e-3, gamma=0.9)
+    success = {}
+    for script in ("sac", "sac_her"):
+        monkeypatch.setattr(helpers.module(script), "mlp", small_mlp)
+        run_dir, returns = helpers.train(script, tmp_path / script, **flags, eval_episodes=30)
+        success[script] = np.mean(np.array(returns) > -20)
+    assert success["sac"] < 0.5 and success["sac_her"] > 0.9
+    logged = helpers.scalars(run_dir)["charts/success_rate"]
+    assert len(logged) == 100 and {value for _, value in logged} == {0.0, 1.0}
+    assert np.mean([value for _, value in logged[-20:]]) > 0.8
+
+
+def test_without_hindsight_it_is_sac(tmp_path):
+    """Bit for bit, with a buffer that wraps around."""
+    flags, found = helpers.SMALL["sac_her"] | dict(buffer_size=99, gamma=0.9), []
+    for script, extra in (("sac", {}), ("sac_her", dict(n_sampled_goals=0))):
+        run_dir, returns = helpers.train(script, tmp_path, **flags, **extra)
+        points = {tag: points for tag, points in helpers.scalars(run_dir).items() if tag in helpers.tags(script)}
+        found.append((returns, {tag: points[tag] for tag in points.keys() - helpers.UNSEEDED}))
+    assert found[0] == found[1] and len(found[0][1]) == len(helpers.tags("sac")) - 1
+
+
+@pytest.mark.parametrize("env_id", ["Pendulum-v1", "tests.probe_envs:ProbeDictObsBox-v0"])
+def test_no_goal_environment(env_id, tmp_path):
+    with pytest.raises(SystemExit, match="error: .* is not a goal environment. Use sac.py"):
+        helpers.train("sac_her", tmp_path, env_id=env_id)
+    assert not list(tmp_path.iterdir())

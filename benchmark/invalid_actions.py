@@ -1,0 +1,6 @@
+"""Registers sb3-contrib's test environment for masks (pip install --no-deps sb3-contrib), which has no id of its own."""
+
+import gymnasium as gym
+
+KWARGS = dict(dims=[10, 10, 10], n_invalid_actions=24)
+gym.register("InvalidActions-v0", "sb3_contrib.common.envs:InvalidActionEnvMultiDiscrete", kwargs=KWARGS)

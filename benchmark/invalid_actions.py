@@ -1,4 +1,4 @@
-"""Registers sb3-contrib's test environment for masks (pip install --no-deps sb3-contrib), which has no id of its own."""
+"""Gives sb3-contrib's test environment for masks an id (pip install --no-deps sb3-contrib)."""
 
 import gymnasium as gym
 

@@ -295,8 +295,6 @@ for name in ("ppo", "dqn", "c51"):
     BAD[f"actions of several parts, {name}"] = (name, parts, r"must be Discrete, not MultiDiscrete.*\bppo_masked\.py")
 BAD["continuous actions, masked"] = ("ppo_masked", dict(env_id="Pendulum-v1"), r"must be discrete, not Box.*\bppo_cont")
 BAD["images, masked"] = ("ppo_masked", dict(env_id=f"tests.probe_envs:{IMAGE}"), r"observation space is Box.*64, 3")
-wrong = dict(env_id="tests.probe_envs:ProbeMasked-v0", env_kwargs='{"source": "wrong"}')
-BAD["a mask of another size"] = ("ppo_masked", wrong, r"a mask has 4 numbers, not 5")
 for name in helpers.FAMILIES["ddpg"]:
     for kind in ("Unbounded", "Huge"):
         env_id = f"tests.probe_envs:Probe{kind}-v0"

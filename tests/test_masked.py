@@ -76,6 +76,11 @@ def test_without_a_mask(source, mask):
     assert env_of(source, mask).reset(seed=1)[0].tolist() == [3, 1, 1, 1, 1, 1, -1]
 
 
+def test_a_mask_of_another_size():
+    with pytest.raises(SystemExit, match="a mask has 4 numbers, not 5"):
+        env_of("wrong").reset()
+
+
 @pytest.mark.parametrize("name, shape", [("Switches", (2, 3)), ("CountedParts", (2,)), ("Counted", ()), ("Plain", ())])
 def test_actions_are_the_environments(name, shape, tmp_path):
     """MultiBinary, and actions that are counted from another number, arrive as the environment has them."""

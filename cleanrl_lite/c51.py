@@ -195,7 +195,8 @@ def main(args: Args):
 
     envs = utils.vector_env([lambda: make_env(args)] * args.num_envs, args.async_envs, AutoresetMode.SAME_STEP)
     obs_space, action_space = envs.single_observation_space, envs.single_action_space
-    check(isinstance(action_space, Discrete), f"actions must be Discrete, not {action_space}. Box: sac.py")
+    others = "Box: sac.py; MultiDiscrete: ppo_masked.py"
+    check(isinstance(action_space, Discrete), f"actions must be Discrete, not {action_space}. {others}")
     check(action_space.start == 0, f"{args.env_id} has actions that start at {action_space.start}, not at 0")
 
     agent = Agent(obs_space.shape[0], int(action_space.n), args.n_atoms, args.v_min, args.v_max).to(device)

@@ -9,7 +9,7 @@ import time
 
 import gymnasium as gym
 import numpy as np
-from gymnasium.spaces import Box, Dict, Discrete, Sequence, Tuple
+from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Sequence, Tuple
 
 ACTIONS = []  # what Probe environments of this process were given, where a test asks for it
 TRANSITIONS = []  # the same for Logged
@@ -308,6 +308,51 @@ class Numbered(Scripted):
         return achieved_goal[:, 2] - 10 * desired_goal[:, 2]
 
 
+class Masked(Probe):
+    """One step; an action has two parts. In the first, choice 0 pays 1 but is valid in half of the episodes only, 1
+    pays 0.5, 2 nothing; in the second, choice 1 pays 1. So the value is 0.75 + 1. `source` is where the mask is."""
+
+    def __init__(self, source="info", render_mode=None):
+        super().__init__(render_mode=render_mode)
+        self.source, self.action_space = source, MultiDiscrete([3, 2])
+        if source == "obs":
+            self.observation_space = Dict(observation=self.observation_space, action_mask=MultiBinary(5))
+        if source == "method":
+            self.action_masks = lambda: self.mask.astype(bool).tolist()
+
+    def reset(self, seed=None, options=None):
+        obs, _ = super().reset(seed=seed)
+        return obs, self.info()
+
+    def first(self):
+        self.mask = np.array([self.np_random.integers(2), 1, 1, 1, 1], dtype=np.int8)
+        return dict(observation=self.vector(3), action_mask=self.mask) if self.source == "obs" else self.vector(3)
+
+    def info(self):
+        infos = dict(info=dict(action_mask=self.mask), parts=dict(action_mask=(self.mask[:3], self.mask[3:])))
+        return (infos | dict(wrong=dict(action_mask=self.mask[:4]))).get(self.source, {})
+
+    def step(self, action):
+        ACTIONS.append(action)
+        assert self.mask[action[0]] or self.source == "none", "an invalid action"
+        reward = (1.0, 0.5, 0.0)[action[0]] + float(action[1])
+        return self.first(), reward, True, False, self.info()
+
+
+class Switches(Constant):
+    """MultiBinary actions of two rows."""
+
+    def __init__(self, render_mode=None):
+        self.action_space, self.render_mode = MultiBinary((2, 3)), render_mode
+
+
+class CountedParts(Constant):
+    """Actions of two parts that are counted from 1 and from 5."""
+
+    def __init__(self, render_mode=None):
+        self.action_space, self.render_mode = MultiDiscrete([2, 3], start=[1, 5]), render_mode
+
+
 class Unbounded(Constant):
     """Actions without bounds."""
 
@@ -400,7 +445,8 @@ for kind in ("dict", "tuple", "discrete", "bytes", "sequence", "image"):
             kwargs = dict(kind=kind, continuous=continuous)
             gym.register(f"Probe{kind.title()}Obs{ending}-v0", Structured, kwargs=kwargs)
 OTHERS = dict(ProbeCorner=Corner, ProbePlain=Plain, ProbeUnbounded=Unbounded, ProbeDouble=Double)
-OTHERS |= dict(ProbeShows=Shows, ProbeInWorkers=InWorkers, ProbeReach=Reach)
+OTHERS |= dict(ProbeShows=Shows, ProbeInWorkers=InWorkers, ProbeMasked=Masked, ProbeSwitches=Switches)
+OTHERS |= dict(ProbeCountedParts=CountedParts, ProbeReach=Reach)
 for name, cls in (OTHERS | dict(ProbeFixed=Fixed, ProbeHuge=Huge, ProbeWhole=Whole, ProbeCounted=Counted)).items():
     if f"{name}-v0" not in gym.registry:
         gym.register(f"{name}-v0", cls)

@@ -290,6 +290,11 @@ for name in helpers.CONTINUOUS_SCRIPTS:
         f"sequences, {name}": (name, dict(env_id=probe("SequenceObs", name)), r"space is Sequence.*not a few"),
         f"whole numbers as actions, {name}": (name, whole, r"actions Box\(0, 5, .*int64\), not vectors of real num"),
     }
+for name in ("ppo", "dqn", "c51"):
+    parts = dict(env_id="tests.probe_envs:ProbeMasked-v0")
+    BAD[f"actions of several parts, {name}"] = (name, parts, r"must be Discrete, not MultiDiscrete.*\bppo_masked\.py")
+BAD["continuous actions, masked"] = ("ppo_masked", dict(env_id="Pendulum-v1"), r"must be discrete, not Box.*\bppo_cont")
+BAD["images, masked"] = ("ppo_masked", dict(env_id=f"tests.probe_envs:{IMAGE}"), r"observation space is Box.*64, 3")
 for name in helpers.FAMILIES["ddpg"]:
     for kind in ("Unbounded", "Huge"):
         env_id = f"tests.probe_envs:Probe{kind}-v0"

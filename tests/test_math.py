@@ -86,7 +86,7 @@ def test_normalize():
 
 def test_initialisation(rollout_script):
     """Orthogonal; near zero where it decides on the first policy; log sigma 0."""
-    agent = helpers.module(rollout_script).Agent(*([4] if rollout_script == "ppo_atari" else [3, 4]))
+    agent = helpers.module(rollout_script).Agent(*dict(ppo_atari=[4], ppo_masked=[3, 2, 2]).get(rollout_script, [3, 4]))
     actor, critic = (net if isinstance(net, nn.Linear) else net[-1] for net in (agent.actor, agent.critic))
     layers = [layer for layer in agent.modules() if isinstance(layer, nn.Linear | nn.Conv2d)]
     assert len(layers) == 6 and not any(layer.bias.any() for layer in layers)
@@ -200,7 +200,9 @@ def losses_by_hand(agent, batch, args):
 PLAIN = dict(clip_vloss=False, norm_adv=False, ent_coef=0.1, vf_coef=2.0)
 
 
-@pytest.mark.parametrize("script, options", [("ppo", {}), ("ppo", PLAIN), ("ppo_continuous", {}), ("ppo_atari", {})])
+@pytest.mark.parametrize(
+    "script, options", [("ppo", {}), ("ppo", PLAIN), ("ppo_continuous", {}), ("ppo_masked", {}), ("ppo_atari", {})]
+)
 def test_update(script, options, monkeypatch, tmp_path):
     """Every minibatch's metrics, and the parameters after it, against the formulas, autograd and torch.optim.Adam."""
     state = {}

@@ -1,0 +1,154 @@
+"""ppo_masked.py: the masked distribution of several parts, where masks come from, and what ppo.py would do."""
+
+import json
+import os
+import signal
+
+import numpy as np
+import pytest
+import torch
+from gymnasium.spaces import Discrete
+from torch.distributions import Categorical
+
+from cleanrl_lite import ppo_masked, utils
+from tests import helpers
+from tests.probe_envs import ACTIONS
+from tests.test_probe import values
+
+MASKED = "tests.probe_envs:ProbeMasked-v0"
+SOURCES = ["info", "method", "obs", "parts"]
+
+
+def of(source):
+    return dict(env_id=MASKED, env_kwargs=json.dumps(dict(source=source)))
+
+
+def env_of(source, mask=True):
+    return ppo_masked.make_env(ppo_masked.Args(mask=mask, **of(source)))
+
+
+def test_the_masked_distribution():
+    """Three choices of which the second is invalid, and two in a part that is padded: torch's, of what remains."""
+    agent = ppo_masked.Agent(4, 2, 3)
+    torch.nn.init.normal_(agent.actor[-1].weight)
+    obs = torch.randn(500, 4)
+    masks = torch.tensor([1.0, 0, 1, 1, 1, -1]).expand(500, 6)
+    dist, value = agent(torch.cat([obs, masks], 1))
+    logits = agent.actor(obs)
+    one, two = Categorical(logits=logits[:, [0, 2]]), Categorical(logits=logits[:, 3:5])
+    actions = dist.sample()
+    assert set(actions[:, 0].tolist()) == {0, 2} and set(actions[:, 1].tolist()) == {0, 1}
+    torch.testing.assert_close(dist.log_prob(actions), one.log_prob(actions[:, 0] // 2) + two.log_prob(actions[:, 1]))
+    torch.testing.assert_close(dist.entropy(), one.entropy() + two.entropy())
+    assert dist.entropy().shape == value.shape == (500,)
+    best = torch.stack([2 * one.probs.argmax(-1), two.probs.argmax(-1)], 1)
+    assert torch.equal(agent.act(torch.cat([obs, masks], 1).double()), best)
+    torch.testing.assert_close(value, agent.critic(obs)[:, 0])  # the mask is no input
+    loss = (dist.log_prob(actions) + dist.entropy()).sum()
+    (gradient,) = torch.autograd.grad(loss, agent.actor[-1].bias)
+    assert gradient[[1, 5]].tolist() == [0, 0] and gradient[[0, 2, 3, 4]].all()
+
+
+def test_a_part_in_which_nothing_is_valid():
+    """It is as if everything were; but never what the part does not have."""
+    dist, _ = ppo_masked.Agent(1, 2, 3)(torch.tensor([[0.0, 1, 1, 0, 0, 0, -1]]))
+    torch.testing.assert_close(dist.base_dist.probs[0], torch.tensor([[0.5, 0.5, 0], [0.5, 0.5, 0]]), atol=0.01, rtol=0)
+
+
+@pytest.mark.parametrize("source", SOURCES)
+def test_where_masks_come_from(source):
+    """After the reset and after every step, in training's environments too; the observation comes first."""
+    env = env_of(source)
+    (obs, _), mask = env.reset(seed=1), lambda: env.unwrapped.mask.tolist()
+    seen = set()
+    for _ in range(20):
+        assert env.observation_space.contains(obs) and obs.tolist() == [3, *mask(), -1]
+        seen.add(mask()[0])
+        obs, *_, info = env.step(np.array([1, 0]))
+        assert obs.tolist() == [3, *mask(), -1] and info["statistics"]["r"] == 0.5
+        obs, _ = env.reset()
+    assert seen == {0, 1}
+
+
+@pytest.mark.parametrize("source, mask", [("none", True), *((source, False) for source in SOURCES)])
+def test_without_a_mask(source, mask):
+    """All is valid; the observation is the same."""
+    assert env_of(source, mask).reset(seed=1)[0].tolist() == [3, 1, 1, 1, 1, 1, -1]
+
+
+def test_a_mask_of_another_size():
+    with pytest.raises(SystemExit, match="a mask has 4 numbers, not 5"):
+        env_of("wrong").reset()
+
+
+@pytest.mark.parametrize("name, shape", [("Switches", (2, 3)), ("CountedParts", (2,)), ("Counted", ()), ("Plain", ())])
+def test_actions_are_the_environments(name, shape, tmp_path):
+    """MultiBinary, and actions that are counted from another number, arrive as the environment has them."""
+    ACTIONS.clear()
+    helpers.train("ppo_masked", tmp_path, env_id=f"tests.probe_envs:Probe{name}-v0", total_timesteps=128)
+    env = ppo_masked.make_env(ppo_masked.Args(env_id=f"tests.probe_envs:Probe{name}-v0"))
+    space = env.unwrapped.action_space
+    assert len(ACTIONS) > 128 and all(np.shape(action) == shape and space.contains(action) for action in ACTIONS)
+    different = {tuple(np.ravel(action)) for action in ACTIONS}
+    assert len(different) == (2 if isinstance(space, Discrete) else 6) or (shape == (2, 3) and len(different) > 40)
+
+
+@pytest.mark.parametrize("source", ["info", "method", "obs"])
+def test_the_best_of_what_is_valid(source, monkeypatch, tmp_path):
+    """The probe refuses invalid actions; the value says that the better choice is taken whenever it is valid."""
+    agents = helpers.spy_on_agents(monkeypatch, "ppo_masked")
+    flags = dict(num_envs=4, num_steps=32, num_minibatches=2, total_timesteps=6_016, learning_rate=1e-2, gamma=0.9)
+    flags |= dict(clip_vloss=False, ent_coef=0.0)
+    _, returns = helpers.train("ppo_masked", tmp_path, **of(source), **flags, eval_episodes=50)
+    assert set(returns) == {2.0, 1.5}
+    obs = torch.tensor([[3.0, 1, 1, 1, 1, 1, -1], [3, 0, 1, 1, 1, 1, -1]])
+    assert agents[0].act(obs).tolist() == [[0, 1], [1, 1]]
+    assert values(agents[0], [3.0]) == pytest.approx(1.75, abs=0.1)
+
+
+def test_invalid_actions_are_taken_without_a_mask(tmp_path):
+    with pytest.raises(AssertionError, match="an invalid action"):
+        helpers.train("ppo_masked", tmp_path, **of("info"), mask=False)
+
+
+@pytest.mark.parametrize("flags", [dict(compile=False), pytest.param(dict(compile=True), marks=pytest.mark.slow)])
+def test_one_part_without_a_mask_is_ppo(flags, tmp_path):
+    """The same random numbers, so the same run: curves, networks, random generators."""
+    flags |= dict(env_id="CartPole-v1", num_envs=4, num_steps=64, total_timesteps=1024, max_episode_steps=None)
+    masked, returns = helpers.train("ppo_masked", tmp_path / "masked", **flags)
+    plain, same = helpers.train("ppo", tmp_path / "ppo", **flags)
+    assert returns == same
+    mine, theirs = (helpers.scalars(run) for run in (masked, plain))
+    assert mine.keys() == theirs.keys()
+    for tag in set(mine) - helpers.UNSEEDED:
+        assert [value for _, value in mine[tag]] == pytest.approx(
+            [value for _, value in theirs[tag]], rel=1e-4, abs=1e-5
+        )
+    one, other = (helpers.load(run) for run in (masked, plain))
+    helpers.assert_same_state(one["rng"], other["rng"])
+    for name, weight in one["agent"].items():
+        torch.testing.assert_close(weight, other["agent"][name], rtol=1e-4, atol=1e-5)
+
+
+def test_a_command_that_goes_on_in_mid_episode(monkeypatch, tmp_path):
+    """As __main__, where the wrapper is pickled with its code: Taxi's episodes go on where the signal came."""
+    flags = dict(num_envs=2, num_steps=40, num_minibatches=5, total_timesteps=480, max_episode_steps=None)
+    words = [helpers.small_flags("ppo_masked", tmp_path / name, **flags) for name in ("whole", "parts")]
+    assert helpers.command_line("ppo_masked", words[0]) == 0
+    goes_on = utils.Run.goes_on
+
+    def stopped(run, global_step, *rest, **values):
+        if global_step == 240:
+            os.kill(os.getpid(), signal.SIGTERM)
+        return goes_on(run, global_step, *rest, **values)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(utils.Run, "goes_on", stopped)
+        assert helpers.command_line("ppo_masked", words[1]) == 143
+    assert "envs" in helpers.load(helpers.only_run(tmp_path / "parts"))
+    helpers.next_second()
+    assert helpers.command_line("ppo_masked", [*words[1], "--resume", "auto"]) == 0
+    whole, parts = (helpers.only_run(tmp_path / name) for name in ("whole", "parts"))
+    helpers.assert_same_run(whole, parts)
+    ends = [step for step, _ in helpers.scalars(whole)["charts/episodic_length"]]
+    assert min(ends) < 240 < max(ends) and 240 not in ends

@@ -75,7 +75,7 @@ def panel(ax, experiments, time=False):
     if row and (at := int(row["total_timesteps"])) <= 10 * total:  # else it says nothing, far above
         label = "CleanRL" + (f" at {steps(at)}" if at != total else "")
         ax.axhline(float(row["mean"]), color=THEIRS, linewidth=1.4, linestyle=(0, (5, 3)), label=label)
-    ax.set_title(first["env_id"], loc="left", fontsize=10.5, color=INK, fontweight="bold")
+    ax.set_title(first["env_id"].split(":")[-1], loc="left", fontsize=10.5, color=INK, fontweight="bold")
     if time:
         ax.set_xlim(0, end)
     else:

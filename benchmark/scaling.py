@@ -90,16 +90,21 @@ def table(rows):
     for problem in PROBLEMS:
         cells = []
         for column in columns:
-            means = [row["mean"] for row in rows if (row["script"], row["scaled"]) == column and row["problem"] == problem]
+            means = [
+                row["mean"] for row in rows if (row["script"], row["scaled"]) == column and row["problem"] == problem
+            ]
             cells.append(f"{np.mean(means):,.0f} ± {np.std(means):,.0f} ({len(means)})" if means else "not run")
         lines.append(f"| {problem} | {' | '.join(cells)} |")
-    lines += ["", f"Mean ± standard deviation over seeds (their number) of the final evaluation, in Pendulum-v1's own "]
-    lines[-1] += f"units; random actions: {at_random():,.0f}. Flags: "
+    lines += ["", "Mean ± standard deviation over seeds (their number) of the final evaluation, in Pendulum-v1's "]
+    lines[-1] += f"own units; random actions: {at_random():,.0f}. Flags: "
     lines[-1] += "; ".join(f"{script} `{flags}`" for script, flags in FLAGS.items()) + "."
     places = sorted({f"{row['hardware']}, {', '.join(map(' '.join, row['versions'].items()))}" for row in rows})
     commits = ", ".join(sorted({row["commit"] for row in rows}))
     dates = sorted({row["date"] for row in rows})
-    lines += ["", f"Made by `python -m benchmark.scaling` on {'; '.join(places)}; {', '.join(dates)}, commit {commits}."]
+    lines += [
+        "",
+        f"Made by `python -m benchmark.scaling` on {'; '.join(places)}; {', '.join(dates)}, commit {commits}.",
+    ]
     return "\n".join(lines) + "\n"
 
 

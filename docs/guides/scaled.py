@@ -2,8 +2,8 @@
 
 python cleanrl_lite/sac.py --env-id scaled:Scaled-v0 --env-kwargs '{"env_id": "Pendulum-v1"}'
 
-Keyword arguments: env_id; steps of random actions to measure (2000); reward_scale, a number to divide rewards by instead
-of the measured one; all others go to the environment.
+Keyword arguments: env_id; steps of random actions to measure (2000); reward_scale, to divide rewards by this number and
+not by the measured one; all others go to the environment.
 """
 
 import functools

@@ -38,11 +38,12 @@ CASES = {
     ],
     "highway-env": [
         "sac --env-id highway_env:parking-v0",
-        """dqn --env-id highway_env:highway-fast-v0 --env-kwargs '{"config": {"vehicles_count": 10, "duration": 20}}'""",
+        """dqn --env-id highway_env:highway-fast-v0 --env-kwargs '{"config": {"vehicles_count": 10}}'""",
     ],
     "minigrid": [
         """ppo --env-id my_envs:MiniGrid-v0 --env-kwargs '{"env_id": "MiniGrid-Empty-5x5-v0"}'""",
-        """ppo --env-id my_envs:Only-v0 --env-kwargs '{"env_id": "minigrid:MiniGrid-Empty-5x5-v0", "keys": ["image", "direction"]}'""",
+        "ppo --env-id my_envs:Only-v0 --env-kwargs "
+        """'{"env_id": "minigrid:MiniGrid-Empty-5x5-v0", "keys": ["image", "direction"]}'""",
         "ppo --env-id minigrid:MiniGrid-Empty-5x5-v0",
     ],
     "popgym": ["ppo --env-id popgym:popgym-RepeatPreviousEasy-v0"],
@@ -78,11 +79,11 @@ def install(packages, folder):
     place = folder / re.sub(r"\W+", "-", packages)
     python = place / "bin" / "python"
     if not (place / "installed").exists():
-        venv.create(place, with_pip=True, clear=True)
+        venv.create(place, clear=True)
         (site,) = place.glob("lib/python*/site-packages")
         below = [path for path in sys.path if path.endswith("site-packages")]  # this environment's, seen by pip too
         (site / "below.pth").write_text("".join(f"import site; site.addsitedir({path!r})\n" for path in below))
-        command = [python, "-m", *pip_line(packages), "-q", "--disable-pip-version-check"]
+        command = [sys.executable, "-m", "pip", "--python", python, *pip_line(packages)[1:], "-q"]
         done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
         if done.returncode:
             return None, last_line(done.stderr)

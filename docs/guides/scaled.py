@@ -15,6 +15,7 @@ import numpy as np
 from cleanrl_lite import utils
 
 
+# --8<-- [start:scaled]
 @functools.cache
 def measure(env_id, steps, kwargs):
     """Mean and spread of every observation, and size of the rewards, over `steps` random actions with a fixed seed."""
@@ -45,3 +46,4 @@ def scaled(env_id, steps=2000, reward_scale=None, render_mode=None, **kwargs):
 
 print_once = functools.cache(print)
 gym.register("Scaled-v0", scaled)
+# --8<-- [end:scaled]

@@ -60,6 +60,7 @@ ROBOTS = {
     "shimmy[dm-control]": ["ppo_continuous --env-id shimmy:dm_control/cheetah-run-v0"],
 }
 CASES |= ROBOTS | {f"{package} mujoco<4": commands for package, commands in ROBOTS.items()}
+CASES["gymnasium-robotics mujoco==3.3.7"] = ROBOTS["gymnasium-robotics"]
 
 
 def last_line(text):

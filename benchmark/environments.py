@@ -122,21 +122,24 @@ def attempt(python, line, seconds):
     return dict(command=command, steps=record["global_step"], mean=record["mean"])
 
 
+def outcome(row):
+    if "error" not in row:
+        return f"runs; evaluation {row['mean']:,.1f}"
+    text = re.sub(r"^error: (--env-id \S+: )?| \(--env-kwargs .*| at 0x\w+", "", row["error"]).replace("|", "\\|")
+    return f"**{'traceback' if row.get('traceback') else 'error'}**: {text.strip(': ')}"
+
+
 def table(rows):
     """Markdown."""
-    lines = ["| package | mujoco | command | outcome |", "|---|---|---|---|"]
+    lines = ["| `pip install` | versions | command | outcome |", "|---|---|---|---|"]
     for row in rows:
-        name = row["packages"].split()[0] if row["packages"] else "gymnasium"
-        version = row["versions"].get(re.match(r"[\w-]+", name)[0], "")
-        mujoco = row["versions"].get("mujoco", "") if row["packages"].split(" ")[0] in ROBOTS else ""
-        short = row["command"].split(" --total-timesteps")[0].removeprefix("python cleanrl_lite/").replace(".py", "", 1)
-        if "error" in row:
-            outcome = re.sub(r"\s+", " ", row["error"]).replace("|", "\\|")
-            outcome = (outcome[:200] + " ...") if len(outcome) > 200 else outcome
-            outcome = f"`{outcome}`" + (" (traceback)" if row.get("traceback") else "")
-        else:
-            outcome = f"{row['steps']:,} steps, evaluation {row['mean']:,.1f}"
-        lines.append(f"| {name} {version} | {mujoco} | `{short.replace('|', '')}` | {outcome} |")
+        found = {name: version for name, version in row["versions"].items() if name not in ("gymnasium", "mujoco")}
+        if row["packages"].split(" ")[0] in ROBOTS:
+            found["mujoco"] = row["versions"].get("mujoco")
+        words = row["pip"].removeprefix("pip install ").removeprefix("-c constraints.txt ")
+        cells = [f"`{words}`" if words else "", ", ".join(map(" ".join, found.items())) or "gymnasium"]
+        short = row["command"].split(" --total-timesteps")[0].removeprefix("python cleanrl_lite/")
+        lines.append(f"| {' | '.join([*cells, f'`{short}`', outcome(row)])} |")
     places = sorted({f"{row['hardware']}, gymnasium {row['versions'].get('gymnasium')}" for row in rows})
     dates, commits = ({row[name] for row in rows} for name in ("date", "commit"))
     lines += [
@@ -173,7 +176,7 @@ def main():
             print(json.dumps(rows[-1]), flush=True)
         rows.sort(key=lambda row: list(CASES).index(row["packages"]))
         args.results.write_text(json.dumps(rows, indent=1) + "\n")
-        args.results.with_suffix(".md").write_text(table(rows))
+    args.results.with_suffix(".md").write_text(table(rows))
 
 
 if __name__ == "__main__":

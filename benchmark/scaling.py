@@ -30,7 +30,8 @@ PROBLEMS = {  # name: keyword arguments of Large-v0
 }
 FLAGS = {
     "sac": "--total-timesteps 5000 --learning-starts 500 --batch-size 64 --buffer-size 5000 --no-compile",
-    "ppo_continuous": "--total-timesteps 61440 --num-envs 4 --num-steps 512 --gamma 0.9 --learning-rate 1e-3 --no-compile",
+    "ppo_continuous": "--total-timesteps 40960 --num-envs 4 --num-steps 512 --gamma 0.9 --learning-rate 1e-3 "
+    "--no-compile",
 }
 
 

@@ -4,7 +4,6 @@ import re
 import shlex
 import shutil
 import sys
-from pathlib import Path
 
 import pytest
 import tyro
@@ -70,12 +69,12 @@ def test_the_variant_of_the_guide_applies_and_runs(tmp_path):
     assert "evaluation at step 1,024" in run(again, cwd=tmp_path).stdout
 
 
-@pytest.mark.parametrize("script", ["ppo", "sac"])
+@pytest.mark.parametrize("script", helpers.MLP_SCRIPTS)
 def test_a_trained_agent_from_python(script, tmp_path, monkeypatch):
     """docs/guides/agents.py: the loaded agent plays as the run's evaluation did."""
     monkeypatch.syspath_prepend(ROOT / "docs/guides")
     import agents
 
     run_dir, returns = helpers.train(script, tmp_path)
-    agent, env = getattr(agents, f"load_{script}")(Path(run_dir))
+    agent, env = agents.load(run_dir)
     assert agents.play(agent, env, seed=10_001) == pytest.approx(returns[0])

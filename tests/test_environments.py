@@ -1,5 +1,6 @@
 """Environments that users bring: keyword arguments, time limits, observations, modules, statistics of their own."""
 
+import json
 import shutil
 import subprocess
 import sys
@@ -187,3 +188,83 @@ def test_a_warning_of_large_observations(script, tmp_path, capsys):
     flags = dict(env_id=f"tests.probe_envs:ProbeLarge{'Discrete' if script == 'ppo' else 'Box'}-v0")
     helpers.train(script, tmp_path, **flags)
     assert ("observations beyond 1,000" in capsys.readouterr().out) == (script != "ppo_continuous")
+
+
+# --- scaled.py, and other packages
+
+
+@pytest.fixture
+def scaled(monkeypatch):
+    """docs/guides/scaled.py, which has measured nothing yet."""
+    monkeypatch.syspath_prepend(helpers.ROOT / "docs/guides")
+    import scaled
+
+    scaled.measure.cache_clear(), scaled.print_once.cache_clear()
+    return scaled
+
+
+LARGE = dict(env_id="benchmark.scaling:Large-v0", observations=1e6, rewards=-1e3)
+
+
+def test_scaled_environments_have_the_same_constants(scaled, capsys):
+    """In this process and as measured anew."""
+    first = scaled.measure(LARGE["env_id"], 2000, "{}")
+    scaled.measure.cache_clear()
+    assert all(np.array_equal(x, y) for x, y in zip(first, scaled.measure(LARGE["env_id"], 2000, "{}")))
+    steps = []
+    for _ in range(2):
+        env = gym.make("scaled:Scaled-v0", **LARGE)
+        env.reset(seed=3)
+        steps.append(env.step(np.ones(1, np.float32))[:2])
+    (obs, reward), (again, reward_again) = steps
+    assert np.array_equal(obs, again) and reward == reward_again
+    assert capsys.readouterr().out.count("returns are those of benchmark.scaling:Large-v0 divided by") == 1
+
+
+def test_scaled_observations_and_rewards(scaled):
+    """Of seeds that were not measured: mean 0 and variance 1, rewards of size 1; the ordinary ones are 1e6 and 1e3."""
+    env, observations, rewards = gym.make("scaled:Scaled-v0", **LARGE), [], []
+    env.action_space.seed(5)
+    for seed in range(20):
+        env.reset(seed=seed + 100)
+        for _ in range(200):
+            obs, reward, *_ = env.step(env.action_space.sample())
+            observations.append(obs), rewards.append(reward)
+    assert obs.dtype == np.float32 and np.abs(np.mean(observations, 0)).max() < 0.3
+    assert np.abs(np.std(observations, 0) - 1).max() < 0.3 and abs(np.sqrt(np.mean(np.square(rewards))) - 1) < 0.3
+
+
+def test_rewards_with_a_given_scale_and_observations_that_are_constant(scaled, own_module, monkeypatch):
+    monkeypatch.syspath_prepend(own_module)  # before docs/guides, which has a my_envs.py too
+    flags = dict(env_id="my_envs:Endless-v0", max_episode_steps=10)
+    env = gym.make("scaled:Scaled-v0", **flags, reward=500)
+    env.reset()
+    assert env.step(0)[1] == pytest.approx(1)  # no spread, but a size
+    env = gym.make("scaled:Scaled-v0", **flags, reward=500, reward_scale=100)
+    assert (env.reset()[0] == np.zeros(12)).all() and env.step(0)[1] == pytest.approx(5)
+
+
+@pytest.mark.parametrize("script", ["sac", "ppo_continuous"])
+def test_a_scaled_run_resumes_and_evaluates(script, scaled, tmp_path, capsys):
+    flags = dict(env_id="scaled:Scaled-v0", env_kwargs=json.dumps(LARGE))
+    run_dir, returns = helpers.train(script, tmp_path, **flags)
+    scaled.measure.cache_clear()  # as in a process of its own
+    assert helpers.command_line(script, ["--evaluate", run_dir]) == 0
+    assert helpers.read_json(next(run_dir.glob("eval_*.json")))["returns"] == pytest.approx(returns)
+    assert helpers.command_line(script, ["--resume", run_dir, "--total-timesteps", "1024"]) == 0
+    assert helpers.load(run_dir)["global_step"] == 1024 and "observations beyond" not in capsys.readouterr().out
+
+
+@pytest.mark.slow
+def test_environments_of_another_package(tmp_path):
+    """benchmark/environments.py installs MiniGrid in a virtual environment: two commands run, the third is refused."""
+    path = tmp_path / "found.json"
+    command = [sys.executable, "-m", "benchmark.environments", "--only", "minigrid"]
+    done = helpers.run([*command, "--venvs", tmp_path, "--results", path], cwd=helpers.ROOT, timeout=600)
+    assert done.returncode == 0, done.stderr
+    rows = helpers.read_json(path)
+    if any(word in rows[0].get("error", "") for word in ("No matching distribution", "Could not find", "connection")):
+        pytest.skip(f"cannot install minigrid: {rows[0]['error']}")
+    assert [row.get("steps") for row in rows] == [2048, 2048, None]
+    assert "observation mission is MissionSpace" in rows[2]["error"] and not rows[2]["traceback"]
+    assert path.with_suffix(".md").read_text().count("| minigrid") == 3

@@ -80,7 +80,7 @@ def test_an_experiment_that_stable_baselines3_cannot_take():
 
 def test_runs_are_what_their_episodes_give():
     for run in RUNS:
-        name = f"{run['script']}__{run['env_id']}__{run['exp_name']}__{run['seed']}.csv.gz"
+        name = f"{run['script']}__{run['env_id']}__{run['exp_name']}__{run['seed']}.csv.gz".replace(":", "-")
         returns = np.loadtxt(ROOT / "benchmark/results/episodes" / name, delimiter=",", skiprows=1, ndmin=2)[:, 1]
         assert run["last_100_mean"] == pytest.approx(returns[-100:].mean(), rel=1e-3, abs=0.05)
 

@@ -126,7 +126,7 @@ def outcome(row):
     if "error" not in row:
         return f"runs; evaluation {row['mean']:,.1f}"
     text = re.sub(r"^error: (--env-id \S+: )?| \(--env-kwargs .*| at 0x\w+", "", row["error"]).replace("|", "\\|")
-    return f"**{'traceback' if row.get('traceback') else 'error'}**: {text.strip(': ')}"
+    return f"**{'traceback' if row.get('traceback') else 'error'}**: `{text.strip(': ')}`"
 
 
 def table(rows):

@@ -5,6 +5,7 @@ import sys
 
 import numpy as np
 import torch
+from gymnasium.spaces import Box
 
 
 # --8<-- [start:load]
@@ -19,9 +20,12 @@ def load(run_dir):
             agent = script.Agent(obs_dim, int(actions.n))
         case "c51":
             agent = script.Agent(obs_dim, int(actions.n), args.n_atoms, args.v_min, args.v_max)
+        case "ppo_masked":
+            parts, choices = len(actions.nvec), int(max(actions.nvec))
+            agent = script.Agent(obs_dim - parts * choices, parts, choices)  # the mask is behind the observation
         case "ppo_continuous":
             agent = script.Agent(obs_dim, actions.shape[0])
-        case "ddpg" | "td3" | "sac":
+        case "ddpg" | "td3" | "sac" | "sac_her":
             agent = script.Agent(obs_dim, actions, args.bf16)
     agent.load_state_dict(checkpoint["agent"])
     return agent, env
@@ -35,7 +39,7 @@ def play(agent, env, seed):
     done = False
     while not done:
         action = agent.act(torch.as_tensor(obs)[None])[0].numpy()[()]  # act() takes a batch of observations
-        if action.ndim:  # Box; those of ppo_continuous may lie outside the bounds
+        if isinstance(env.action_space, Box):  # actions of ppo_continuous may lie outside the bounds
             action = np.clip(action, env.action_space.low, env.action_space.high)
         obs, reward, terminated, truncated, info = env.step(action)
         done = terminated or truncated

@@ -124,8 +124,8 @@ def make(env_id, env_kwargs, render_mode=None, **kwargs):
             print(f"cannot render: {error!r}. Debian needs: libegl1 libgl1 libglib2.0-0", file=sys.stderr)
     try:
         return gym.make(env_id, **kwargs | json.loads(env_kwargs))
-    except (gym.error.Error, ImportError, TypeError, ValueError, AttributeError) as error:
-        reason = re.sub(r"gymnasium\[(\w+)\]", r"cleanrl_lite[\1]", str(error).strip().splitlines()[0])
+    except (gym.error.Error, ImportError, TypeError, ValueError, AttributeError, AssertionError) as error:
+        reason = re.sub(r"gymnasium\[(\w+)\]", r"cleanrl_lite[\1]", (str(error).strip() or repr(error)).splitlines()[0])
         reason = re.sub(".*gymnasium-robotics.*", "gymnasium no longer has this version. Use v4 or v5", reason)
         hint = "ids: Hopper-v4; my_module:Env-v0; ALE/Breakout-v5 with *_atari.py"
         check(False, f"--env-id {env_id}: {reason} (--env-kwargs {env_kwargs}; {hint})")

@@ -35,7 +35,12 @@ class Endless(gym.Env):
         return np.zeros((4, 3), dtype=np.float32), self.reward, False, False, dict(episode="of its own")
 
 
+def fails():
+    assert False
+
+
 gym.register("Endless-v0", Endless)
+gym.register("Fails-v0", fails)
 """
 
 
@@ -84,8 +89,10 @@ def test_wrong_keywords(kwargs, told, own_module, capfd):
     assert_one_line(capfd.readouterr().err, told)
 
 
-@pytest.mark.parametrize("env_id", ["./my_envs.py:Endless-v0", "my_envs.py:Endless-v0", "Endless-v1"])
-def test_misspelt_modules(env_id, own_module, capfd):
+@pytest.mark.parametrize(
+    "env_id", ["./my_envs.py:Endless-v0", "my_envs.py:Endless-v0", "Endless-v1", "my_envs:Fails-v0"]
+)
+def test_modules_without_an_environment(env_id, own_module, capfd):
     assert helpers.command_line("ppo", helpers.small_flags("ppo", "runs", env_id=env_id)) == 1
     assert_one_line(capfd.readouterr().err, "my_module:Env-v0")
 

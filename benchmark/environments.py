@@ -146,7 +146,10 @@ def table(rows):
         "",
         f"Every command ends with `{SHORT}`, and with `{OFF_POLICY}` where the script has a replay buffer. Such ",
     ]
-    lines[-1] += "runs show that an environment works, not that an agent learns in it."
+    lines[-1] += (
+        "runs show that an environment works, not that an agent learns in it. Packages without a mujoco in the "
+    )
+    lines[-1] += "first column were installed with `-c constraints.txt`."
     lines += ["", "Made by `python -m benchmark.environments` on " + "; ".join(places) + "; "]
     lines[-1] += f"{', '.join(sorted(dates))}; commit {', '.join(sorted(commits))}."
     return "\n".join(lines) + "\n"

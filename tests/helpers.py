@@ -21,8 +21,9 @@ ROOT = Path(__file__).resolve().parent.parent
 SOURCE = ROOT / "cleanrl_lite"
 SCRIPTS = sorted(path.stem for path in SOURCE.glob("*.py") if "class Args:" in path.read_text())
 PARENT = dict(ppo_continuous="ppo", ppo_masked="ppo", ppo_atari="ppo", dqn_atari="dqn", c51="dqn", c51_atari="c51")
-PARENT |= dict(td3="ddpg", sac="td3", sac_her="sac")
+PARENT |= dict(td3="ddpg", sac="td3", sac_her="sac", ppo_envpool="ppo", ppo_continuous_envpool="ppo_continuous")
 GOAL_SCRIPTS = ["sac_her"]  # they need goal environments: not in the lists below but FAMILIES
+ENVPOOL_SCRIPTS = ["ppo_envpool", "ppo_continuous_envpool"]  # nor are these: their episodes end otherwise
 
 
 def family(script):
@@ -31,10 +32,12 @@ def family(script):
 
 
 FAMILIES = {root: [name for name in SCRIPTS if family(name) == root] for root in map(family, SCRIPTS)}
-MLP_SCRIPTS = [name for name in SCRIPTS if not name.endswith("_atari") and name not in GOAL_SCRIPTS]
+MLP_SCRIPTS = [name for name in SCRIPTS if not name.endswith(("_atari", "_her", "_envpool"))]
 ATARI_SCRIPTS = [name for name in SCRIPTS if name.endswith("_atari")]
 CONTINUOUS_SCRIPTS = ["ppo_continuous", "ddpg", "td3", "sac"]
-ROLLOUT_SCRIPTS = FAMILIES["ppo"]  # they learn from rollouts, the others from a replay buffer
+ROLLOUT_SCRIPTS = [
+    name for name in FAMILIES["ppo"] if name not in ENVPOOL_SCRIPTS
+]  # they learn from rollouts, the others from a replay buffer
 OFF_POLICY_SCRIPTS = [name for name in FAMILIES["dqn"] + FAMILIES["ddpg"] if name not in GOAL_SCRIPTS]
 
 # Small runs: a few rollouts, seconds. A test overrides what it is about.
@@ -48,6 +51,11 @@ SMALL = dict(
     ppo_continuous=dict(
         env_id="InvertedPendulum-v4", num_envs=2, num_steps=64, total_timesteps=512, num_minibatches=4, update_epochs=2
     ),
+    ppo_envpool=dict(env_id="CartPole-v1", num_envs=4, num_steps=32, total_timesteps=512),
+    ppo_continuous_envpool=dict(
+        env_id="Pendulum-v1", num_envs=2, num_steps=64, total_timesteps=512, num_minibatches=4, update_epochs=2
+    )
+    | dict(max_episode_steps=20),
     ppo_masked=dict(env_id="Taxi-v4", num_envs=4, num_steps=32, total_timesteps=512, max_episode_steps=50),
     ppo_atari=dict(**ATARI, num_steps=8, total_timesteps=64, num_minibatches=2),
     dqn=dict(**MLP, **DQN, env_id="CartPole-v1"),
@@ -72,7 +80,7 @@ CHARTS = dict(ppo="SPS learning_rate", dqn="SPS epsilon", ddpg="SPS")
 
 def tags(script):
     """The tags that the script writes at every log, apart from those of episodes and evaluations."""
-    losses = LOSSES[script if script in LOSSES else PARENT[script]].split()
+    losses = LOSSES[script if script in LOSSES else "ppo" if family(script) == "ppo" else PARENT[script]].split()
     return {f"losses/{name}" for name in losses} | {f"charts/{name}" for name in CHARTS[family(script)].split()}
 
 
@@ -83,7 +91,7 @@ def adams(state):
 
 def rollout_only(script, **flags):
     """These flags where the script has them: sizes of a rollout."""
-    return flags if script in ROLLOUT_SCRIPTS else {}
+    return flags if family(script) == "ppo" else {}
 
 
 def module(script):

@@ -16,14 +16,14 @@ def load(run_dir):
     env = script.make_env(args)
     obs_dim, actions = env.observation_space.shape[0], env.action_space
     match checkpoint["script"]:  # Agent(...) as in the script's section `setup`
-        case "ppo" | "dqn":
+        case "ppo" | "ppo_envpool" | "dqn":
             agent = script.Agent(obs_dim, int(actions.n))
         case "c51":
             agent = script.Agent(obs_dim, int(actions.n), args.n_atoms, args.v_min, args.v_max)
         case "ppo_masked":
             parts, choices = len(actions.nvec), int(max(actions.nvec))
             agent = script.Agent(obs_dim - parts * choices, parts, choices)  # the mask is behind the observation
-        case "ppo_continuous":
+        case "ppo_continuous" | "ppo_continuous_envpool":
             agent = script.Agent(obs_dim, actions.shape[0])
         case "ddpg" | "td3" | "sac" | "sac_her":
             agent = script.Agent(obs_dim, actions, args.bf16)

@@ -5,7 +5,7 @@
 #     ENVS=Hopper-v4 SEEDS="1 2" benchmark/ppo_continuous_envpool.sh          some of them
 #     RUN=cat benchmark/ppo_continuous_envpool.sh                             show the commands only
 # Run directories go to runs/benchmark/; `python -m benchmark.collect` makes the results out of them.
-for env in ${ENVS:-Hopper-v4}; do
+for env in ${ENVS:-Hopper-v4 InvertedPendulum-v4}; do
     for seed in ${SEEDS:-1 2 3}; do
         echo "python cleanrl_lite/ppo_continuous_envpool.py --env-id $env --seed $seed $*"
     done

@@ -7,7 +7,8 @@
 
 After each kill the same command starts again, with --resume auto, as on a cluster. Compared are every scalar but the
 speed, step by step; networks, optimizers, replay buffer and random generators in the last checkpoint; and the final
-evaluation. Environments of Atari and envpool cannot be saved: there, the logged steps and the number of updates must be right.
+evaluation. Environments of Atari and envpool cannot be saved: there, the logged steps and the number of updates must
+be right.
 """
 
 import argparse

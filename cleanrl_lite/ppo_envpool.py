@@ -7,7 +7,8 @@ Differs:  envpool steps all environments in C++. It resets each with the step af
           statistics leave that step out. Evaluations play gymnasium's environment of the same id.
           Values bootstrap from the true last observation of a truncated episode. Values and log-probabilities are
           computed in one batch after the rollout. The networks act in numpy; the update is one compiled graph.
-Expected: CartPole-v1 500.0, Acrobot-v1 -81.3 (1,000,000 steps, mean of the last 100 training episodes, 3 seeds, b589f0e).
+Expected: CartPole-v1 500.0, Acrobot-v1 -81.3 (1,000,000 steps, mean of the last 100 training episodes, 3 seeds,
+          b589f0e).
 Details:  docs/ppo_envpool.md
 """
 

@@ -53,9 +53,8 @@ SMALL = dict(
     ),
     ppo_envpool=dict(env_id="CartPole-v1", num_envs=4, num_steps=32, total_timesteps=512),
     ppo_continuous_envpool=dict(
-        env_id="Pendulum-v1", num_envs=2, num_steps=64, total_timesteps=512, num_minibatches=4, update_epochs=2
-    )
-    | dict(max_episode_steps=20),
+        env_id="InvertedPendulum-v4", num_envs=2, num_steps=64, total_timesteps=512, num_minibatches=4, update_epochs=2
+    ),
     ppo_masked=dict(env_id="Taxi-v4", num_envs=4, num_steps=32, total_timesteps=512, max_episode_steps=50),
     ppo_atari=dict(**ATARI, num_steps=8, total_timesteps=64, num_minibatches=2),
     dqn=dict(**MLP, **DQN, env_id="CartPole-v1"),

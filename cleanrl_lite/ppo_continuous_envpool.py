@@ -8,7 +8,8 @@ Differs:  envpool steps all environments in C++. It resets each with the step af
           Values bootstrap from the true last observation of a truncated episode. Values and log-probabilities are
           computed in one batch after the rollout. The networks act in numpy; the update is one compiled graph.
           One set of observation statistics, the agent's own, changes between rollouts, not at every step.
-Expected: Hopper-v4 2,567 (1,000,000 steps, mean of the last 100 training episodes, 3 seeds, b589f0e).
+Expected: Hopper-v4 2,567, InvertedPendulum-v4 1,000 (1,000,000 steps, mean of the last 100 training episodes, 3 seeds,
+          b589f0e).
 Details:  docs/ppo_continuous_envpool.md
 """
 

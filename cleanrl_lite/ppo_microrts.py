@@ -52,7 +52,7 @@ class Args:
     opponents: str = "randomBiasedAI,passiveAI"  # names in gym_microrts.microrts_ai, which take turns as opponents
     reward_weights: str = "10,1,1,0.2,1,4"  # of the result, resources, workers, buildings, attacks, combat units
     max_episode_steps: int | None = None  # time limit of an episode (none: the environment's own)
-    total_timesteps: int = 500_000  # total environment steps, summed over the environments
+    total_timesteps: int = 100_000  # total environment steps, summed over the environments
     learning_rate: float = 1e-3  # Adam's learning rate
     num_envs: int = 8  # number of environments stepped together
     num_steps: int = 128  # steps per environment in each rollout
@@ -345,7 +345,7 @@ def main(args: Args):
         if args.anneal_lr:
             learning_rate.fill_(args.learning_rate * (1 - global_step / args.total_timesteps))
         # The last rollout may be shorter.
-        num_steps = min(args.num_steps, (args.total_timesteps - global_step) // args.num_envs)
+        num_steps = min(args.num_steps, math.ceil((args.total_timesteps - global_step) / args.num_envs))
         size = num_steps * args.num_envs
 
         # act, step, store

@@ -151,6 +151,13 @@ def make_env(args, render_mode=None):
     return gym.wrappers.RecordEpisodeStatistics(env, stats_key="statistics")
 
 
+def make_shaped_env(args):
+    """For learning only, a weighted sum of six rewards; returns and evaluations count wins and losses."""
+    weights, env = np.genfromtxt([args.reward_weights], delimiter=","), make_env(args)
+    utils.check(np.isfinite(weights).sum() == 6, f"--reward-weights must be six numbers, got {args.reward_weights}")
+    return gym.wrappers.TransformReward(env, lambda _: float(weights @ env.unwrapped.rewards))
+
+
 # === networks
 class UnitActions:
     """Masked actions of all cells; what counts is the action of each waiting unit and the parts that belong to it."""
@@ -269,13 +276,7 @@ def main(args: Args):
     check(minibatch_size > 1 or not args.norm_adv, "minibatches of one sample need --no-norm-adv")
     check(args.total_timesteps >= batch_size, f"--total-timesteps must be at least one rollout, {batch_size}")
 
-    weights = np.fromstring(args.reward_weights, sep=",")
-    check(len(weights) == 6, f"--reward-weights needs six numbers, got {args.reward_weights}")
-
-    def shaped(env):  # for learning only: returns and evaluations count wins and losses
-        return gym.wrappers.TransformReward(env, lambda _: float(weights @ env.unwrapped.rewards))
-
-    envs = utils.vector_env([lambda: shaped(make_env(args))] * args.num_envs, False, AutoresetMode.SAME_STEP)
+    envs = utils.vector_env([lambda: make_shaped_env(args)] * args.num_envs, False, AutoresetMode.SAME_STEP)
     obs_space, action_space = envs.single_observation_space, envs.single_action_space
 
     agent = Agent(*obs_space.shape[:2], min(args.max_orders, len(action_space.nvec))).to(device)

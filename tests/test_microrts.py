@@ -1,0 +1,218 @@
+"""ppo_microrts.py: the distribution of many units' actions, by hand and on a made-up game; the real game where it is."""
+
+import sys
+
+import gymnasium as gym
+import numpy as np
+import pytest
+import torch
+from gymnasium.spaces import Box, MultiDiscrete
+
+from cleanrl_lite import ppo_microrts
+from tests import helpers
+
+PARTS = [6, 4, 4, 4, 4, 7, 49]
+STARTS = np.cumsum([0, *PARTS])
+# What each action needs besides itself: nothing, move, harvest, return, produce where and what, attack.
+NEEDS = [[], [1], [2], [3], [4, 5], [6]]
+
+
+class March(gym.Env):
+    """Two units on 3 x 3 cells, one of them busy. The other is to move in the direction that its hit points name."""
+
+    def __init__(self, map_name, opponents, render_mode=None):
+        self.render_mode = render_mode
+        self.observation_space = Box(0, 1, (3, 3, 27 + 78), np.uint8)
+        self.action_space = MultiDiscrete(np.tile(PARTS, (9, 1)))
+
+    def observe(self):
+        numbers, mask = np.zeros((5, 3, 3), int), np.zeros((3, 3, 78), int)
+        (self.cell, busy), self.direction = self.np_random.permutation(9)[:2], self.np_random.integers(4)
+        numbers[:, self.cell // 3, self.cell % 3] = self.direction, 0, 1, 4, 0
+        numbers[:, busy // 3, busy % 3] = self.np_random.integers(4), 0, 1, 4, 1
+        mask[self.cell // 3, self.cell % 3, :10] = 1, 1, 0, 0, 0, 0, 1, 1, 1, 1
+        return ppo_microrts.encode(numbers, mask)
+
+    def reset(self, seed=None, options=None):
+        super().reset(seed=seed)
+        self.steps = 0
+        return self.observe(), {}
+
+    def step(self, action):
+        action, self.steps = action[self.cell], self.steps + 1
+        assert action[0] in (0, 1), "an invalid action"
+        right = float(action[0] == 1 and action[1] == self.direction)
+        self.rewards = np.array([right, 1, 0, 0, 0, 0])
+        return self.observe(), right, self.steps == 5, False, {}
+
+
+@pytest.fixture
+def march(monkeypatch):
+    monkeypatch.setattr(ppo_microrts, "MicroRTS", March)
+
+
+def masks(rng, batch, cells, units):
+    """Random masks (batch, cells, 78) with that many waiting units: doing nothing is valid, and random other choices."""
+    mask = np.zeros((batch, cells, 78))
+    for sample in mask:
+        for cell in rng.permutation(cells)[:units]:
+            sample[cell, 0] = 1
+            for action in range(1, 6):
+                if rng.random() < 0.6:
+                    sample[cell, action] = 1
+                    for part in NEEDS[action]:
+                        sample[cell, STARTS[part] + rng.permutation(PARTS[part])[:3]] = 1
+    return mask
+
+
+def distribution(logits, mask, orders=None):
+    """As Agent.forward makes it, of the logits of all cells."""
+    mask, orders = torch.as_tensor(mask).to(torch.uint8), orders or mask.shape[1]
+    index = torch.arange(len(mask))[:, None], mask[..., 0].topk(orders).indices
+    return ppo_microrts.UnitActions(logits[index], mask[index], index, mask.shape[1])
+
+
+def part_probabilities(logits, mask, part):
+    """Those of one part of one cell, with loops and the exponential."""
+    weights = np.exp(logits[STARTS[part] : STARTS[part + 1]]) * mask[STARTS[part] : STARTS[part + 1]]
+    return weights / weights.sum() if weights.any() else weights
+
+
+def by_hand(logits, mask, actions):
+    """Log-probability and entropy of one sample."""
+    logprob = entropy = 0.0
+    for cell in np.flatnonzero(mask[:, 0]):
+        probs = [part_probabilities(logits[cell], mask[cell], part) for part in range(7)]
+        chosen = actions[cell]
+        logprob += sum(np.log(probs[part][chosen[part]]) for part in [0, *NEEDS[chosen[0]]])
+        for action, prob in enumerate(probs[0]):
+            needed = [probs[part] for part in NEEDS[action]] if prob else []
+            entropies = [-sum(p * np.log(p) for p in part if p) for part in needed]
+            entropy += prob * sum(entropies) - (prob * np.log(prob) if prob else 0)
+    return logprob, entropy
+
+
+def test_log_probability_and_entropy_by_hand():
+    rng, logits = np.random.default_rng(1), torch.randn(6, 5, 78)
+    mask = masks(rng, 6, 5, 3)
+    dist = distribution(logits, mask)
+    actions = dist.sample()
+    expected = np.array([by_hand(*sample) for sample in zip(logits.numpy(), mask, actions.numpy())])
+    np.testing.assert_allclose(dist.log_prob(actions), expected[:, 0], rtol=1e-4)
+    np.testing.assert_allclose(dist.entropy(), expected[:, 1], rtol=1e-4)
+
+
+def test_entropy_is_that_of_the_samples():
+    """The mean of -log p over many samples of one state."""
+    mask = torch.as_tensor(masks(np.random.default_rng(2), 1, 4, 3)).expand(20_000, 4, 78)
+    dist = distribution(torch.randn(1, 4, 78).expand(20_000, 4, 78), mask)
+    assert -dist.log_prob(dist.sample()).mean().item() == pytest.approx(dist.entropy()[0].item(), rel=0.02)
+
+
+def test_what_is_sampled():
+    """Only valid choices, in every part that the chosen action needs; 0 in cells without a waiting unit."""
+    mask = masks(np.random.default_rng(3), 400, 5, 2)
+    logits = torch.randn(400, 5, 78)
+    for dist, greedy in ((distribution(logits, mask), False), (distribution(logits, mask), True)):
+        actions = dist.sample(greedy).numpy()
+        for n, cell in np.argwhere(mask[..., 0] == 1):
+            for part in [0, *NEEDS[actions[n, cell, 0]]]:
+                probs = part_probabilities(logits[n, cell].numpy(), mask[n, cell], part)
+                assert probs[actions[n, cell, part]] > 0
+                assert not greedy or actions[n, cell, part] == probs.argmax()
+        assert not actions[mask[..., 0] == 0].any() and len(set(actions[..., 0].flat)) == 6
+
+
+def test_what_does_not_count_has_no_gradient():
+    mask, logits = masks(np.random.default_rng(4), 50, 5, 3), torch.randn(50, 5, 78, requires_grad=True)
+    dist = distribution(logits, mask)
+    actions = dist.sample()
+    (of_entropy,) = torch.autograd.grad(dist.entropy().sum(), logits, retain_graph=True)
+    (of_logprob,) = torch.autograd.grad(dist.log_prob(actions).sum(), logits)
+    assert not of_entropy[torch.as_tensor(mask) == 0].any() and not of_logprob[torch.as_tensor(mask) == 0].any()
+    used = torch.zeros(50, 5, 7, dtype=torch.bool)
+    for n, cell in np.argwhere(mask[..., 0] == 1):
+        used[n, cell, [0, *NEEDS[actions[n, cell, 0]]]] = True
+    per_part = torch.stack([part.abs().sum(-1) for part in of_logprob.split(PARTS, -1)], -1)
+    choices = torch.stack([part.sum(-1) for part in torch.as_tensor(mask).split(PARTS, -1)], -1)
+    assert torch.equal(per_part > 1e-6, used & (choices > 1))  # what has one valid choice has no gradient either
+
+
+def test_at_most_so_many_orders():
+    """Units beyond --max-orders do nothing, and do not count."""
+    mask, logits = masks(np.random.default_rng(5), 30, 6, 4), torch.randn(30, 6, 78)
+    mask[..., 1:6] *= np.arange(78)[None, None, 1:6] < 2  # to move or not
+    all_units, two_units = distribution(logits, mask), distribution(logits, mask, orders=2)
+    assert ((two_units.sample() != 0).any(-1).sum(1) <= 2).all()
+    assert (two_units.entropy() <= all_units.entropy() + 1e-6).all()
+    assert (
+        two_units.log_prob(two_units.sample()) <= 0
+    ).all() and two_units.entropy().mean() < all_units.entropy().mean()
+
+
+def test_encode():
+    """One-hot planes, with numbers that are too large in the last one; the mask as it is."""
+    rng = np.random.default_rng(6)
+    numbers, mask = rng.integers(0, 12, (5, 2, 3)), rng.integers(0, 2, (2, 3, 78))
+    planes = ppo_microrts.encode(numbers, mask)
+    assert planes.dtype == np.uint8 and planes.shape == (2, 3, 105) and (planes[..., 27:] == mask).all()
+    for row, column in np.ndindex(2, 3):
+        expected = []
+        for number, n in zip(numbers[:, row, column], (5, 5, 3, 8, 6)):
+            expected += [int(k == min(number, n - 1)) for k in range(n)]
+        assert planes[row, column, :27].tolist() == expected
+
+
+@pytest.mark.parametrize("height, width", [(8, 8), (3, 5)])
+def test_the_networks_see_every_cell_and_no_mask(height, width):
+    agent = ppo_microrts.Agent(height, width, 4)
+    torch.nn.init.normal_(agent.actor[-1].weight)
+    obs = torch.zeros(1, height, width, 105, dtype=torch.uint8)
+    obs[..., 27:33] = 1
+    dist, value = agent(obs)
+    assert value.shape == (1,) and dist.sample().shape == (1, height * width, 7)
+    other = obs.clone()
+    other[..., 33:37] = 1  # more is valid: the logits are the same
+    torch.testing.assert_close(agent(other)[1], value)
+    torch.testing.assert_close(agent(other)[0].parts[0].logits, dist.parts[0].logits)
+    for cell in np.ndindex(height, width):
+        seen = obs.clone()
+        seen[(0, *cell, 3)] = 1
+        assert agent(seen)[1] != value, cell
+
+
+def test_learns_to_march(march, monkeypatch, tmp_path):
+    """Which unit waits, and where to: the greedy policy makes no mistake. Rewards are weighted for learning only."""
+    agents, rewards, gae = helpers.spy_on_agents(monkeypatch, "ppo_microrts"), [], ppo_microrts.compute_gae
+    monkeypatch.setattr(ppo_microrts, "compute_gae", lambda *args: rewards.append(args[0].copy()) or gae(*args))
+    flags = dict(num_envs=8, num_steps=32, num_minibatches=2, total_timesteps=6_000, learning_rate=3e-3, gamma=0.5)
+    run_dir, returns = helpers.train(
+        "ppo_microrts", tmp_path, **flags, reward_weights="2,0.5,9,9,9,9", eval_episodes=20
+    )
+    assert returns == [5.0] * 20 and {*np.concatenate(rewards).flat} == {0.5, 2.5}
+    assert {value for _, value in helpers.scalars(run_dir)["charts/episodic_return"]} <= {0, 1, 2, 3, 4, 5}
+    env = March("", [])
+    obs, _ = env.reset(seed=3)
+    assert agents[0](torch.as_tensor(obs[None]))[1].item() == pytest.approx(2.5 * 2, rel=0.3)  # gamma 0.5, 5 steps left
+
+
+@pytest.mark.parametrize(
+    "flags, line",
+    [
+        (dict(render=True), "no window here. Use --capture-video"),
+        (dict(reward_weights="1,2,3"), "--reward-weights must be six numbers, got 1,2,3"),
+        (dict(reward_weights="1,2,3,4,5,six"), "--reward-weights must be six numbers, got 1,2,3,4,5,six"),
+    ],
+)
+def test_refused(march, flags, line, tmp_path):
+    with pytest.raises(SystemExit, match=line):
+        helpers.train("ppo_microrts", tmp_path, **flags)
+    assert not list(tmp_path.iterdir())
+
+
+def test_the_game_is_missing(monkeypatch):
+    monkeypatch.setitem(sys.modules, "gym_microrts", None)
+    with pytest.raises(
+        SystemExit, match=r"error: .*gym_microrts.* Install: pip install .*gym_microrts==.*-jre-headless$"
+    ):
+        ppo_microrts.make_env(ppo_microrts.Args())

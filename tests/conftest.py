@@ -1,7 +1,5 @@
-import importlib.util
 import os
 import random
-import shutil
 import signal
 import sys
 
@@ -44,12 +42,13 @@ def untouched_process(monkeypatch):
 @pytest.hookimpl(tryfirst=True)  # before -m looks at the marks
 def pytest_collection_modifyitems(items):
     """What trains on microRTS is slow, and skipped where the game is not installed."""
-    installed = all(map(importlib.util.find_spec, ["jpype", "gym_microrts"])) and shutil.which("java")
     for item in items:
         used = set(map(str, item.callspec.params.values())) if hasattr(item, "callspec") else set()
         if used & {*helpers.JAVA_SCRIPTS} and item.module.__name__ not in JAVA_FREE:
             item.add_marker(pytest.mark.slow)
-            item.add_marker(pytest.mark.skipif(not installed, reason="gym_microrts, JPype1 or Java is not installed"))
+            item.add_marker(
+                pytest.mark.skipif(not helpers.JAVA, reason="gym_microrts, JPype1 or Java is not installed")
+            )
 
 
 def each(scripts, explanation):

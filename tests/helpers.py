@@ -1,10 +1,12 @@
 """What several test files share: where the scripts are, running them, and reading back what they wrote."""
 
 import importlib
+import importlib.util
 import inspect
 import json
 import os
 import runpy
+import shutil
 import subprocess
 import sys
 import time
@@ -24,6 +26,7 @@ PARENT = dict(ppo_continuous="ppo", ppo_masked="ppo", ppo_atari="ppo", dqn_atari
 PARENT |= dict(td3="ddpg", sac="td3", sac_her="sac", ppo_microrts="ppo_masked")
 GOAL_SCRIPTS = ["sac_her"]  # they need goal environments: not in the lists below but FAMILIES
 JAVA_SCRIPTS = ["ppo_microrts"]  # what trains them is in the slow tier, and skipped without gym_microrts
+JAVA = all(map(importlib.util.find_spec, ["jpype", "gym_microrts"])) and shutil.which("java") is not None
 
 
 def family(script):

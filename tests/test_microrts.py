@@ -1,4 +1,4 @@
-"""ppo_microrts.py: the distribution of many units' actions, by hand and on a made-up game; the real game where it is."""
+"""ppo_microrts.py: the distribution of many units' actions by hand, a made-up game, and the real one where it is."""
 
 import sys
 
@@ -52,7 +52,7 @@ def march(monkeypatch):
 
 
 def masks(rng, batch, cells, units):
-    """Random masks (batch, cells, 78) with that many waiting units: doing nothing is valid, and random other choices."""
+    """Random masks (batch, cells, 78) with so many waiting units: doing nothing is valid, and random other choices."""
     mask = np.zeros((batch, cells, 78))
     for sample in mask:
         for cell in rng.permutation(cells)[:units]:
@@ -110,7 +110,7 @@ def test_entropy_is_that_of_the_samples():
 
 
 def test_what_is_sampled():
-    """Only valid choices, in every part that the chosen action needs; 0 in cells without a waiting unit."""
+    """Only valid choices, in every part that the chosen action needs."""
     mask = masks(np.random.default_rng(3), 400, 5, 2)
     logits = torch.randn(400, 5, 78)
     for dist, greedy in ((distribution(logits, mask), False), (distribution(logits, mask), True)):
@@ -120,7 +120,7 @@ def test_what_is_sampled():
                 probs = part_probabilities(logits[n, cell].numpy(), mask[n, cell], part)
                 assert probs[actions[n, cell, part]] > 0
                 assert not greedy or actions[n, cell, part] == probs.argmax()
-        assert not actions[mask[..., 0] == 0].any() and len(set(actions[..., 0].flat)) == 6
+        assert len(set(actions[mask[..., 0] == 1][:, 0])) == 6
 
 
 def test_what_does_not_count_has_no_gradient():
@@ -185,7 +185,7 @@ def test_learns_to_march(march, monkeypatch, tmp_path):
     """Which unit waits, and where to: the greedy policy makes no mistake. Rewards are weighted for learning only."""
     agents, rewards, gae = helpers.spy_on_agents(monkeypatch, "ppo_microrts"), [], ppo_microrts.compute_gae
     monkeypatch.setattr(ppo_microrts, "compute_gae", lambda *args: rewards.append(args[0].copy()) or gae(*args))
-    flags = dict(num_envs=8, num_steps=32, num_minibatches=2, total_timesteps=6_000, learning_rate=3e-3, gamma=0.5)
+    flags = dict(num_envs=8, num_steps=32, num_minibatches=2, total_timesteps=5_000, learning_rate=3e-3, gamma=0.5)
     run_dir, returns = helpers.train(
         "ppo_microrts", tmp_path, **flags, reward_weights="2,0.5,9,9,9,9", eval_episodes=20
     )
@@ -216,3 +216,127 @@ def test_the_game_is_missing(monkeypatch):
         SystemExit, match=r"error: .*gym_microrts.* Install: pip install .*gym_microrts==.*-jre-headless$"
     ):
         ppo_microrts.make_env(ppo_microrts.Args())
+
+
+# --- the real game
+def real(test):
+    reason = "gym_microrts, JPype1 or Java is not installed"
+    return pytest.mark.slow(pytest.mark.skipif(not helpers.JAVA, reason=reason)(test))
+
+
+def game(**flags):
+    return ppo_microrts.make_env(ppo_microrts.Args(**flags))
+
+
+def orders(**by_cell):
+    """No action but in these cells, as in c9=[1, 2]: the first parts."""
+    action = np.zeros((64, 7), dtype=np.int64)
+    for cell, parts in by_cell.items():
+        action[int(cell[1:]), : len(parts)] = parts
+    return action
+
+
+OURS, THEIRS, IDLE = 11, 12, 21  # planes
+
+
+@real
+def test_the_first_observation():
+    """basesWorkers8x8: our base is at row 1, column 2, our worker beside it, resources in the corner."""
+    env = game(opponents="passiveAI")
+    obs, _ = env.reset(seed=1)
+    assert env.observation_space.contains(obs) and (obs[..., :27].sum(-1) == 5).all()
+    assert np.argwhere(obs[..., OURS]).tolist() == [[1, 1], [1, 2]]
+    assert np.argwhere(obs[..., THEIRS]).tolist() == [[6, 5], [6, 6]]
+    assert obs[0, 0, [4, 9, 10, 14]].tolist() == [0, 1, 1, 1] and obs[1, 2, [4, 15]].all() and obs[1, 1, [1, 17]].all()
+    assert env.unwrapped.waiting.tolist() == [9, 10] and obs[..., 27:].any(-1).sum() == 2
+    worker, base = obs[1, 1, 27:], obs[1, 2, 27:]
+    assert worker[:6].tolist() == [1, 1, 0, 0, 1, 0] and worker[6:10].tolist() == [1, 0, 1, 1]  # right is the base
+    assert base[:6].tolist() == [1, 0, 0, 0, 1, 0] and base[22:29].tolist() == [0, 0, 0, 1, 0, 0, 0]  # workers only
+
+
+@real
+def test_orders_are_carried_out():
+    """The worker moves down, the base makes a worker to its right; others' actions do nothing."""
+    env = game(opponents="passiveAI")
+    env.reset(seed=1)
+    obs, reward, terminated, truncated, _ = env.step(orders(c9=[1, 2], c10=[4, 0, 0, 0, 1, 3], c54=[1, 0]))
+    assert (reward, terminated, truncated) == (0, False, False) and env.unwrapped.rewards.tolist() == [0, 0, 1, 0, 0, 0]
+    assert not len(env.unwrapped.waiting) and not obs[..., 27:].any()
+    for _ in range(60):
+        obs, *_ = env.step(orders())
+    assert np.argwhere(obs[..., OURS]).tolist() == [[1, 2], [1, 3], [2, 1]] and obs[6, 6, THEIRS]
+
+
+@real
+def test_losses_time_limits_and_opponents_in_turn():
+    """Who does nothing loses against a rush; nobody loses against the passive opponent, whose turn is next."""
+    args = ppo_microrts.Args(opponents="workerRushAI,passiveAI", max_episode_steps=900)
+    envs = ppo_microrts.utils.vector_env(
+        [lambda: ppo_microrts.make_shaped_env(args)] * 2, False, gym.vector.AutoresetMode.SAME_STEP
+    )
+    (first, _), ends = envs.reset(seed=[1, 2]), []
+    first = first.copy()
+    while len(ends) < 2:
+        obs, rewards, terminations, truncations, infos = envs.step(np.stack([orders()] * 2))
+        if (terminations | truncations).any():
+            ends.append((terminations.tolist(), truncations.tolist(), rewards.tolist()))
+            ends[-1] += (infos["final_info"]["statistics"]["r"].tolist(), [final for final in infos["final_obs"]])
+            np.testing.assert_array_equal(obs, first)
+    (lost, _, rewards, returns, finals), (_, timed_out, *_, undecided, others) = ends
+    assert lost == timed_out == [True, True] and returns == [-1, -1] and undecided == [0, 0]
+    assert rewards == [-10, -10] and not any(final[..., OURS].any() for final in finals)
+    assert all(final[..., OURS].any() and final[..., THEIRS].any() for final in others)
+    assert ends[0][1] == ends[1][0] == [False, False]
+
+
+@real
+def test_games_are_independent():
+    one, other = game(opponents="passiveAI"), game(opponents="passiveAI")
+    one.reset(seed=1), other.reset(seed=1)
+    for _ in range(20):
+        obs, *_ = one.step(orders(c9=[1, 2]))
+    still, *_ = other.step(orders())
+    assert obs[2, 1, OURS] and still[1, 1, OURS] and not still[2, 1, OURS]
+    one.close()
+    assert other.step(orders())[0][1, 1, OURS]
+
+
+@real
+def test_drawing():
+    env = ppo_microrts.make_env(ppo_microrts.Args(opponents="passiveAI"), "rgb_array")
+    env.reset(seed=1)
+    before = env.render()
+    for _ in range(20):
+        env.step(orders(c9=[1, 2]))
+    after = env.render()
+    assert before.shape == (640, 640, 3) and before.dtype == np.uint8
+    changed = np.argwhere((before != after).any(-1))
+    changed = changed[changed[:, 0] < 600]  # the clock is below the map
+    assert changed.min(0).tolist() > [100, 100] and changed.max(0).tolist() < [300, 300]
+    assert before[60, 60].tolist() == [194, 223, 174]  # resources are green: red, green, blue in this order
+
+
+@real
+@pytest.mark.parametrize(
+    "flags, line",
+    [
+        (dict(env_id="8x8/nowhere"), "--env-id 8x8/nowhere: no such map in .*microrts/maps"),
+        (dict(opponents="coacAI,nobody"), "--opponents coacAI,nobody: choose from .*passiveAI.*coacAI"),
+    ],
+)
+def test_unknown_names(flags, line):
+    with pytest.raises(SystemExit, match=line):
+        game(**flags)
+
+
+@real
+def test_java_is_missing(monkeypatch):
+    import jpype
+
+    def start(*options, **settings):
+        raise jpype.JVMNotFoundException("No JVM shared library file (libjvm.so) found.")
+
+    monkeypatch.setattr(jpype, "isJVMStarted", lambda: False)
+    monkeypatch.setattr(jpype, "startJVM", start)
+    with pytest.raises(SystemExit, match=r"error: No JVM .* found\.\. Install: .*apt-get install default-jre-headless"):
+        game()

@@ -63,7 +63,7 @@ SMALL = dict(
     sac=dict(**MLP, **DDPG, env_id="InvertedPendulum-v4"),
     sac_her=dict(**MLP, **DDPG, env_id="tests.probe_envs:ProbeReach-v0"),
     ppo_microrts=dict(
-        env_id="8x8/basesWorkers8x8", opponents="passiveAI", num_envs=2, num_steps=16, total_timesteps=128
+        env_id="8x8/basesWorkers8x8", opponents="passiveAI", num_envs=2, num_steps=16, total_timesteps=256
     )
     | dict(max_episode_steps=40),
 )

@@ -179,13 +179,18 @@ def test_the_networks_see_every_cell_and_no_mask(height, width):
         seen = obs.clone()
         seen[(0, *cell, 3)] = 1
         assert agent(seen)[1] != value, cell
+    one_unit, far = torch.zeros_like(obs), torch.zeros_like(obs)
+    one_unit[0, 0, 0, 27:33] = far[0, 0, 0, 27:33] = 1
+    far[0, 2, 4, 3] = 1  # four columns away, beyond the first convolution
+    logits = [agent(x)[0].parts[0].logits[0, 0] for x in (one_unit, far)]
+    assert not torch.equal(*logits)
 
 
 def test_learns_to_march(march, monkeypatch, tmp_path):
     """Which unit waits, and where to: the greedy policy makes no mistake. Rewards are weighted for learning only."""
     agents, rewards, gae = helpers.spy_on_agents(monkeypatch, "ppo_microrts"), [], ppo_microrts.compute_gae
     monkeypatch.setattr(ppo_microrts, "compute_gae", lambda *args: rewards.append(args[0].copy()) or gae(*args))
-    flags = dict(num_envs=8, num_steps=32, num_minibatches=2, total_timesteps=5_000, learning_rate=3e-3, gamma=0.5)
+    flags = dict(num_envs=8, num_steps=32, num_minibatches=2, total_timesteps=3_000, learning_rate=5e-3, gamma=0.5)
     run_dir, returns = helpers.train(
         "ppo_microrts", tmp_path, **flags, reward_weights="2,0.5,9,9,9,9", eval_episodes=20
     )
@@ -193,7 +198,34 @@ def test_learns_to_march(march, monkeypatch, tmp_path):
     assert {value for _, value in helpers.scalars(run_dir)["charts/episodic_return"]} <= {0, 1, 2, 3, 4, 5}
     env = March("", [])
     obs, _ = env.reset(seed=3)
-    assert agents[0](torch.as_tensor(obs[None]))[1].item() == pytest.approx(2.5 * 2, rel=0.3)  # gamma 0.5, 5 steps left
+    value = np.mean([2.5 * sum(0.5**k for k in range(left)) for left in range(1, 6)])  # it cannot count the steps
+    assert agents[0](torch.as_tensor(obs[None]))[1].item() == pytest.approx(value, rel=0.25)
+
+
+class EndlessMarch(March):
+    def step(self, action):
+        obs, reward, _, truncated, info = super().step(action)
+        return obs, reward, False, truncated, info
+
+
+def test_a_game_at_the_time_limit_bootstraps(monkeypatch, tmp_path):
+    """From its last observation, not from the first one of the next game."""
+    monkeypatch.setattr(ppo_microrts, "MicroRTS", EndlessMarch)
+    agents, rollouts, gae = helpers.spy_on_agents(monkeypatch, "ppo_microrts"), [], ppo_microrts.compute_gae
+    monkeypatch.setattr(ppo_microrts, "compute_gae", lambda *args: rollouts.append(args) or gae(*args))
+    led_to = []  # the observations after each step
+
+    def note(envs, actions, result):
+        led_to.append([(result[4]["final_obs"] if over else result[0])[n].copy() for n, over in enumerate(result[3])])
+
+    helpers.spy_on_steps(monkeypatch, "ppo_microrts", note)
+    flags = dict(num_steps=16, total_timesteps=32, max_episode_steps=5, learning_rate=1e-20)
+    helpers.train("ppo_microrts", tmp_path, **flags)
+    ((_, _, next_values, terminations, dones, *_),) = rollouts
+    assert not terminations.any() and dones.all(1).tolist() == [t % 5 == 4 for t in range(16)]
+    with torch.no_grad():
+        expected = [agents[0](torch.as_tensor(np.array(obs)))[1].numpy() for obs in led_to]
+    np.testing.assert_allclose(next_values, expected, rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize(

@@ -286,7 +286,7 @@ def main(args: Args):
     learning_rate = torch.tensor(args.learning_rate, device=device)
 
     run = utils.Run(args, __file__, make_env, envs, agent, adam=adam)
-    if run.result is not None:  # --evaluate, or a run that is finished
+    if run.result is not None:  # --evaluate
         return run.result
     if args.track:
         import wandb

@@ -7,8 +7,8 @@
 
 After each kill the same command starts again, with --resume auto, as on a cluster. Compared are every scalar but the
 speed, step by step; networks, optimizers, replay buffer and random generators in the last checkpoint; and the final
-evaluation. Environments of Atari and envpool cannot be saved: there, the logged steps and the number of updates must
-be right.
+evaluation. Atari's games, microRTS and envpool's environments cannot be saved: there, the logged steps and the number
+of updates must be right.
 """
 
 import argparse
@@ -46,10 +46,12 @@ RUNS = dict(  # a few seconds each, with a checkpoint about every 0.1 s
     td3=f"--env-id Hopper-v4 --total-timesteps 3000 {OFF_POLICY}",
     sac=f"--env-id HalfCheetah-v4 --total-timesteps 2500 --num-envs 2 {OFF_POLICY}",
     ppo_atari=f"--env-id PongNoFrameskip-v4 --total-timesteps 1024 --num-steps 32 {ATARI}",
+    ppo_microrts="--opponents passiveAI --max-episode-steps 200 --total-timesteps 2048 --num-steps 32 --num-envs 2"
+    " --save-every 64 --eval-episodes 1",
     dqn_atari=f"--env-id PongNoFrameskip-v4 --total-timesteps 1200 --learning-starts 400 --buffer-size 5000 {ATARI}",
     c51_atari=f"--env-id PongNoFrameskip-v4 --total-timesteps 1200 --learning-starts 400 --buffer-size 5000 {ATARI}",
 )
-RESTARTED = "_atari", "_envpool"  # their environments cannot be saved: episodes start again
+RESTARTED = "_atari", "_envpool", "_microrts"  # their environments cannot be saved: episodes start again
 LONG = dict(  # long enough to fill the replay buffer
     ppo="--env-id CartPole-v1 --total-timesteps 500000",
     dqn="--env-id CartPole-v1 --total-timesteps 500000",
@@ -143,7 +145,7 @@ def same(one, other):
 
 
 def compare(script, whole, parts):
-    """The names of what differs between the two runs; for Atari and envpool only steps and counts are compared."""
+    """The names of what differs between the two runs; of RESTARTED ones only steps and counts are compared."""
     states = [torch.load(run / "checkpoint.pt", weights_only=True) for run in (whole, parts)]
     curves = [scalars(run) for run in (whole, parts)]
     wrong = [] if states[0]["global_step"] == states[1]["global_step"] else ["global_step"]

@@ -351,10 +351,8 @@ def main(args: Args):
             for n, episodic_return, episodic_length in run.finished_episodes(infos):
                 writer.add_scalar("charts/episodic_return", episodic_return, global_step)
                 writer.add_scalar("charts/episodic_length", episodic_length, global_step)
-            truncated += [
-                (t, n, np.pad(infos["final_obs"][n][0], ((0, 1), (0, 0))), state[n])
-                for n in np.flatnonzero(truncations)
-            ]
+            for n in np.flatnonzero(truncations):
+                truncated.append((t, n, np.pad(infos["final_obs"][n][0], ((0, 1), (0, 0))), state[n]))
 
         # values and advantages of the whole rollout
         with torch.no_grad():

@@ -326,10 +326,8 @@ def main(args: Args):
             behaviour = agent.policy(torch.from_numpy(logits[:num_steps]).to(device).flatten(0, 1))
             b_logprobs[:size] = behaviour.log_prob(b_actions[:size])
             b_values[:size] = agent.critic(b_obs[None, :size], b_states[None, :size, 2:]).flatten()
-            b_next = (
-                torch.from_numpy(x[:num_steps]).to(device).flatten(0, 1) for x in (next_obs, next_states[:, :, 2:])
-            )
-            next_values = agent.critic(*(x[None] for x in b_next)).reshape(num_steps, -1).cpu().numpy()
+            b_next = [torch.from_numpy(x[:num_steps]).to(device).flatten(0, 1)[None] for x in (next_obs, next_states)]
+            next_values = agent.critic(b_next[0], b_next[1][:, :, 2:]).reshape(num_steps, -1).cpu().numpy()
         values = b_values[:size].reshape(num_steps, args.num_envs).cpu().numpy()
         rollout = rewards[:num_steps], values, next_values, terminations[:num_steps], dones[:num_steps]
         advantages = compute_gae(*rollout, args.gamma, args.gae_lambda)

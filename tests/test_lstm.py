@@ -102,7 +102,7 @@ def rollout_of(script, monkeypatch, tmp_path, **flags):
 
 
 @torch.no_grad()
-@pytest.mark.parametrize("env_id", ["CartPole-v1", "tests.probe_envs:ProbeScripted-v0"])
+@pytest.mark.parametrize("env_id", ["CartPole-v1", probe("Scripted", "ppo")])
 def test_states_of_the_rollout(env_id, monkeypatch, tmp_path):
     """Each stored state is what torch's LSTM has after all observations of the episode so far, across rollouts; it is
     zero where an episode begins, and only there and at a rollout's start sequences load one."""
@@ -123,8 +123,8 @@ def test_states_of_the_rollout(env_id, monkeypatch, tmp_path):
                 if begins[t, n]:
                     hidden = torch.zeros(2, 1, 64)
                 torch.testing.assert_close(states[t, n, 2 * k : 2 * k + 2], hidden[:, 0], rtol=1e-3, atol=1e-5)
-                _, hidden = lstm(network.encoder(obs[t, n][None]).tanh(), hidden.unsqueeze(1).unbind(0))
-                hidden = torch.cat(hidden)
+                _, hidden = lstm(network.encoder(obs[t, n][None]).tanh(), hidden.unbind())
+                hidden = torch.stack(hidden)
 
 
 @torch.no_grad()
@@ -192,31 +192,36 @@ def test_act_remembers_one_episode():
     assert len(set(actions)) > 1
 
 
-FLAGS = dict(num_envs=4, num_steps=32, num_minibatches=2, learning_rate=1e-2, gamma=0.9, clip_vloss=False, ent_coef=0.0)
+FLAGS = dict(num_envs=8, num_steps=32, num_minibatches=2, learning_rate=1e-2, gamma=0.9, clip_vloss=False)
+FLAGS |= dict(ent_coef=0.0, total_timesteps=6_016)
+LSTM = dict(script="ppo_lstm", seq_len=4)
 
 
 def test_recalls_what_was_seen_first(tmp_path):
     """The first observation says which action is right three steps later. Without memory half of the episodes fail."""
     env_id = "tests.probe_envs:ProbeRecall-v0"
-    _, returns = helpers.train("ppo_lstm", tmp_path, env_id=env_id, **FLAGS, total_timesteps=6_016, eval_episodes=50)
+    _, returns = helpers.train(**LSTM, runs_dir=tmp_path, env_id=env_id, **FLAGS, eval_episodes=50)
     assert set(returns) == {1.0}
-    _, returns = helpers.train("ppo", tmp_path, env_id=env_id, **FLAGS, total_timesteps=6_016, eval_episodes=50)
+    _, returns = helpers.train("ppo", tmp_path, env_id=env_id, **FLAGS, eval_episodes=50)
     assert 0.2 < np.mean(returns) < 0.8
 
 
-@torch.no_grad()
-@pytest.mark.parametrize(
-    "name, expected", [("Truncated", (-1, 10)), ("Terminated", (-8.36, 1.82)), ("Delayed", (0.9, 1))]
-)
+EPISODES = [
+    ("Delayed", (0.9, 1)),
+    pytest.param("Truncated", (-1, 10), marks=pytest.mark.slow),
+    pytest.param("Terminated", (-8.36, 1.82), marks=pytest.mark.slow),
+]
+
+
+@pytest.mark.parametrize("name, expected", EPISODES)
 def test_values_of_an_episode(name, expected, monkeypatch, tmp_path):
     """The probes of test_probe.py: truncation bootstraps with what is remembered, termination does not."""
     agents = helpers.spy_on_agents(monkeypatch, "ppo_lstm")
-    flags = FLAGS | dict(total_timesteps=10_240, gae_lambda=0.95)
-    with torch.enable_grad():
-        helpers.train("ppo_lstm", tmp_path, env_id=probe(name, "ppo"), **flags)
+    flags = FLAGS | dict(total_timesteps=5_120 if name == "Delayed" else 20_480)
+    helpers.train(**LSTM, runs_dir=tmp_path, env_id=probe(name, "ppo"), **flags)
     episode = torch.tensor([[[0.0, 1]], [[1, 0]]])
-    value = agents[0].critic(episode, torch.zeros(2, 1, 2, 64), torch.zeros(2, 1, dtype=torch.bool)).flatten()
-    assert value.tolist() == pytest.approx(expected, abs=0.05 if name == "Delayed" else 1)
+    value = agents[0].critic(episode, torch.zeros(2, 1, 2, 64), torch.zeros(2, 1, dtype=torch.bool))
+    assert value.flatten().tolist() == pytest.approx(expected, abs=0.05 if name == "Delayed" else 1)
 
 
 @pytest.mark.parametrize("script", helpers.LSTM_SCRIPTS)

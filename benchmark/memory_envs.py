@@ -20,20 +20,36 @@ gym.register("CartPoleHidden-v0", hidden)
 
 # --8<-- [end:hidden]
 # --8<-- [start:minigrid]
-def minigrid(name, **kwargs):
-    """A task of minigrid, of which the view is left: 7 x 7 fields, each with the numbers of an object, a colour and a
-    state. The numbers are names, not amounts, so they are one-hot here."""
-    from minigrid.core.constants import COLOR_TO_IDX, OBJECT_TO_IDX, STATE_TO_IDX
+class MemoryS7(gym.Env):
+    """MiniGrid-MemoryS7-v0 of envpool (pip install envpool), here ten times as fast as minigrid's own: an object is seen
+    at the start of a corridor, and at its end two, of which the agent has to choose the same one.
 
-    env = gym.make(f"minigrid:{name}", **kwargs)
-    sizes = len(OBJECT_TO_IDX), len(COLOR_TO_IDX), max(STATE_TO_IDX.values()) + 1
-    rows = [np.eye(size, dtype=np.float32) for size in sizes]
+    The 7 x 7 fields of the view are an object, a colour and a state each. Their numbers are names: one-hot here.
+    """
 
-    def one_hot(obs):
-        return np.concatenate([row[obs["image"][..., i]] for i, row in enumerate(rows)], -1).ravel()
+    SIZES = np.array([11, 6, 3])  # how many objects, colours, states there are
+    observation_space = gym.spaces.Box(0, 1, (49 * 20,))
+    action_space = gym.spaces.Discrete(7)
+    index = 20 * np.arange(49).reshape(7, 7, 1) + np.cumsum(SIZES) - SIZES
 
-    return gym.wrappers.TransformObservation(env, one_hot, gym.spaces.Box(0, 1, (49 * sum(sizes),)))
+    def reset(self, seed=None, options=None):
+        import envpool
+
+        super().reset(seed=seed)
+        if seed is not None or not hasattr(self, "pool"):
+            seed = int(self.np_random.integers(2**31))
+            self.pool = envpool.make("MiniGrid-MemoryS7-v0", env_type="gymnasium", num_envs=1, seed=seed, num_threads=1)
+        return self.one_hot(self.pool.reset()[0]), {}
+
+    def one_hot(self, obs):
+        vector = np.zeros(self.observation_space.shape, dtype=np.float32)
+        vector[self.index + obs["image"][0]] = 1
+        return vector
+
+    def step(self, action):
+        obs, rewards, terminations, truncations, _ = self.pool.step(np.array([action]))
+        return self.one_hot(obs), float(rewards[0]), bool(terminations[0]), bool(truncations[0]), {}
 
 
-gym.register("MemoryS7-v0", minigrid, kwargs=dict(name="MiniGrid-MemoryS7-v0"))
+gym.register("MemoryS7-v0", MemoryS7)
 # --8<-- [end:minigrid]

@@ -21,8 +21,8 @@ gym.register("CartPoleHidden-v0", hidden)
 # --8<-- [end:hidden]
 # --8<-- [start:minigrid]
 class MemoryS7(gym.Env):
-    """MiniGrid-MemoryS7-v0 of envpool (pip install envpool), here ten times as fast as minigrid's own: an object is seen
-    at the start of a corridor, and at its end two, of which the agent has to choose the same one.
+    """envpool's MiniGrid-MemoryS7-v0 (pip install envpool), ten times as fast as minigrid's own: an object lies in the
+    room where the agent starts, two at the ends of a corridor; it has to go to the one of the same kind.
 
     The 7 x 7 fields of the view are an object, a colour and a state each. Their numbers are names: one-hot here.
     """

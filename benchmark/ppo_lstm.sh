@@ -7,9 +7,11 @@
 # ppo_lstm.py. Run directories go to runs/benchmark/; `python -m benchmark.collect` makes the results out of them.
 memory=benchmark.memory_envs
 for env in ${ENVS:-popgym:popgym-RepeatPreviousEasy-v0 $memory:CartPoleHidden-v0 $memory:MemoryS7-v0}; do
+    case $env in *MemoryS7-v0) steps=1000000 ;; *) steps=500000 ;; esac
     for seed in ${SEEDS:-1 2 3}; do
-        echo "python cleanrl_lite/ppo_lstm.py --env-id $env --seed $seed --eval-episodes 100 $*"
-        echo "python cleanrl_lite/ppo.py --env-id $env --seed $seed --exp-name ppo_memoryless --num-envs 8" \
-            "--learning-rate 1e-3 --eval-episodes 100 $*"
+        echo "python cleanrl_lite/ppo_lstm.py --env-id $env --seed $seed --total-timesteps $steps" \
+            "--eval-episodes 100 $*"
+        echo "python cleanrl_lite/ppo.py --env-id $env --seed $seed --total-timesteps $steps" \
+            "--exp-name ppo_memoryless --num-envs 8 --learning-rate 1e-3 --eval-episodes 100 $*"
     done
 done | ${RUN:-python -m benchmark.launch --jobs ${JOBS:-2}}

@@ -3,7 +3,7 @@
 #     benchmark/ppo_lstm.sh                                           all of them, and the same with ppo.py
 #     ENVS=popgym:popgym-RepeatPreviousEasy-v0 benchmark/ppo_lstm.sh  some of them
 #     RUN=cat benchmark/ppo_lstm.sh                                   show the commands only
-# They need `pip install --no-deps popgym==1.0.7` and `pip install envpool`. ppo_memoryless is ppo.py with the flags of
+# They need `pip install -c constraints.txt popgym` and `pip install envpool`. ppo_memoryless is ppo.py with the flags of
 # ppo_lstm.py. Run directories go to runs/benchmark/; `python -m benchmark.collect` makes the results out of them.
 memory=benchmark.memory_envs
 for env in ${ENVS:-popgym:popgym-RepeatPreviousEasy-v0 $memory:CartPoleHidden-v0 $memory:MemoryS7-v0}; do

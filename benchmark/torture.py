@@ -37,12 +37,14 @@ RUNS = dict(  # a few seconds each, with a checkpoint about every 0.1 s
     ppo="--env-id CartPole-v1 --total-timesteps 120000 --save-every 512 --eval-every 40000",
     ppo_continuous="--env-id Hopper-v4 --total-timesteps 30000 --num-steps 256 --save-every 256 --eval-every 8000",
     ppo_masked="--env-id Taxi-v4 --total-timesteps 60000 --save-every 512 --eval-every 40000",
+    ppo_lstm="--env-id CartPole-v1 --total-timesteps 40000 --save-every 512 --eval-every 15000 --seq-len 8",
     dqn=f"--env-id CartPole-v1 --total-timesteps 16000 {OFF_POLICY}",
     c51=f"--env-id Acrobot-v1 --total-timesteps 10000 {OFF_POLICY}",
     ddpg=f"--env-id Pendulum-v1 --total-timesteps 4000 --num-envs 2 {OFF_POLICY}",
     td3=f"--env-id Hopper-v4 --total-timesteps 3000 {OFF_POLICY}",
     sac=f"--env-id HalfCheetah-v4 --total-timesteps 2500 --num-envs 2 {OFF_POLICY}",
     ppo_atari=f"--env-id PongNoFrameskip-v4 --total-timesteps 1024 --num-steps 32 {ATARI}",
+    ppo_atari_lstm=f"--env-id PongNoFrameskip-v4 --total-timesteps 1024 --num-steps 32 --seq-len 8 {ATARI}",
     dqn_atari=f"--env-id PongNoFrameskip-v4 --total-timesteps 1200 --learning-starts 400 --buffer-size 5000 {ATARI}",
     c51_atari=f"--env-id PongNoFrameskip-v4 --total-timesteps 1200 --learning-starts 400 --buffer-size 5000 {ATARI}",
 )
@@ -143,7 +145,7 @@ def compare(script, whole, parts):
     states = [torch.load(run / "checkpoint.pt", weights_only=True) for run in (whole, parts)]
     curves = [scalars(run) for run in (whole, parts)]
     wrong = [] if states[0]["global_step"] == states[1]["global_step"] else ["global_step"]
-    if script.endswith("_atari"):
+    if "_atari" in script:
         for tag in curves[0]:
             if not tag.startswith("charts/episodic"):
                 steps = [[step for step, _ in curve.get(tag, [])] for curve in curves]

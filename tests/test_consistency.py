@@ -32,17 +32,16 @@ FRAMES = [name for name in OFF_POLICY_SCRIPTS if name in ATARI_SCRIPTS]
 
 # Non-blank lines.
 LENGTH = dict(ppo=246, ppo_continuous=286, ppo_atari=291, dqn=221, c51=251, dqn_atari=296, c51_atari=326)
-LENGTH |= dict(ppo_lstm=320, ppo_atari_lstm=345, ppo_masked=283, ddpg=261, td3=276, sac=301, sac_her=340)
+LENGTH |= dict(ppo_lstm=304, ppo_atari_lstm=334, ppo_masked=283, ddpg=261, td3=276, sac=301, sac_her=340)
 LENGTH |= dict(utils=368)  # 350 before the functions for users' environments: only ever lower this
 # Changed lines: those added plus those removed, by difflib, head docstrings aside. Raise a budget only for something
 # that the variant truly needs.
 DIFF_BUDGET = {
     ("ppo", "ppo_continuous"): 115,
     ("ppo", "ppo_masked"): 100,
-    ("ppo", "ppo_lstm"): 150,
+    ("ppo", "ppo_lstm"): 135,
     ("ppo", "ppo_atari"): 175,
-    ("ppo_atari", "ppo_atari_lstm"): 120,
-    ("ppo_lstm", "ppo_atari_lstm"): 300,
+    ("ppo_atari", "ppo_atari_lstm"): 105,
     ("dqn", "c51"): 75,
     ("dqn", "dqn_atari"): 250,  # 55 lines of replay and 80 of environments among them
     ("c51", "c51_atari"): 255,

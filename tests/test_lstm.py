@@ -5,7 +5,7 @@ import pytest
 import torch
 from torch import nn
 
-from cleanrl_lite import ppo_lstm, utils
+from cleanrl_lite import ppo_atari_lstm, ppo_lstm, utils
 from tests import helpers
 from tests.probe_envs import probe
 
@@ -252,3 +252,94 @@ def test_the_memory_is_in_the_checkpoint(monkeypatch, tmp_path):
         "ppo_lstm", helpers.small_args("ppo_lstm", tmp_path, **flags | dict(total_timesteps=1024), resume=str(run_dir))
     )
     assert torch.equal(seen[0][1], last) and (seen[0][0][:, -1] == 0).all()
+
+
+# --- Atari
+
+
+def games(script, **settings):
+    kinds = helpers.module(script)
+    args = kinds.Args(env_id="BreakoutNoFrameskip-v4")
+    return kinds.Games(2, **kinds.game_settings(args) | dict(num_threads=1, max_num_frames_per_episode=800) | settings)
+
+
+def test_frames_and_flags_of_games():
+    """The image is the newest of ppo_atari.py's four; the row says where a game begins, and not where a life ends."""
+    one, four = games("ppo_atari_lstm"), games("ppo_atari")
+    rng, lives, ends = np.random.default_rng(1), 0, 0
+    (obs, _), (stacks, _) = one.reset([1, 2]), four.reset([1, 2])
+    assert obs.shape == (2, *one.single_observation_space.shape) and one.single_observation_space.contains(obs[0])
+    assert (obs[:, -1] == 1).all()
+    for _ in range(240):
+        actions = rng.integers(4, size=2)
+        (obs, _, terminated, _, infos), (stacks, *_) = one.step(actions), four.step(actions)
+        assert (obs[:, :-1] == stacks[:, -1]).all() and obs.dtype == np.uint8
+        over = infos.get("_final_info", np.zeros(2, dtype=bool))
+        assert (obs[:, -1] == over[:, None]).all()
+        lives, ends = lives + (terminated & ~over).sum(), ends + over.sum()
+    assert lives > 1 and ends > 1
+
+
+def test_the_flag_in_evaluations_of_games():
+    env = ppo_atari_lstm.make_env(helpers.small_args("ppo_atari_lstm", "unused"))
+    for _ in range(2):
+        obs, _ = env.reset(seed=1)
+        assert env.observation_space.contains(obs) and (obs[-1] == 1).all()
+        obs, *_ = env.step(0)
+        assert env.observation_space.contains(obs) and (obs[-1] == 0).all() and obs[:-1].any()
+
+
+@torch.no_grad()
+def test_act_remembers_one_game():
+    """And the network does not see the row, which tells act() where to begin."""
+    agent, obs = ppo_atari_lstm.Agent(4), torch.randint(256, (12, 85, 84), dtype=torch.uint8)
+    obs[6:] = obs[:6]
+    obs[:, -1] = (torch.arange(12) % 6 == 0)[:, None]
+    dist, _, state = agent(obs[:6, None], torch.zeros(6, 1, 2, 128), torch.zeros(6, 1, dtype=torch.bool))
+    for game in (obs[:6], obs[6:]):
+        actions = [agent.act(frame[None]).item() for frame in game]
+        assert actions == dist.logits[:, 0].argmax(-1).tolist()
+        torch.testing.assert_close(agent.memory, state)
+    obs[:, -1] = 0
+    again, _, _ = agent(obs[:6, None], torch.zeros(6, 1, 2, 128), torch.zeros(6, 1, dtype=torch.bool))
+    assert torch.equal(again.logits, dist.logits)
+
+
+def test_games_that_are_cut(monkeypatch, tmp_path):
+    """In rollouts with several games: stored values are those of each game from its beginning, and a truncated one
+    bootstraps from its last observation, with its memory."""
+    kinds, rollouts, finals, batch = ppo_atari_lstm, [], {}, {}
+    settings, gae = kinds.game_settings, kinds.compute_gae
+    short = lambda args: settings(args) | dict(max_num_frames_per_episode=160)  # noqa: E731
+    monkeypatch.setattr(kinds, "game_settings", short)
+    monkeypatch.setattr(kinds, "compute_gae", lambda *rollout: rollouts.append(rollout[:5]) or gae(*rollout))
+    steps = []
+
+    def note(envs, actions, result):
+        ended = np.flatnonzero(result[3])
+        finals.update({(len(steps), n): torch.from_numpy(result[4]["final_obs"][n].copy()) for n in ended})
+        steps.append(1)
+
+    def check(update, main, tensors):
+        batch.update({name: main[name].clone() for name in ("b_obs", "b_loads")} if not batch else {})
+        return update(*tensors)
+
+    agents = helpers.spy_on_agents(monkeypatch, "ppo_atari_lstm")
+    helpers.spy_on_steps(monkeypatch, "ppo_atari_lstm", note)
+    helpers.spy_on_updates(monkeypatch, check)
+    flags = dict(num_steps=64, total_timesteps=128, learning_rate=1e-20, update_epochs=1)
+    helpers.train("ppo_atari_lstm", tmp_path, **flags)
+    _, values, next_values, terminations, dones = rollouts[0]
+    frames = batch["b_obs"].view(64, 2, 85, 84)
+    cuts = [at for at in finals if at[0] < 64]
+    assert len(cuts) >= 2 and len({n for _, n in cuts}) == 2
+    for end, n in cuts:
+        begins = [t for t in range(end + 1) if frames[t, n, -1, 0]]
+        last = torch.cat([finals[end, n][0], torch.zeros(1, 84, dtype=torch.uint8)])
+        game = torch.cat([frames[begins[-1] : end + 1, n], last[None]])[:, None]
+        with torch.no_grad():
+            _, value, _ = agents[0](game, torch.zeros(len(game), 1, 2, 128), torch.zeros(len(game), 1).bool())
+        expected = value[:, 0].numpy()
+        np.testing.assert_allclose(values[begins[-1] : end + 1, n], expected[:-1], rtol=1e-3, atol=1e-5)
+        assert next_values[end, n] == pytest.approx(expected[-1], rel=1e-3, abs=1e-5)
+        assert dones[end, n] and not terminations[end, n]

@@ -41,7 +41,7 @@ from benchmark.collect import machine
 ROOT = Path(__file__).resolve().parent.parent
 CRASHES, KILLS = 2, 20  # how often a job may crash, and how often it may be killed from outside
 PROGRESS = re.compile(r"step ([\d,]+) of ([\d,]+)")  # what a script prints every 10 s
-RUN_DIR = re.compile(r"^(?:run directory|already finished): (.+)$", re.M)  # and once, at its start
+RUN_DIR = re.compile(r"^run directory: (.+)$", re.M)  # and once, at its start
 
 
 def seeds(words):

@@ -114,7 +114,7 @@ def interrupt(script, flags, folder, number, rng, longest):
     process.send_signal(number)
     status = process.wait(60)
     took, run_dir = time.time() - sent, only_run(folder)
-    if status in (0, -number) and last_line(folder).startswith(("finished: ", "already finished: ")):
+    if status in (0, -number) and last_line(folder).startswith("finished: "):
         return None  # it had finished; Python no longer handles signals while it exits
     state = torch.load(run_dir / "checkpoint.pt", weights_only=True)  # whole, or this raises
     writing = bool(list(run_dir.glob("checkpoint*.tmp")))

@@ -227,7 +227,7 @@ def main(args: Args):
     learning_rate = torch.tensor(args.learning_rate, device=device)
 
     run = utils.Run(args, __file__, make_env, envs, agent, adam=adam)
-    if run.result is not None:  # --evaluate, or a run that is finished
+    if run.result is not None:  # --evaluate
         return run.result
     if args.track:
         import wandb
@@ -287,7 +287,7 @@ def main(args: Args):
         if args.anneal_lr:
             learning_rate.fill_(args.learning_rate * (1 - global_step / args.total_timesteps))
         # The last rollout may be shorter.
-        num_steps = min(args.num_steps, (args.total_timesteps - global_step) // args.num_envs)
+        num_steps = min(args.num_steps, math.ceil((args.total_timesteps - global_step) / args.num_envs))
         size = num_steps * args.num_envs
 
         # act, step, store

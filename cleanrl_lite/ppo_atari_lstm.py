@@ -2,8 +2,8 @@
 
 Paper:    Schulman et al. 2017 (arXiv:1707.06347); LSTM: Hochreiter & Schmidhuber 1997; Gers et al. 2000.
 Run:      python cleanrl_lite/ppo_atari_lstm.py --env-id BreakoutNoFrameskip-v4
-Differs:  As ppo_atari.py, but the network sees one frame, not four, and has an LSTM. The update runs through short
-          sequences that begin in the state which acting stored. A new game clears the memory, a lost life does not.
+Differs:  As ppo_atari.py, but the network sees one frame, not four, and has an LSTM. The update learns from short
+          sequences, each from the state that was stored while acting. Only a new game clears the memory.
 Expected: 0
 Details:  docs/ppo_atari_lstm.md
 """
@@ -270,7 +270,7 @@ def main(args: Args):
     learning_rate = torch.tensor(args.learning_rate, device=device)
 
     run = utils.Run(args, __file__, make_env, envs, agent, adam=adam)
-    if run.result is not None:  # --evaluate, or a run that is finished
+    if run.result is not None:  # --evaluate
         return run.result
     if args.track:
         import wandb
@@ -333,7 +333,7 @@ def main(args: Args):
         if args.anneal_lr:
             learning_rate.fill_(args.learning_rate * (1 - global_step / args.total_timesteps))
         # The last rollout may be shorter.
-        num_steps = min(args.num_steps, (args.total_timesteps - global_step) // args.num_envs)
+        num_steps = min(args.num_steps, math.ceil((args.total_timesteps - global_step) / args.num_envs))
         size = num_steps * args.num_envs
 
         # act, step, store

@@ -2,8 +2,8 @@
 
 Paper:    Schulman et al. 2017 (arXiv:1707.06347); LSTM: Hochreiter & Schmidhuber 1997; Gers et al. 2000.
 Run:      python cleanrl_lite/ppo_lstm.py --env-id CartPole-v1
-Differs:  As ppo.py. Policy and value have an LSTM each. The update runs through short sequences that begin in the state
-          which acting stored. A flag in the observation says where an episode begins and what is remembered is cleared.
+Differs:  As ppo.py. Policy and value have an LSTM each. The update learns from short sequences, each from the state that
+          was stored while acting. A flag in the observation clears the memory where an episode begins.
 Expected: 0
 Details:  docs/ppo_lstm.md
 """
@@ -233,7 +233,7 @@ def main(args: Args):
     learning_rate = torch.tensor(args.learning_rate, device=device)
 
     run = utils.Run(args, __file__, make_env, envs, agent, adam=adam)
-    if run.result is not None:  # --evaluate, or a run that is finished
+    if run.result is not None:  # --evaluate
         return run.result
     if args.track:
         import wandb
@@ -296,7 +296,7 @@ def main(args: Args):
         if args.anneal_lr:
             learning_rate.fill_(args.learning_rate * (1 - global_step / args.total_timesteps))
         # The last rollout may be shorter.
-        num_steps = min(args.num_steps, (args.total_timesteps - global_step) // args.num_envs)
+        num_steps = min(args.num_steps, math.ceil((args.total_timesteps - global_step) / args.num_envs))
         size = num_steps * args.num_envs
 
         # act, step, store

@@ -226,7 +226,7 @@ def main(args: Args):
     check(args.evaluate or not args.cuda_graph or replay.rows.is_cuda, "--cuda-graph needs a smaller --buffer-size")
 
     run = utils.Run(args, __file__, make_env, envs, agent, adams=adams, replay=replay)
-    if run.result is not None:  # --evaluate, or a run that is finished
+    if run.result is not None:  # --evaluate
         return run.result
     if args.track:
         import wandb

@@ -73,7 +73,6 @@ def setup(args):
             flag, limit = f"--{name.replace('_', '-')}", dict(seed=2**31, threads=1025).get(name, 2**53)
             check(value > 0 or not name.endswith(positive), f"{flag} must be > 0, got {value}")
             check(0 <= value < limit, f"{flag} must be >= 0 and < {limit}, got {value}")  # NaN is neither
-    check(args.total_timesteps % args.num_envs == 0, "--total-timesteps must be a multiple of --num-envs")
     random.seed(args.seed), np.random.seed(args.seed), torch.manual_seed(args.seed)
     torch.backends.cudnn.deterministic = args.torch_deterministic
     torch.set_num_threads(args.threads or torch.get_num_threads()), threadpool_limits(args.threads or None)  # BLAS too
@@ -97,8 +96,8 @@ def allocate(shape, dtype, device):
     size = math.prod(shape) * dtype.itemsize
     if device.type == "cuda" and size < 0.9 * torch.cuda.mem_get_info()[0]:
         return torch.zeros(shape, dtype=dtype, device=device)
-    free = 0.9 * psutil.virtual_memory().available
-    check(size < free, f"--buffer-size {shape[0]} needs {size / 1e9:.1f} GB; {int(shape[0] * free / size)} would fit")
+    fits = int(0.9 * psutil.virtual_memory().available / size * shape[0])
+    check(shape[0] <= fits, f"--buffer-size {shape[0]} needs {size / 1e9:.1f} GB; {fits} would fit")
     return torch.from_numpy(np.zeros(shape, str(dtype).removeprefix("torch.")))  # takes memory when written to
 
 
@@ -127,8 +126,8 @@ def make(env_id, env_kwargs, render_mode=None, **kwargs):
     except (gym.error.Error, ImportError, TypeError, ValueError, AttributeError, AssertionError) as error:
         reason = re.sub(r"gymnasium\[(\w+)\]", r"cleanrl_lite[\1]", (str(error).strip() or repr(error)).splitlines()[0])
         reason = re.sub(".*gymnasium-robotics.*", "gymnasium no longer has this version. Use v4 or v5", reason)
-        hint = "ids: Hopper-v4; my_module:Env-v0; ALE/Breakout-v5 with *_atari.py"
-        check(False, f"--env-id {env_id}: {reason} (--env-kwargs {env_kwargs}; {hint})")
+        reason += f" (--env-kwargs {env_kwargs}; ids: Hopper-v4; my_module:Env-v0; ALE/Breakout-v5 with *_atari.py)"
+        check(False, f"--env-id {env_id}: {reason}")
 
 
 def flatten(env):
@@ -137,8 +136,7 @@ def flatten(env):
     if isinstance(space := env.observation_space, gym.spaces.Box) and len(space.shape) == 1:
         return env
     for name, part in space.items() if isinstance(space, gym.spaces.Dict) else [("space", space)]:
-        others = re.findall(r"\b(?!Box|Discrete|Multi|Tuple|Dict)\w+\(", str(part))  # Text, Graph, MissionSpace ...
-        few = not others and gym.spaces.flatdim(part) <= 2000
+        few = not re.search(r"\b(?!Box|Discrete|Multi|Tuple|Dict)\w+\(", str(part)) and gym.spaces.flatdim(part) <= 2000
         check(few, f"observation {name} is {part}, not a few numbers: leave it out or convert it in a wrapper")
     return gym.wrappers.FlattenObservation(env)
 
@@ -209,8 +207,7 @@ class Run:
             while (path := Path(args.runs_dir, re.sub("[/:]", "-", f"{name}__{now}"))).exists():
                 now += 1
             path.mkdir(parents=True)
-            (path / "args.json").write_text(arguments)
-            (path / source.name).write_text(source.read_text())
+            (path / "args.json").write_text(arguments), (path / source.name).write_text(source.read_text())
         self.dir = saved.get("dir", path)
         if args.evaluate:
             self.result = self.evaluate(f"eval_{time.time():.0f}")
@@ -219,14 +216,8 @@ class Run:
         with suppress(Timeout):
             self.lock.acquire()
         check(self.lock.is_locked, f"{self.dir} is in use by another process")
-        last = json.loads(path.read_text()) if (path := self.dir / "eval.json").is_file() else dict(global_step=0)
-        if last["global_step"] >= args.total_timesteps:
-            self.result = last["returns"]
-            print(f"already finished: {self.dir}")
-            return envs.close()
-        # Streams that no neighbouring run shares; a new run's first environment keeps the seed. Atari takes 31 bits.
-        streams = np.random.SeedSequence([args.seed, step]).generate_state(args.num_envs)
-        seeds = [int(seed) >> 1 if i or step else args.seed for i, seed in enumerate(streams)]
+        streams = np.random.SeedSequence([args.seed, step]).generate_state(args.num_envs)  # shared with no other run
+        seeds = [int(seed) >> 1 if i or step else args.seed for i, seed in enumerate(streams)]  # Atari takes 31 bits
         envs.action_space.seed(seeds[0])
         self.obs, _ = envs.reset(seed=seeds)
         if saved:
@@ -244,8 +235,7 @@ class Run:
                 envs.envs, inner, self.obs, envs.action_space._np_random = cloudpickle.loads(saved["envs"])
                 for env, attributes in zip(envs.envs, inner):
                     vars(env.unwrapped).update(attributes)
-        self.last_eval = min(last["global_step"], step)
-        self.last_save = step if saved else -1  # -1: the first checkpoint is due at once
+        self.last_eval, self.last_save = saved.get("last_eval", 0), step if saved else -1  # -1: save at once
         self.log_step, self.log_time, self.printed = step, None, time.perf_counter()
         self.bar = tqdm(initial=step, total=args.total_timesteps, unit="step", file=sys.stdout, disable=None)
         print(f"run directory: {self.dir}\n{self.device}, torch {torch.__version__}, gymnasium {gym.__version__}")
@@ -268,15 +258,15 @@ class Run:
             state = {k: part.state_dict() if hasattr(part, "state_dict") else part for k, part in self.parts.items()}
             if not all(x.isfinite().all() for x in filter(torch.is_tensor, tree_leaves(state | dict(replay=None)))):
                 raise FloatingPointError("a weight is not finite")  # and so never replaces a good one
-            state |= dict(script=self.script, args=vars(args), global_step=global_step, values=values, rng=rng_state())
+            state |= dict(script=self.script, args=vars(args), global_step=global_step, last_eval=self.last_eval)
+            state |= dict(values=values, rng=rng_state())
             with suppress(Exception):  # Box2D cannot be pickled; MuJoCo's environments pickle only how they were made
                 if all("gymnasium." in str(type(env.unwrapped)) for env in self.envs.envs):  # others may hold handles
                     inner = [vars(env.unwrapped) for env in self.envs.envs]
                     state["envs"] = cloudpickle.dumps((self.envs.envs, inner, obs, self.envs.action_space.np_random))
             self.writer.flush()  # what was logged up to this step, a resumed run does not log again
             with open(self.dir / "checkpoint.tmp", "wb") as file:
-                torch.save(state, file)
-                file.flush(), os.fsync(file.fileno())
+                torch.save(state, file), file.flush(), os.fsync(file.fileno())
             os.replace(self.dir / "checkpoint.tmp", self.dir / "checkpoint.pt")  # at any moment a complete one
             if self.last_save < 1 and np.abs(obs).max() > 1e3 and not hasattr(self.agent, "normalize"):
                 tqdm.write("warning: with observations beyond 1,000 few agents learn; docs, Environments, scales them")
@@ -293,7 +283,6 @@ class Run:
         if video := args.capture_video and env.render_mode == "rgb_array":
             env = gym.wrappers.RecordVideo(env, folder, lambda episode: episode == 0)
         (obs, _), total, length = env.reset(seed=args.seed + 10_000), 0.0, 0
-        limit = getattr(args, "max_episode_steps", None) or 100_000
         while len(returns) < args.eval_episodes and not self.stop:
             action = self.agent.act(torch.as_tensor(np.asarray(obs)[None], device=self.device))[0].cpu().numpy()[()]
             if isinstance(space := env.action_space, gym.spaces.Box):  # float32 may round to beyond the bounds
@@ -301,12 +290,11 @@ class Run:
             obs, reward, terminated, truncated, _ = env.step(action)
             total, length = total + float(np.sum(reward)), length + 1
             if length % 10_000 == 0:  # an episode may have no end
-                tqdm.write(f"evaluation: step {length:,} of an episode; it is cut at {limit:,} (--max-episode-steps)")
-            if terminated or truncated or length >= limit:
+                tqdm.write(f"evaluation: step {length:,} of an episode; it is cut at 100,000 (see --max-episode-steps)")
+            if terminated or truncated or length >= 100_000:
                 returns.append(total), lengths.append(length)
                 (obs, _), total, length = env.reset(), 0.0, 0
-        env.close()
-        set_rng_state(*streams)
+        env.close(), set_rng_state(*streams)
         if self.stop:
             return None
         mean, std, self.last_eval = float(np.mean(returns)), float(np.std(returns)), step
@@ -342,7 +330,7 @@ class Run:
         mean = f"return {np.mean(self.returns):.1f}" if self.returns else "no episode has ended"
         self.bar.set_postfix_str(mean, refresh=False), self.bar.update(global_step - self.bar.n)
         if self.bar.disable and (now - self.printed > 10 or global_step >= total):
-            self.printed, rest = now, f"{sps:,.0f} SPS | {mean} | {(total - global_step) / sps:.0f} s left"
+            self.printed, rest = now, f"{sps:,.0f} SPS | {mean} | {max(total - global_step, 0) / sps:.0f} s left"
             print(f"step {global_step:,} of {total:,} | {rest}", flush=True)
 
     def compile(self, update):
@@ -356,8 +344,7 @@ class Run:
             if (now := (self.log_step, *[tensor.shape for tensor in tensors])) == checked or bare is update:
                 return bare(*tensors)
             began, first, checked = time.perf_counter(), checked is None, now
-            if first:
-                tqdm.write(f"compiling {update.__name__} (about 20 s the first time) ..."), sys.stdout.flush()
+            first and print(f"compiling {update.__name__} (about 20 s the first time) ...", flush=True)
             try:
                 torch._dynamo.config.trace_autograd_ops = True  # right with fullgraph=True only
                 torch._inductor.config.cpp_wrapper = self.device.type == "cpu"  # faster calls

@@ -236,7 +236,6 @@ BAD = {
     "indivisible": ("ppo", dict(num_envs=3, num_minibatches=5, total_timesteps=960), r"multiple of --num-minibatches"),
     "indivisible, Atari": ("ppo_atari", dict(num_minibatches=3), r"multiple of --num-minibatches"),
     "less than a rollout": ("ppo", dict(total_timesteps=100), r"--total-timesteps.* 128"),
-    "odd total": ("ppo", dict(total_timesteps=1001), r"--total-timesteps must be a multiple of --num-envs"),
     "minibatches of one": ("ppo", dict(num_minibatches=128), r"--no-norm-adv"),
     "resume and evaluate": ("ppo", dict(resume="auto", evaluate="auto"), r"--resume and --evaluate cannot be combined"),
     "nothing to resume": ("ppo", dict(resume="/nowhere/at/all"), r"cannot load /nowhere/at/all: FileNotFound"),

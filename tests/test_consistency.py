@@ -33,7 +33,7 @@ FRAMES = [name for name in OFF_POLICY_SCRIPTS if name in ATARI_SCRIPTS]
 # Non-blank lines.
 LENGTH = dict(ppo=246, ppo_continuous=286, ppo_atari=291, dqn=221, c51=251, dqn_atari=296, c51_atari=326)
 LENGTH |= dict(ppo_lstm=304, ppo_atari_lstm=334, ppo_masked=283, ddpg=261, td3=276, sac=301, sac_her=340)
-LENGTH |= dict(utils=368)  # 350 before the functions for users' environments: only ever lower this
+LENGTH |= dict(utils=355)  # 350 is the aim: only ever lower this
 # Changed lines: those added plus those removed, by difflib, head docstrings aside. Raise a budget only for something
 # that the variant truly needs.
 DIFF_BUDGET = {
@@ -175,7 +175,7 @@ def test_anatomy(script):
 @pytest.mark.parametrize("name", LENGTH)
 def test_length(name):
     lines = TEXT[name].splitlines()
-    assert len(lines) <= (400 if name in SCRIPTS else 420)
+    assert len(lines) <= (400 if name in SCRIPTS else 407)
     assert sum(bool(line.strip()) for line in lines) <= LENGTH[name]
     assert [i for i, line in enumerate(lines, 1) if len(line) > 120] == []
 

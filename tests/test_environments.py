@@ -75,7 +75,7 @@ def test_an_evaluation_has_a_limit(own_module, capsys):
     run_dir, returns = helpers.train("ppo", own_module, env_id="my_envs:Endless-v0", env_kwargs='{"reward": 1}')
     assert returns == [100_000.0]
     said = capsys.readouterr().out
-    assert "evaluation: step 10,000 of an episode; it is cut at 100,000 (--max-episode-steps)" in said
+    assert "evaluation: step 10,000 of an episode; it is cut at 100,000 (see --max-episode-steps)" in said
 
 
 @pytest.mark.parametrize(

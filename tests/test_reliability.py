@@ -157,15 +157,16 @@ def test_a_signal_during_the_last_evaluation(monkeypatch, tmp_path):
 
 # --- --resume auto
 def test_resume_auto(tmp_path, capsys):
-    """Nothing there: a new run. Unfinished: that run. Finished: a line. Other arguments: another run."""
+    """Nothing there: a new run. There: that run, finished or not. Other arguments: another run."""
     args = helpers.small_args("dqn", tmp_path, resume="auto")
     returns = helpers.main("dqn", args)
     run_dir = helpers.only_run(tmp_path)
-    before = {path: path.read_bytes() for path in run_dir.iterdir()}
+    before = helpers.load(run_dir)
+    (run_dir / "eval.json").unlink()
     capsys.readouterr()
-    assert helpers.main("dqn", args) == returns
-    assert capsys.readouterr().out == f"already finished: {run_dir}\n"
-    assert {path: path.read_bytes() for path in run_dir.iterdir()} == before
+    assert helpers.main("dqn", args) == returns and helpers.only_run(tmp_path) == run_dir
+    assert capsys.readouterr().out.endswith(f"\nfinished: {run_dir}\n") and (run_dir / "eval.json").exists()
+    helpers.assert_same_state(helpers.load(run_dir)["agent"], before["agent"])
     helpers.next_second()  # the name of another run
     helpers.main("dqn", helpers.small_args("dqn", tmp_path, resume="auto", learning_rate=1e-3))
     assert len(list(tmp_path.iterdir())) == 2

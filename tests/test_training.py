@@ -325,3 +325,10 @@ def test_learns_inverted_pendulum_off_policy(tmp_path):
     of the published curves: with the defaults, one to two seeds of four are there after 30,000 steps."""
     flags = dict(env_id="InvertedPendulum-v4", total_timesteps=30_000, learning_starts=1_000, eval_every=2_500)
     assert best_evaluation(helpers.train_defaults("td3", tmp_path, learning_rate=1e-3, batch_size=100, **flags)) >= 900
+
+
+def test_total_timesteps_rounds_up(tmp_path):
+    """Four environments never stop at 1,001 steps; they stop at 1,004."""
+    for script in ("ppo", "dqn"):
+        run_dir, _ = helpers.train(script, tmp_path / script, num_envs=4, total_timesteps=1001)
+        assert helpers.load(run_dir)["global_step"] == 1004 == helpers.scalars(run_dir)["charts/SPS"][-1][0]

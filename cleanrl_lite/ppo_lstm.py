@@ -2,8 +2,8 @@
 
 Paper:    Schulman et al. 2017 (arXiv:1707.06347); LSTM: Hochreiter & Schmidhuber 1997; Gers et al. 2000.
 Run:      python cleanrl_lite/ppo_lstm.py --env-id CartPole-v1
-Differs:  As ppo.py. Policy and value have an LSTM each. The update learns from short sequences, each from the state that
-          was stored while acting. A flag in the observation clears the memory where an episode begins.
+Differs:  As ppo.py. Policy and value have an LSTM each. The update learns from short sequences, each from the state
+          that was stored while acting. A flag in the observation clears the memory where an episode begins.
 Expected: 0
 Details:  docs/ppo_lstm.md
 """

@@ -224,7 +224,7 @@ def test_values_of_an_episode(name, expected, monkeypatch, tmp_path):
     assert value.flatten().tolist() == pytest.approx(expected, abs=0.05 if name == "Delayed" else 1)
 
 
-@pytest.mark.parametrize("script", helpers.LSTM_SCRIPTS)
+@pytest.mark.parametrize("script", ["ppo_lstm", pytest.param("ppo_atari_lstm", marks=pytest.mark.slow)])
 def test_an_evaluation_during_training_leaves_the_memory_alone(script, tmp_path):
     """Training goes on as if there had been none; and the evaluation is the same as the one after it."""
     total = helpers.SMALL[script]["total_timesteps"]

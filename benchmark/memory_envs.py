@@ -3,6 +3,8 @@
 python cleanrl_lite/ppo_lstm.py --env-id benchmark.memory_envs:CartPoleHidden-v0
 """
 
+import functools
+
 import gymnasium as gym
 import numpy as np
 
@@ -32,13 +34,15 @@ class MemoryS7(gym.Env):
     action_space = gym.spaces.Discrete(7)
     index = 20 * np.arange(49).reshape(7, 7, 1) + np.cumsum(SIZES) - SIZES
 
-    def reset(self, seed=None, options=None):
+    def __init__(self):
         import envpool
 
+        self.make = functools.partial(envpool.make, "MiniGrid-MemoryS7-v0", env_type="gymnasium", num_envs=1)
+
+    def reset(self, seed=None, options=None):
         super().reset(seed=seed)
         if seed is not None or not hasattr(self, "pool"):
-            seed = int(self.np_random.integers(2**31))
-            self.pool = envpool.make("MiniGrid-MemoryS7-v0", env_type="gymnasium", num_envs=1, seed=seed, num_threads=1)
+            self.pool = self.make(seed=int(self.np_random.integers(2**31)), num_threads=1)
         return self.one_hot(self.pool.reset()[0]), {}
 
     def one_hot(self, obs):

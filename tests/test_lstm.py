@@ -1,5 +1,8 @@
 """ppo_lstm.py and ppo_atari_lstm.py: the LSTM against torch's, where memory begins and ends, what sequences hold."""
 
+import importlib.util
+
+import gymnasium as gym
 import numpy as np
 import pytest
 import torch
@@ -190,6 +193,36 @@ def test_act_remembers_one_episode():
         logits = agent.actor(obs[:20, None], torch.zeros(20, 1, 2, 64), torch.zeros(20, 1, dtype=torch.bool))
     assert actions[:20] == actions[20:] == logits[:, 0].argmax(-1).tolist()
     assert len(set(actions)) > 1
+
+
+def test_cartpole_without_velocities():
+    env = gym.make("benchmark.memory_envs:CartPoleHidden-v0")
+    (hidden, _), (whole, _) = env.reset(seed=1), gym.make("CartPole-v1").reset(seed=1)
+    assert hidden.tolist() == whole[[0, 2]].tolist() and env.observation_space.contains(hidden)
+    assert env.spec.max_episode_steps == 500
+
+
+@pytest.mark.slow
+def test_minigrids_memory():
+    """The view as one-hot numbers; episodes of a seed repeat, and differ from one another."""
+    pytest.importorskip("envpool")
+    env = gym.make("benchmark.memory_envs:MemoryS7-v0")
+    starts = []
+    for seed in (1, 1, 2):
+        env.action_space.seed(0)
+        views = [env.reset(seed=seed)[0]]
+        for _ in range(600):
+            obs, reward, terminated, truncated, _ = env.step(env.action_space.sample())
+            assert env.observation_space.contains(obs) and obs.sum() == 3 * 49 and 0 <= reward <= 1
+            views.append(env.reset()[0] if terminated or truncated else obs)
+        starts.append(np.array(views))
+    assert (starts[0] == starts[1]).all() and (starts[0] != starts[2]).any()
+
+
+@pytest.mark.skipif(importlib.util.find_spec("envpool") is not None, reason="envpool is installed")
+def test_without_envpool(tmp_path):
+    with pytest.raises(SystemExit, match="No module named 'envpool'"):
+        helpers.train("ppo_lstm", tmp_path, env_id="benchmark.memory_envs:MemoryS7-v0")
 
 
 FLAGS = dict(num_envs=8, num_steps=32, num_minibatches=2, learning_rate=1e-2, gamma=0.9, clip_vloss=False)

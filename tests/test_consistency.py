@@ -32,7 +32,7 @@ FRAMES = [name for name in OFF_POLICY_SCRIPTS if name in ATARI_SCRIPTS]
 
 # Non-blank lines.
 LENGTH = dict(ppo=246, ppo_continuous=286, ppo_atari=291, dqn=221, c51=251, dqn_atari=296, c51_atari=326)
-LENGTH |= dict(ppo_lstm=304, ppo_atari_lstm=334, ppo_masked=283, ddpg=261, td3=276, sac=301, sac_her=340)
+LENGTH |= dict(ppo_lstm=305, ppo_atari_lstm=334, ppo_masked=283, ddpg=261, td3=276, sac=301, sac_her=340)
 LENGTH |= dict(utils=355)  # 350 is the aim: only ever lower this
 # Changed lines: those added plus those removed, by difflib, head docstrings aside. Raise a budget only for something
 # that the variant truly needs.

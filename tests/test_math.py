@@ -86,8 +86,8 @@ def test_normalize():
 
 def test_initialisation(rollout_script):
     """Orthogonal; near zero where it decides on the first policy; log sigma 0."""
-    sizes = dict(ppo_atari=[4], ppo_atari_lstm=[4], ppo_masked=[3, 2, 2]).get(rollout_script, [3, 4])
-    agent = helpers.module(rollout_script).Agent(*sizes)
+    sizes = dict(ppo_atari=[4], ppo_atari_lstm=[4], ppo_masked=[3, 2, 2], ppo_microrts=[8, 8, 4])
+    agent = helpers.module(rollout_script).Agent(*sizes.get(rollout_script, [3, 4]))
     if rollout_script == "ppo_lstm":
         pytest.skip("test_lstm.py has it")
     actor, critic = (net if isinstance(net, nn.Linear) else net[-1] for net in (agent.actor, agent.critic))
@@ -95,7 +95,7 @@ def test_initialisation(rollout_script):
     cells = [cell for cell in agent.modules() if isinstance(cell, nn.LSTMCell)]
     for param in (param for cell in cells for param in cell.parameters()):
         assert (param.T @ param).allclose(torch.eye(param.shape[-1]), atol=1e-5) if param.ndim == 2 else not param.any()
-    assert len(layers) == 6 and not any(layer.bias.any() for layer in layers)
+    assert len(layers) == 6 + (rollout_script == "ppo_microrts") and not any(layer.bias.any() for layer in layers)
     for layer in layers:
         weight, gain = layer.weight.flatten(1), {actor: 0.01, critic: 1.0}.get(layer, 2**0.5)
         weight = weight if len(weight) <= weight.shape[1] else weight.T

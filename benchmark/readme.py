@@ -89,16 +89,15 @@ def speed():
     note = f"Float32, compiled, one core of {' or '.join(sorted({r['hardware'] for r in speeds().values()}))}; "
     note += "the ratio is the median over pairs of runs."
     note += " Stable-Baselines3 has no C51, so its DQN stands in." if "c51" in speeds() else ""
-    if unmeasured := [script for script in SCRIPTS if script not in speeds()]:
-        note += f" Not measured: {', '.join(unmeasured)}."
+    note += " [Variants](docs/speed.md#variants) are compared with their parents."
     return "\n".join([*lines, "", *(textwrap.fill(text, **WRAP) + "\n" for text in (note, compiling()))]).strip()
 
 
 def compiling():
     """What compiling costs at the start of a PPO script, and what it gains afterwards."""
     both = {script: (r, speeds("eager")[script]) for script, r in speeds().items() if script in speeds("eager")}
-    gains = (f"{r['ours']['sps'] / eager['ours']['sps']:.3g} for {script}" for script, (r, eager) in both.items())
-    gained = f"The update is compiled by default; speed against `--no-compile`: {', '.join(gains)}."
+    gains = [r["ours"]["sps"] / eager["ours"]["sps"] for r, eager in both.values()]
+    gained = f"The update is compiled by default: {min(gains):.3g} to {max(gains):.3g} times as fast as `--no-compile`."
     starts = [r for script, (r, _) in both.items() if script.startswith("ppo") and r["cold"]]
     if not starts:
         return gained

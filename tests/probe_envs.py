@@ -288,6 +288,14 @@ class Reach(Probe):
         return self.obs(), reward, False, self.t == 20, dict(is_success=reward == 0)
 
 
+class Recall(RightAction):
+    """Four steps. The first observation is -1 or 1, the others are 0; the last action has to be the one it names."""
+
+    def step(self, action):
+        self.t += 1
+        return self.vector(0), float(self.t == 4 and action == (self.sign + 1) // 2), self.t == 4, False, {}
+
+
 class Numbered(Scripted):
     """Scripted as a goal environment: what is achieved says when: (the environment's number, episode, step)."""
 
@@ -446,7 +454,7 @@ for kind in ("dict", "tuple", "discrete", "bytes", "sequence", "image"):
             gym.register(f"Probe{kind.title()}Obs{ending}-v0", Structured, kwargs=kwargs)
 OTHERS = dict(ProbeCorner=Corner, ProbePlain=Plain, ProbeUnbounded=Unbounded, ProbeDouble=Double)
 OTHERS |= dict(ProbeShows=Shows, ProbeInWorkers=InWorkers, ProbeMasked=Masked, ProbeSwitches=Switches)
-OTHERS |= dict(ProbeCountedParts=CountedParts, ProbeReach=Reach)
+OTHERS |= dict(ProbeCountedParts=CountedParts, ProbeReach=Reach, ProbeRecall=Recall)
 for name, cls in (OTHERS | dict(ProbeFixed=Fixed, ProbeHuge=Huge, ProbeWhole=Whole, ProbeCounted=Counted)).items():
     if f"{name}-v0" not in gym.registry:
         gym.register(f"{name}-v0", cls)

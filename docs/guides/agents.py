@@ -16,7 +16,7 @@ def load(run_dir):
     env = script.make_env(args)
     obs_dim, actions = env.observation_space.shape[0], env.action_space
     match checkpoint["script"]:  # Agent(...) as in the script's section `setup`
-        case "ppo" | "ppo_envpool" | "dqn":
+        case "ppo" | "ppo_lstm" | "ppo_envpool" | "dqn":
             agent = script.Agent(obs_dim, int(actions.n))
         case "c51":
             agent = script.Agent(obs_dim, int(actions.n), args.n_atoms, args.v_min, args.v_max)

@@ -21,8 +21,9 @@ ROOT = Path(__file__).resolve().parent.parent
 SOURCE = ROOT / "cleanrl_lite"
 SCRIPTS = sorted(path.stem for path in SOURCE.glob("*.py") if "class Args:" in path.read_text())
 PARENT = dict(ppo_continuous="ppo", ppo_masked="ppo", ppo_atari="ppo", dqn_atari="dqn", c51="dqn", c51_atari="c51")
-PARENT |= dict(td3="ddpg", sac="td3", sac_her="sac")
+PARENT |= dict(ppo_image="ppo_atari", td3="ddpg", sac="td3", sac_her="sac")
 GOAL_SCRIPTS = ["sac_her"]  # they need goal environments: not in the lists below but FAMILIES
+IMAGE_SCRIPTS = ["ppo_image"]  # images of any environment: likewise
 
 
 def family(script):
@@ -31,7 +32,7 @@ def family(script):
 
 
 FAMILIES = {root: [name for name in SCRIPTS if family(name) == root] for root in map(family, SCRIPTS)}
-MLP_SCRIPTS = [name for name in SCRIPTS if not name.endswith("_atari") and name not in GOAL_SCRIPTS]
+MLP_SCRIPTS = [name for name in SCRIPTS if not name.endswith("_atari") and name not in GOAL_SCRIPTS + IMAGE_SCRIPTS]
 ATARI_SCRIPTS = [name for name in SCRIPTS if name.endswith("_atari")]
 CONTINUOUS_SCRIPTS = ["ppo_continuous", "ddpg", "td3", "sac"]
 ROLLOUT_SCRIPTS = FAMILIES["ppo"]  # they learn from rollouts, the others from a replay buffer
@@ -43,12 +44,14 @@ DDPG = dict(learning_starts=128, train_frequency=2, batch_size=16)
 MLP = dict(num_envs=2, buffer_size=300, total_timesteps=512)
 ATARI = dict(env_id="BreakoutNoFrameskip-v4", num_envs=2, threads=1)
 FRAMES = dict(buffer_size=100, learning_starts=16, train_frequency=8, batch_size=8, target_network_frequency=40)
+DRAWN = "tests.probe_envs:ProbeDrawn-v0"  # CartPole-v1, or another environment, drawn
 SMALL = dict(
     ppo=dict(env_id="CartPole-v1", num_envs=4, num_steps=32, total_timesteps=512),
     ppo_continuous=dict(
         env_id="InvertedPendulum-v4", num_envs=2, num_steps=64, total_timesteps=512, num_minibatches=4, update_epochs=2
     ),
     ppo_masked=dict(env_id="Taxi-v4", num_envs=4, num_steps=32, total_timesteps=512, max_episode_steps=50),
+    ppo_image=dict(env_id=DRAWN, num_envs=2, num_steps=16, total_timesteps=128, image_size=36, stack_size=2, threads=1),
     ppo_atari=dict(**ATARI, num_steps=8, total_timesteps=64, num_minibatches=2),
     dqn=dict(**MLP, **DQN, env_id="CartPole-v1"),
     c51=dict(**MLP, **DQN, env_id="CartPole-v1", n_atoms=11),

@@ -51,6 +51,10 @@ ROWS = {  # name: (what is measured, what it is compared with)
         "ppo_masked --env-id CartPole-v1 --total-timesteps 60000",
         "ppo --env-id CartPole-v1 --total-timesteps 100000",
     ),
+    "ppo_image": (  # both with stacks of 4: gray there, in colour here
+        "ppo_image --env-id ale_py:ALE/Pong-v5 --image-size 84 --threads 1 --total-timesteps 8192",
+        "ppo_atari --env-id PongNoFrameskip-v4 --threads 1 --total-timesteps 16384",
+    ),
 }
 
 

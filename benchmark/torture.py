@@ -43,6 +43,7 @@ RUNS = dict(  # a few seconds each, with a checkpoint about every 0.1 s
     td3=f"--env-id Hopper-v4 --total-timesteps 3000 {OFF_POLICY}",
     sac=f"--env-id HalfCheetah-v4 --total-timesteps 2500 --num-envs 2 {OFF_POLICY}",
     ppo_atari=f"--env-id PongNoFrameskip-v4 --total-timesteps 1024 --num-steps 32 {ATARI}",
+    ppo_image="--env-id tests.probe_envs:ProbeDrawn-v0 --image-size 36 --total-timesteps 6000 --save-every 1000",
     dqn_atari=f"--env-id PongNoFrameskip-v4 --total-timesteps 1200 --learning-starts 400 --buffer-size 5000 {ATARI}",
     c51_atari=f"--env-id PongNoFrameskip-v4 --total-timesteps 1200 --learning-starts 400 --buffer-size 5000 {ATARI}",
 )

@@ -137,13 +137,12 @@ class RunningMeanStd(nn.Module):
 class Agent(nn.Module):
     def __init__(self, obs_shape, outputs, discrete, bf16=False):
         super().__init__()
-        self.return_stats, channels = RunningMeanStd(), obs_shape[0] * obs_shape[1]
-        convolutions = nn.Conv2d(channels, 32, 8, 4), nn.Conv2d(32, 64, 4, stride=2), nn.Conv2d(64, 64, 3, stride=1)
+        self.return_stats, (frames, channels, size, _) = RunningMeanStd(), obs_shape
+        depth, side = frames * channels, ((size - 4) // 4 - 2) // 2 - 2  # side: of what the convolutions leave
+        convolutions = nn.Conv2d(depth, 32, 8, stride=4), nn.Conv2d(32, 64, 4, stride=2), nn.Conv2d(64, 64, 3, stride=1)
         conv1, conv2, conv3 = (layer_init(layer) for layer in convolutions)
-        relu = nn.ReLU()
-        cnn = nn.Sequential(conv1, relu, conv2, relu, conv3, relu, nn.Flatten())
-        features = cnn(torch.zeros(1, channels, *obs_shape[2:])).shape[1]
-        self.network = nn.Sequential(*cnn, layer_init(nn.Linear(features, 512)), relu)
+        linear, relu = layer_init(nn.Linear(64 * side * side, 512)), nn.ReLU()
+        self.network = nn.Sequential(conv1, relu, conv2, relu, conv3, relu, nn.Flatten(), linear, relu)
         self.critic = layer_init(nn.Linear(512, 1), gain=1.0)
         self.actor = layer_init(nn.Linear(512, outputs), gain=0.01)  # near zero: starts uniform, or with mean 0
         self.actor_logstd = None if discrete else nn.Parameter(torch.zeros(outputs))
@@ -163,7 +162,7 @@ class Agent(nn.Module):
         return self.policy(self.actor(hidden)), self.critic(hidden).squeeze(-1)
 
     def act(self, obs):
-        """The greedy policy, for evaluation: the most probable action, or the mean."""
+        """The greedy policy, for evaluation."""
         return self(obs)[0].mode
 
 
@@ -221,7 +220,6 @@ def main(args: Args):
 
     envs = utils.vector_env([lambda: make_env(args)] * args.num_envs, args.async_envs, AutoresetMode.SAME_STEP)
     obs_space, action_space = envs.single_observation_space, envs.single_action_space
-
     discrete = isinstance(action_space, Discrete) and action_space.start == 0
     real_vectors = len(action_space.shape or ()) == 1 and np.issubdtype(action_space.dtype, np.floating)
     kinds = "Discrete from 0, or vectors of real numbers"
@@ -328,8 +326,8 @@ def main(args: Args):
             return_so_far = discounted[-1] * ~dones[num_steps - 1]
             agent.return_stats.update(torch.from_numpy(discounted).to(device).flatten())
             scale = (agent.return_stats.var + 1e-8).sqrt().item()
-        scaled = (rewards[:num_steps] / scale).clip(-10, 10)
         values, next_values = rollout_values[:num_steps].cpu().numpy(), next_values.cpu().numpy()
+        scaled = (rewards[:num_steps] / scale).clip(-10, 10)
         rollout = scaled, values, next_values, terminations[:num_steps], dones[:num_steps]
         advantages = compute_gae(*rollout, args.gamma, args.gae_lambda)
         returns = advantages + values

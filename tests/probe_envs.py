@@ -421,24 +421,31 @@ class InWorkers(Constant):
 
 
 class Drawn(gym.ObservationWrapper):
-    """An environment's vector as an image of 40 x 36 pixels: a bar for each number, at one half of the image or more.
+    """An environment's vector as an image of 40 x 36 pixels: a bar for each number, the further right the larger.
 
-    Layouts: hwc; chw; hw; dict, with other parts beside it; two, which is one image too many.
+    Layouts: hwc; chw; hw; dict, with another part beside it; two, which is one image too many.
     """
+
+    size = 40, 36
 
     def __init__(self, env_id="CartPole-v1", layout="hwc", render_mode=None, **kwargs):
         super().__init__(gym.make(env_id, render_mode=render_mode, **kwargs))
-        self.layout, shape = layout, dict(chw=(3, 40, 36), hw=(40, 36)).get(layout, (40, 36, 3))
+        self.layout, shape = layout, dict(chw=(3, *self.size), hw=self.size).get(layout, (*self.size, 3))
         self.observation_space = image = Box(0, 255, shape, np.uint8)
         if layout in ("dict", "two"):
             other = image if layout == "two" else Box(-1, 1, (2,), np.float32)
             self.observation_space = Dict(camera=image, other=other)
 
-    def observation(self, obs):
-        image = np.zeros((40, 36, 3), dtype=np.uint8)
-        for rows, number in zip(np.array_split(image, len(obs)), obs):
+    @classmethod
+    def draw(cls, numbers):
+        image = np.zeros((*cls.size, 3), dtype=np.uint8)
+        for rows, number in zip(np.array_split(image, len(numbers)), numbers):
             middle = int(np.clip(18 + 10 * number, 4, 32))
             rows[:, middle - 4 : middle + 4] = (255, 128, 0)
+        return image
+
+    def observation(self, obs):
+        image = self.draw(obs)
         if self.layout == "dict":
             return dict(camera=image, other=np.zeros(2, dtype=np.float32))
         return dict(chw=image.transpose(2, 0, 1), hw=image[..., 0]).get(self.layout, image)

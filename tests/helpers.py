@@ -51,7 +51,7 @@ SMALL = dict(
         env_id="InvertedPendulum-v4", num_envs=2, num_steps=64, total_timesteps=512, num_minibatches=4, update_epochs=2
     ),
     ppo_masked=dict(env_id="Taxi-v4", num_envs=4, num_steps=32, total_timesteps=512, max_episode_steps=50),
-    ppo_image=dict(env_id=DRAWN, num_envs=2, num_steps=16, total_timesteps=128, image_size=36, stack_size=2, threads=1),
+    ppo_image=dict(env_id=DRAWN, num_envs=2, num_steps=16, total_timesteps=256, image_size=36, stack_size=2, threads=1),
     ppo_atari=dict(**ATARI, num_steps=8, total_timesteps=64, num_minibatches=2),
     dqn=dict(**MLP, **DQN, env_id="CartPole-v1"),
     c51=dict(**MLP, **DQN, env_id="CartPole-v1", n_atoms=11),
@@ -75,7 +75,10 @@ CHARTS = dict(ppo="SPS learning_rate", dqn="SPS epsilon", ddpg="SPS")
 
 def tags(script):
     """The tags that the script writes at every log, apart from those of episodes and evaluations."""
-    losses = LOSSES[script if script in LOSSES else PARENT[script]].split()
+    kin = script
+    while kin not in LOSSES:
+        kin = PARENT[kin]
+    losses = LOSSES[kin].split()
     return {f"losses/{name}" for name in losses} | {f"charts/{name}" for name in CHARTS[family(script)].split()}
 
 

@@ -421,12 +421,12 @@ class InWorkers(Constant):
 
 
 class Drawn(gym.ObservationWrapper):
-    """An environment's vector as an image of 40 x 36 pixels: a bar for each number, the further right the larger.
+    """An environment's vector as an image of 42 x 36 pixels: a bar for each number, the further right the larger.
 
     Layouts: hwc; chw; hw; dict, with another part beside it; two, which is one image too many.
     """
 
-    size = 40, 36
+    size = 42, 36
 
     def __init__(self, env_id="CartPole-v1", layout="hwc", render_mode=None, **kwargs):
         super().__init__(gym.make(env_id, render_mode=render_mode, **kwargs))

@@ -1,10 +1,12 @@
 """What several test files share: where the scripts are, running them, and reading back what they wrote."""
 
 import importlib
+import importlib.util
 import inspect
 import json
 import os
 import runpy
+import shutil
 import subprocess
 import sys
 import time
@@ -21,9 +23,11 @@ ROOT = Path(__file__).resolve().parent.parent
 SOURCE = ROOT / "cleanrl_lite"
 SCRIPTS = sorted(path.stem for path in SOURCE.glob("*.py") if "class Args:" in path.read_text())
 PARENT = dict(ppo_continuous="ppo", ppo_masked="ppo", ppo_atari="ppo", dqn_atari="dqn", c51="dqn", c51_atari="c51")
-PARENT |= dict(ppo_image="ppo_atari", td3="ddpg", sac="td3", sac_her="sac")
+PARENT |= dict(td3="ddpg", sac="td3", sac_her="sac", ppo_microrts="ppo_masked", ppo_image="ppo_atari")
 GOAL_SCRIPTS = ["sac_her"]  # they need goal environments: not in the lists below but FAMILIES
-IMAGE_SCRIPTS = ["ppo_image"]  # images of any environment: likewise
+IMAGE_SCRIPTS = ["ppo_image"]  # images of any environment
+JAVA_SCRIPTS = ["ppo_microrts"]  # what trains them is in the slow tier, and skipped without gym_microrts
+JAVA = all(map(importlib.util.find_spec, ["jpype", "gym_microrts"])) and shutil.which("java") is not None
 
 
 def family(script):
@@ -32,7 +36,8 @@ def family(script):
 
 
 FAMILIES = {root: [name for name in SCRIPTS if family(name) == root] for root in map(family, SCRIPTS)}
-MLP_SCRIPTS = [name for name in SCRIPTS if not name.endswith("_atari") and name not in GOAL_SCRIPTS + IMAGE_SCRIPTS]
+OTHER_SCRIPTS = GOAL_SCRIPTS + IMAGE_SCRIPTS + JAVA_SCRIPTS
+MLP_SCRIPTS = [name for name in SCRIPTS if not name.endswith("_atari") and name not in OTHER_SCRIPTS]
 ATARI_SCRIPTS = [name for name in SCRIPTS if name.endswith("_atari")]
 CONTINUOUS_SCRIPTS = ["ppo_continuous", "ddpg", "td3", "sac"]
 ROLLOUT_SCRIPTS = FAMILIES["ppo"]  # they learn from rollouts, the others from a replay buffer
@@ -61,6 +66,10 @@ SMALL = dict(
     td3=dict(**MLP, **DDPG, env_id="InvertedPendulum-v4"),
     sac=dict(**MLP, **DDPG, env_id="InvertedPendulum-v4"),
     sac_her=dict(**MLP, **DDPG, env_id="tests.probe_envs:ProbeReach-v0"),
+    ppo_microrts=dict(
+        env_id="8x8/basesWorkers8x8", opponents="passiveAI", num_envs=2, num_steps=16, total_timesteps=256
+    )
+    | dict(max_episode_steps=40),
 )
 LOSSES = dict(  # what each script logs of its updates
     ppo="policy_loss value_loss entropy approx_kl old_approx_kl clipfrac explained_variance grad_norm",
@@ -70,6 +79,7 @@ LOSSES = dict(  # what each script logs of its updates
     td3="qf1_loss qf1_values qf2_loss qf2_values qf_loss actor_loss",
     sac="qf1_loss qf1_values qf2_loss qf2_values qf_loss actor_loss alpha alpha_loss entropy",
 )
+LOSSES |= dict(ppo_masked=LOSSES["ppo"])  # and those of its variants
 CHARTS = dict(ppo="SPS learning_rate", dqn="SPS epsilon", ddpg="SPS")
 
 

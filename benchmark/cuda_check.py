@@ -31,6 +31,8 @@ CHECK = {  # a few seconds of each
     "ppo": "--total-timesteps 4096",
     "ppo_continuous": "--total-timesteps 4096",
     "ppo_masked": "--total-timesteps 4096",
+    "ppo_envpool": "--total-timesteps 8192",
+    "ppo_continuous_envpool": "--total-timesteps 4096",
     "ppo_microrts": "--total-timesteps 4096 --eval-episodes 1",
     "ppo_atari": f"{ATARI} --total-timesteps 4096",
     "ppo_image": "--env-id tests.probe_envs:ProbeDrawn-v0 --image-size 36 --threads 1 --total-timesteps 4096",

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from cleanrl_lite import utils
-from tests import helpers
+from tests import helpers, like_envpool
 
 JAVA_FREE = {"tests.test_consistency", "tests.test_docs", "tests.test_results"}  # they only read the scripts
 
@@ -31,6 +31,8 @@ def untouched_process(monkeypatch):
     handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
     monkeypatch.setattr(sys, "excepthook", sys.excepthook)
     monkeypatch.setattr(utils.Run, "current", None)
+    like_envpool.MADE.clear()
+    monkeypatch.setitem(sys.modules, "envpool", like_envpool)
     torch.set_num_threads(1)
     for seed in (random.seed, np.random.seed, torch.manual_seed):
         seed(0)

@@ -24,7 +24,9 @@ SOURCE = ROOT / "cleanrl_lite"
 SCRIPTS = sorted(path.stem for path in SOURCE.glob("*.py") if "class Args:" in path.read_text())
 PARENT = dict(ppo_continuous="ppo", ppo_masked="ppo", ppo_atari="ppo", dqn_atari="dqn", c51="dqn", c51_atari="c51")
 PARENT |= dict(td3="ddpg", sac="td3", sac_her="sac", ppo_microrts="ppo_masked", ppo_image="ppo_atari")
+PARENT |= dict(ppo_envpool="ppo", ppo_continuous_envpool="ppo_continuous")
 GOAL_SCRIPTS = ["sac_her"]  # they need goal environments: not in the lists below but FAMILIES
+ENVPOOL_SCRIPTS = ["ppo_envpool", "ppo_continuous_envpool"]  # nor are these: their episodes end otherwise
 IMAGE_SCRIPTS = ["ppo_image"]  # images of any environment
 JAVA_SCRIPTS = ["ppo_microrts"]  # what trains them is in the slow tier, and skipped without gym_microrts
 JAVA = all(map(importlib.util.find_spec, ["jpype", "gym_microrts"])) and shutil.which("java") is not None
@@ -36,11 +38,11 @@ def family(script):
 
 
 FAMILIES = {root: [name for name in SCRIPTS if family(name) == root] for root in map(family, SCRIPTS)}
-OTHER_SCRIPTS = GOAL_SCRIPTS + IMAGE_SCRIPTS + JAVA_SCRIPTS
-MLP_SCRIPTS = [name for name in SCRIPTS if not name.endswith("_atari") and name not in OTHER_SCRIPTS]
+MLP_SCRIPTS = [name for name in SCRIPTS if not name.endswith(("_atari", "_her", "_envpool", "_microrts", "_image"))]
 ATARI_SCRIPTS = [name for name in SCRIPTS if name.endswith("_atari")]
 CONTINUOUS_SCRIPTS = ["ppo_continuous", "ddpg", "td3", "sac"]
-ROLLOUT_SCRIPTS = FAMILIES["ppo"]  # they learn from rollouts, the others from a replay buffer
+# They learn from rollouts, the others from a replay buffer.
+ROLLOUT_SCRIPTS = [name for name in FAMILIES["ppo"] if name not in ENVPOOL_SCRIPTS]
 OFF_POLICY_SCRIPTS = [name for name in FAMILIES["dqn"] + FAMILIES["ddpg"] if name not in GOAL_SCRIPTS]
 
 # Small runs: a few rollouts, seconds. A test overrides what it is about.
@@ -53,6 +55,10 @@ DRAWN = "tests.probe_envs:ProbeDrawn-v0"  # CartPole-v1, or another environment,
 SMALL = dict(
     ppo=dict(env_id="CartPole-v1", num_envs=4, num_steps=32, total_timesteps=512),
     ppo_continuous=dict(
+        env_id="InvertedPendulum-v4", num_envs=2, num_steps=64, total_timesteps=512, num_minibatches=4, update_epochs=2
+    ),
+    ppo_envpool=dict(env_id="CartPole-v1", num_envs=4, num_steps=32, total_timesteps=512),
+    ppo_continuous_envpool=dict(
         env_id="InvertedPendulum-v4", num_envs=2, num_steps=64, total_timesteps=512, num_minibatches=4, update_epochs=2
     ),
     ppo_masked=dict(env_id="Taxi-v4", num_envs=4, num_steps=32, total_timesteps=512, max_episode_steps=50),
@@ -85,10 +91,7 @@ CHARTS = dict(ppo="SPS learning_rate", dqn="SPS epsilon", ddpg="SPS")
 
 def tags(script):
     """The tags that the script writes at every log, apart from those of episodes and evaluations."""
-    kin = script
-    while kin not in LOSSES:
-        kin = PARENT[kin]
-    losses = LOSSES[kin].split()
+    losses = LOSSES[script if script in LOSSES else "ppo" if family(script) == "ppo" else PARENT[script]].split()
     return {f"losses/{name}" for name in losses} | {f"charts/{name}" for name in CHARTS[family(script)].split()}
 
 
@@ -99,7 +102,7 @@ def adams(state):
 
 def rollout_only(script, **flags):
     """These flags where the script has them: sizes of a rollout."""
-    return flags if script in ROLLOUT_SCRIPTS else {}
+    return flags if family(script) == "ppo" else {}
 
 
 def module(script):

@@ -17,14 +17,14 @@ def load(run_dir):
     obs_shape, actions = env.observation_space.shape, env.action_space
     obs_dim = obs_shape[0]
     match checkpoint["script"]:  # Agent(...) as in the script's section `setup`
-        case "ppo" | "dqn":
+        case "ppo" | "ppo_envpool" | "dqn":
             agent = script.Agent(obs_dim, int(actions.n))
         case "c51":
             agent = script.Agent(obs_dim, int(actions.n), args.n_atoms, args.v_min, args.v_max)
         case "ppo_masked":
             parts, choices = len(actions.nvec), int(max(actions.nvec))
             agent = script.Agent(obs_dim - parts * choices, parts, choices)  # the mask is behind the observation
-        case "ppo_continuous":
+        case "ppo_continuous" | "ppo_continuous_envpool":
             agent = script.Agent(obs_dim, actions.shape[0])
         case "ppo_image":
             discrete = isinstance(actions, Discrete)

@@ -90,7 +90,7 @@ def speed():
     note += "the ratio is the median over pairs of runs."
     note += " Stable-Baselines3 has no C51, so its DQN stands in." if "c51" in speeds() else ""
     if unmeasured := [script for script in SCRIPTS if script not in speeds()]:
-        note += f" Not measured: {', '.join(unmeasured)}."
+        note += f" Not measured: the other {len(unmeasured)} scripts."
     return "\n".join([*lines, "", *(textwrap.fill(text, **WRAP) + "\n" for text in (note, compiling()))]).strip()
 
 

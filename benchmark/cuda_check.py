@@ -37,6 +37,7 @@ CHECK = {  # a few seconds of each
     "ppo_lstm": "--total-timesteps 4096",
     "ppo_atari": f"{ATARI} --total-timesteps 4096",
     "ppo_atari_lstm": f"{ATARI} --total-timesteps 4096",
+    "ppo_image": "--env-id tests.probe_envs:ProbeDrawn-v0 --image-size 36 --threads 1 --total-timesteps 4096",
     "dqn": f"{OFF_POLICY} --total-timesteps 3000",
     "dqn_atari": f"{ATARI} {OFF_POLICY} --total-timesteps 2000 --num-envs 2",
     "c51": f"{OFF_POLICY} --total-timesteps 3000",

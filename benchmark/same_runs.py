@@ -35,6 +35,7 @@ RUNS = {
     "ppo_lstm": "--env-id CartPole-v1 --total-timesteps 5000 --seq-len 8",
     "ppo_atari": f"{ATARI} --num-steps 32 --total-timesteps 320",
     "ppo_atari_lstm": f"{ATARI} --num-steps 32 --seq-len 8 --total-timesteps 320",
+    "ppo_image": "--env-id tests.probe_envs:ProbeDrawn-v0 --image-size 36 --threads 1 --total-timesteps 3000",
     "dqn": f"--env-id CartPole-v1 {DQN}",
     "c51": f"--env-id CartPole-v1 {DQN} --eval-every 1000",
     "dqn_atari": FRAMES,

@@ -79,6 +79,10 @@ ROWS = {  # name: (what is measured, what it is compared with)
         "ppo_atari_lstm --env-id PongNoFrameskip-v4 --threads 1 --total-timesteps 8192",
         "ppo_atari --env-id PongNoFrameskip-v4 --threads 1 --total-timesteps 8192",
     ),
+    "ppo_image": (  # both with stacks of 4: gray there, in colour here
+        "ppo_image --env-id ale_py:ALE/Pong-v5 --image-size 84 --threads 1 --total-timesteps 8192",
+        "ppo_atari --env-id PongNoFrameskip-v4 --threads 1 --total-timesteps 16384",
+    ),
     "ppo_microrts": (  # no environment in common: the cost of the game and of its network
         "ppo_microrts --opponents passiveAI --total-timesteps 40960",
         "ppo_masked --env-id Taxi-v4 --num-envs 8 --total-timesteps 60000",

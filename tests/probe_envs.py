@@ -428,6 +428,37 @@ class InWorkers(Constant):
             raise RuntimeError("no simulator in this process")
 
 
+class Drawn(gym.ObservationWrapper):
+    """An environment's vector as an image of 42 x 36 pixels: a bar for each number, the further right the larger.
+
+    Layouts: hwc; chw; hw; dict, with another part beside it; two, which is one image too many.
+    """
+
+    size = 42, 36
+
+    def __init__(self, env_id="CartPole-v1", layout="hwc", render_mode=None, **kwargs):
+        super().__init__(gym.make(env_id, render_mode=render_mode, **kwargs))
+        self.layout, shape = layout, dict(chw=(3, *self.size), hw=self.size).get(layout, (*self.size, 3))
+        self.observation_space = image = Box(0, 255, shape, np.uint8)
+        if layout in ("dict", "two"):
+            other = image if layout == "two" else Box(-1, 1, (2,), np.float32)
+            self.observation_space = Dict(camera=image, other=other)
+
+    @classmethod
+    def draw(cls, numbers):
+        image = np.zeros((*cls.size, 3), dtype=np.uint8)
+        for rows, number in zip(np.array_split(image, len(numbers)), numbers):
+            middle = int(np.clip(18 + 10 * number, 4, 32))
+            rows[:, middle - 4 : middle + 4] = (255, 128, 0)
+        return image
+
+    def observation(self, obs):
+        image = self.draw(obs)
+        if self.layout == "dict":
+            return dict(camera=image, other=np.zeros(2, dtype=np.float32))
+        return dict(chw=image.transpose(2, 0, 1), hw=image[..., 0]).get(self.layout, image)
+
+
 BOTH = dict(
     ProbeConstant=Constant,
     ProbeFromObservation=FromObservation,
@@ -454,7 +485,7 @@ for kind in ("dict", "tuple", "discrete", "bytes", "sequence", "image"):
             gym.register(f"Probe{kind.title()}Obs{ending}-v0", Structured, kwargs=kwargs)
 OTHERS = dict(ProbeCorner=Corner, ProbePlain=Plain, ProbeUnbounded=Unbounded, ProbeDouble=Double)
 OTHERS |= dict(ProbeShows=Shows, ProbeInWorkers=InWorkers, ProbeMasked=Masked, ProbeSwitches=Switches)
-OTHERS |= dict(ProbeCountedParts=CountedParts, ProbeReach=Reach, ProbeRecall=Recall)
+OTHERS |= dict(ProbeCountedParts=CountedParts, ProbeReach=Reach, ProbeRecall=Recall, ProbeDrawn=Drawn)
 for name, cls in (OTHERS | dict(ProbeFixed=Fixed, ProbeHuge=Huge, ProbeWhole=Whole, ProbeCounted=Counted)).items():
     if f"{name}-v0" not in gym.registry:
         gym.register(f"{name}-v0", cls)

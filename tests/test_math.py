@@ -87,6 +87,7 @@ def test_normalize():
 def test_initialisation(rollout_script):
     """Orthogonal; near zero where it decides on the first policy; log sigma 0."""
     sizes = dict(ppo_atari=[4], ppo_atari_lstm=[4], ppo_masked=[3, 2, 2], ppo_microrts=[8, 8, 4])
+    sizes |= dict(ppo_image=[(1, 3, 36, 36), 2, False])
     agent = helpers.module(rollout_script).Agent(*sizes.get(rollout_script, [3, 4]))
     if rollout_script == "ppo_lstm":
         pytest.skip("test_lstm.py has it")
@@ -100,7 +101,7 @@ def test_initialisation(rollout_script):
         weight, gain = layer.weight.flatten(1), {actor: 0.01, critic: 1.0}.get(layer, 2**0.5)
         weight = weight if len(weight) <= weight.shape[1] else weight.T
         torch.testing.assert_close(weight @ weight.T / gain**2, torch.eye(len(weight)), rtol=1e-4, atol=1e-5)
-    assert rollout_script != "ppo_continuous" or not agent.actor_logstd.any()
+    assert not hasattr(agent, "actor_logstd") or not agent.actor_logstd.any()
 
 
 NETWORKS = dict(
@@ -207,7 +208,8 @@ PLAIN = dict(clip_vloss=False, norm_adv=False, ent_coef=0.1, vf_coef=2.0)
 
 @pytest.mark.parametrize(
     "script, options",
-    [("ppo", {}), ("ppo", PLAIN), *((name, {}) for name in helpers.ROLLOUT_SCRIPTS if name != "ppo")],
+    [("ppo", {}), ("ppo", PLAIN), *((name, {}) for name in helpers.ROLLOUT_SCRIPTS if name != "ppo")]
+    + [("ppo_image", dict(env_kwargs='{"env_id": "Pendulum-v1"}', max_episode_steps=50))],
 )
 def test_update(script, options, monkeypatch, tmp_path):
     """Every minibatch's metrics, and the parameters after it, against the formulas, autograd and torch.optim.Adam."""

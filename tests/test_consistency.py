@@ -26,18 +26,19 @@ from tests.helpers import (
 TEXT = {path.stem: path.read_text() for path in SOURCE.glob("*.py")}
 PPO, DQN, DDPG = FAMILIES["ppo"], FAMILIES["dqn"], FAMILIES["ddpg"]
 VECTORS = [name for name in OFF_POLICY_SCRIPTS if name in MLP_SCRIPTS]
-MLPS, REPLAY = MLP_SCRIPTS + GOAL_SCRIPTS, OFF_POLICY_SCRIPTS + GOAL_SCRIPTS
+MLPS, REPLAY = [*MLP_SCRIPTS, *GOAL_SCRIPTS, "ppo_multiagent"], OFF_POLICY_SCRIPTS + GOAL_SCRIPTS
 FRAMES = [name for name in OFF_POLICY_SCRIPTS if name in ATARI_SCRIPTS]
 
 # Non-blank lines.
 LENGTH = dict(ppo=246, ppo_continuous=286, ppo_atari=291, dqn=221, c51=251, dqn_atari=296, c51_atari=326)
-LENGTH |= dict(ppo_masked=283, ddpg=261, td3=276, sac=301, sac_her=340)
+LENGTH |= dict(ppo_masked=283, ddpg=261, td3=276, sac=301, sac_her=340, ppo_multiagent=310)
 LENGTH |= dict(utils=355)  # 350 is the aim: only ever lower this
 # Changed lines: those added plus those removed, by difflib, head docstrings aside. Raise a budget only for something
 # that the variant truly needs.
 DIFF_BUDGET = {
     ("ppo", "ppo_continuous"): 115,
     ("ppo", "ppo_masked"): 100,
+    ("ppo_masked", "ppo_multiagent"): 90,
     ("ppo", "ppo_atari"): 175,
     ("dqn", "c51"): 75,
     ("dqn", "dqn_atari"): 250,  # 55 lines of replay and 80 of environments among them
@@ -52,13 +53,18 @@ DIFF_BUDGET = {
 OWN = {"Args", "Agent", "Agent.__init__", "main", "update_critic", "update_actor", "learn"}
 SAC = ["sac", *GOAL_SCRIPTS]
 GROUPS = {
-    "make_env": [[name for name in MLPS if name != "ppo_masked"], ["ppo_masked"], ATARI_SCRIPTS],
-    "mlp": [["ppo", "ppo_continuous", "ppo_masked"], ["dqn", "c51"], DDPG],
+    "make_env": [
+        [x for x in MLPS if PARENT.get(x) != "ppo_masked" != x],
+        ["ppo_masked"],
+        ["ppo_multiagent"],
+        ATARI_SCRIPTS,
+    ],
+    "mlp": [["ppo", "ppo_continuous", "ppo_masked", "ppo_multiagent"], ["dqn", "c51"], DDPG],
     "adam_step": [PPO, REPLAY],
     "update": [PPO, ["dqn", "dqn_atari"], ["c51", "c51_atari"]],
     "Agent.act": [["ddpg", "td3"], SAC, *([name] for name in SCRIPTS if name not in DDPG)],
     "Agent.forward": [DDPG, *([name] for name in PPO)],
-    "Agent.policy": [["ddpg", "td3"], SAC, ["ppo"], ["ppo_continuous"], ["ppo_masked"]],
+    "Agent.policy": [["ddpg", "td3"], SAC, ["ppo"], ["ppo_continuous"], ["ppo_masked"], ["ppo_multiagent"]],
 }
 # Parts of main() with one text: from the line that starts with this to the next one that starts with that.
 SPANS = [

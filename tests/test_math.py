@@ -86,7 +86,8 @@ def test_normalize():
 
 def test_initialisation(rollout_script):
     """Orthogonal; near zero where it decides on the first policy; log sigma 0."""
-    agent = helpers.module(rollout_script).Agent(*dict(ppo_atari=[4], ppo_masked=[3, 2, 2]).get(rollout_script, [3, 4]))
+    sizes = dict(ppo_atari=[4], ppo_masked=[3, 2, 2], ppo_multiagent=[9, 2, 3, 2, True])
+    agent = helpers.module(rollout_script).Agent(*sizes.get(rollout_script, [3, 4]))
     actor, critic = (net if isinstance(net, nn.Linear) else net[-1] for net in (agent.actor, agent.critic))
     layers = [layer for layer in agent.modules() if isinstance(layer, nn.Linear | nn.Conv2d)]
     assert len(layers) == 6 and not any(layer.bias.any() for layer in layers)
@@ -201,7 +202,9 @@ PLAIN = dict(clip_vloss=False, norm_adv=False, ent_coef=0.1, vf_coef=2.0)
 
 
 @pytest.mark.parametrize(
-    "script, options", [("ppo", {}), ("ppo", PLAIN), ("ppo_continuous", {}), ("ppo_masked", {}), ("ppo_atari", {})]
+    "script, options",
+    [(script, {}) for script in helpers.ROLLOUT_SCRIPTS]
+    + [("ppo", PLAIN), ("ppo_multiagent", dict(central_critic=False))],
 )
 def test_update(script, options, monkeypatch, tmp_path):
     """Every minibatch's metrics, and the parameters after it, against the formulas, autograd and torch.optim.Adam."""

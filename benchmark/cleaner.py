@@ -1,6 +1,6 @@
 """Three agents that clean a maze together, envpool's Cleaner-v0, for ppo_multiagent.py.
 
-pip install "cleanrl_lite[envpool]"
+pip install "cleanrl_lite[multiagent]"
 python cleanrl_lite/ppo_multiagent.py --env-id benchmark.cleaner:Cleaner-v0
 """
 

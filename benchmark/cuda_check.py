@@ -31,6 +31,7 @@ CHECK = {  # a few seconds of each
     "ppo": "--total-timesteps 4096",
     "ppo_continuous": "--total-timesteps 4096",
     "ppo_masked": "--total-timesteps 4096",
+    "ppo_multiagent": "--env-id tests.probe_envs:ProbeTeam-v0 --total-timesteps 4096",
     "ppo_atari": f"{ATARI} --total-timesteps 4096",
     "dqn": f"{OFF_POLICY} --total-timesteps 3000",
     "dqn_atari": f"{ATARI} {OFF_POLICY} --total-timesteps 2000 --num-envs 2",

@@ -51,6 +51,10 @@ ROWS = {  # name: (what is measured, what it is compared with)
         "ppo_masked --env-id CartPole-v1 --total-timesteps 60000",
         "ppo --env-id CartPole-v1 --total-timesteps 100000",
     ),
+    "ppo_multiagent, a team of one": (
+        "ppo_multiagent --env-id tests.probe_envs:ProbeAlone-v0 --num-envs 4 --total-timesteps 60000",
+        "ppo_masked --env-id CartPole-v1 --total-timesteps 60000",
+    ),
 }
 
 

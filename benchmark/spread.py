@@ -1,6 +1,6 @@
 """Three agents that cover three landmarks and do not bump into each other, mpe2's simple_spread_v3.
 
-pip install mpe2==1.1.1
+pip install "cleanrl_lite[multiagent]"
 python cleanrl_lite/ppo_multiagent.py --env-id benchmark.spread:SimpleSpread-v3
 """
 

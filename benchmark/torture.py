@@ -37,6 +37,7 @@ RUNS = dict(  # a few seconds each, with a checkpoint about every 0.1 s
     ppo="--env-id CartPole-v1 --total-timesteps 120000 --save-every 512 --eval-every 40000",
     ppo_continuous="--env-id Hopper-v4 --total-timesteps 30000 --num-steps 256 --save-every 256 --eval-every 8000",
     ppo_masked="--env-id Taxi-v4 --total-timesteps 60000 --save-every 512 --eval-every 40000",
+    ppo_multiagent="--env-id tests.probe_envs:ProbeTeam-v0 --total-timesteps 60000 --save-every 512 --eval-every 40000",
     dqn=f"--env-id CartPole-v1 --total-timesteps 16000 {OFF_POLICY}",
     c51=f"--env-id Acrobot-v1 --total-timesteps 10000 {OFF_POLICY}",
     ddpg=f"--env-id Pendulum-v1 --total-timesteps 4000 --num-envs 2 {OFF_POLICY}",

@@ -73,7 +73,8 @@ CHARTS = dict(ppo="SPS learning_rate", dqn="SPS epsilon", ddpg="SPS")
 
 def tags(script):
     """The tags that the script writes at every log, apart from those of episodes and evaluations."""
-    losses = LOSSES[script if script in LOSSES else PARENT[script]].split()
+    known = next(name for name in (script, PARENT.get(script), family(script)) if name in LOSSES)
+    losses = LOSSES[known].split()
     return {f"losses/{name}" for name in losses} | {f"charts/{name}" for name in CHARTS[family(script)].split()}
 
 

@@ -294,6 +294,13 @@ for name in ("ppo", "dqn", "c51"):
     BAD[f"actions of several parts, {name}"] = (name, parts, r"must be Discrete, not MultiDiscrete.*\bppo_masked\.py")
 BAD["continuous actions, masked"] = ("ppo_masked", dict(env_id="Pendulum-v1"), r"must be discrete, not Box.*\bppo_cont")
 BAD["images, masked"] = ("ppo_masked", dict(env_id=f"tests.probe_envs:{IMAGE}"), r"observation space is Box.*64, 3")
+BAD["one agent"] = (
+    "ppo_multiagent",
+    dict(env_id="Taxi-v4"),
+    r"must be Dict\(agents=.*, not Discrete.*\bppo_masked\.py",
+)
+TWO = dict(env_id="tests.probe_envs:ProbeTeam-v0", env_kwargs='{"layout": "few"}')
+BAD["actions for two of three agents"] = ("ppo_multiagent", TWO, r"one for each of 3 agents, not of 2")
 for name in helpers.FAMILIES["ddpg"]:
     for kind in ("Unbounded", "Huge"):
         env_id = f"tests.probe_envs:Probe{kind}-v0"

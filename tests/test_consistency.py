@@ -63,8 +63,9 @@ GROUPS = {
     "adam_step": [PPO, REPLAY],
     "update": [PPO, ["dqn", "dqn_atari"], ["c51", "c51_atari"]],
     "Agent.act": [["ddpg", "td3"], SAC, *([name] for name in SCRIPTS if name not in DDPG)],
+    "Agent.value": [DDPG, ["ppo_multiagent"]],
     "Agent.forward": [DDPG, *([name] for name in PPO)],
-    "Agent.policy": [["ddpg", "td3"], SAC, ["ppo"], ["ppo_continuous"], ["ppo_masked"], ["ppo_multiagent"]],
+    "Agent.policy": [["ddpg", "td3"], SAC, ["ppo", "ppo_multiagent"], ["ppo_continuous"], ["ppo_masked"]],
 }
 # Parts of main() with one text: from the line that starts with this to the next one that starts with that.
 SPANS = [

@@ -152,7 +152,7 @@ class Agent(nn.Module):
         return obs[:, : self.shape[0] * self.own_dim].reshape(-1, self.own_dim)
 
     def mask(self, logits, obs):
-        """Logits (batch, n_agents, choices): what obs has behind the state makes invalid ones impossible."""
+        """Logits (batch, parts, choices): what obs has behind the observation makes invalid ones impossible."""
         return (logits + (obs[:, self.obs_dim :] - 1) * 1e8).reshape(-1, *self.shape)
 
     def policy(self, logits):

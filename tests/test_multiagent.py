@@ -143,7 +143,7 @@ def test_each_agents_step_is_a_sample(central, monkeypatch, tmp_path):
 
 def test_a_team_of_one_is_ppo(tmp_path):
     """Who sees the state: the same random numbers, so the same run as ppo.py's."""
-    flags = dict(num_envs=4, num_steps=64, total_timesteps=1024)
+    flags = dict(num_envs=4, num_steps=64, total_timesteps=1024, learning_rate=1e-3)
     team, returns = helpers.train("ppo_multiagent", tmp_path / "team", env_id="tests.probe_envs:ProbeAlone-v0", **flags)
     plain, same = helpers.train("ppo", tmp_path / "ppo", env_id="CartPole-v1", **flags)
     assert returns == same

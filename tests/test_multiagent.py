@@ -239,7 +239,7 @@ def test_spread(tmp_path):
     for obs, reward, terminated, truncated in seen:
         assert obs["agents"].shape == (3, 18) and np.array_equal(obs["agents"].ravel(), obs["state"])
         assert reward <= 0 and not terminated
-    assert [i % 26 for i, (*_, truncated) in enumerate(seen) if truncated] == [25] * 9
+    assert [i % 26 for i, (*_, truncated) in enumerate(seen) if truncated] == [25] * 10
     assert_seeded(Spread)
     helpers.train("ppo_multiagent", tmp_path, env_id="benchmark.spread:SimpleSpread-v3", capture_video=True)
     assert list(tmp_path.rglob("*.mp4"))

@@ -6,7 +6,7 @@
 Both sides of a row run in turns, each in a fresh process pinned to the same core, as in speed.py. The speed of a run is
 the mean of charts/SPS over its second half: acting, learning and logging count, compiling and evaluations do not. The
 machine should be idle. Figures go to results/speed_variants.json, a row at a time, and their table to
-speed_variants.md.
+speed_variants.md. `envpool CartPole-v1 64` are 64 environments of envpool that get random actions.
 """
 
 import argparse
@@ -47,6 +47,26 @@ ROWS = {  # name: (what is measured, what it is compared with)
         f"ppo_continuous --num-envs 256 {MANY} 393216",
         f"ppo_continuous --num-envs 8 {MANY} 40960",
     ),
+    "ppo_envpool, 64 environments": (
+        "ppo_envpool --num-envs 64 --num-steps 32 --total-timesteps 409600",
+        "ppo --num-envs 64 --num-steps 32 --total-timesteps 204800",
+    ),
+    "ppo_continuous_envpool, 8 environments": (
+        f"ppo_continuous_envpool --num-envs 8 {MANY} 61440",
+        f"ppo_continuous --num-envs 8 {MANY} 40960",
+    ),
+    "ppo_continuous_envpool, 64 environments": (
+        f"ppo_continuous_envpool --num-envs 64 {MANY} 131072",
+        f"ppo_continuous --num-envs 64 {MANY} 98304",
+    ),
+    "ppo_envpool beside its environments": (
+        "ppo_envpool --num-envs 64 --num-steps 32 --total-timesteps 409600",
+        "envpool CartPole-v1 64",
+    ),
+    "ppo_continuous_envpool beside its environments": (
+        f"ppo_continuous_envpool --num-envs 64 {MANY} 131072",
+        "envpool Hopper-v4 64",
+    ),
     "ppo_masked": (
         "ppo_masked --env-id CartPole-v1 --total-timesteps 60000",
         "ppo --env-id CartPole-v1 --total-timesteps 100000",
@@ -55,12 +75,33 @@ ROWS = {  # name: (what is measured, what it is compared with)
         "ppo_multiagent --env-id tests.probe_envs:ProbeAlone-v0 --num-envs 4 --total-timesteps 60000",
         "ppo_masked --env-id CartPole-v1 --total-timesteps 60000",
     ),
+    "ppo_microrts": (  # no environment in common: the cost of the game and of its network
+        "ppo_microrts --opponents passiveAI --total-timesteps 40960",
+        "ppo_masked --env-id Taxi-v4 --num-envs 8 --total-timesteps 60000",
+    ),
 }
+
+
+# Environments of envpool by themselves: random actions, drawn beforehand, one thread.
+ENVPOOL = """
+import sys, time, envpool, numpy as np
+num_envs, steps = int(sys.argv[2]), 0
+pool = envpool.make_gymnasium(sys.argv[1], num_envs=num_envs, num_threads=1, seed=[*range(num_envs)])
+actions = [np.array([pool.action_space.sample() for _ in range(num_envs)]) for _ in range(100)]
+pool.reset()
+began = time.perf_counter()
+while time.perf_counter() - began < 5:
+    steps += sum(len(pool.step(action)[1]) for action in actions)
+print("steps/s:", steps / (time.perf_counter() - began))
+"""
 
 
 def steps_per_second(flags, core, cache):
     script, *flags = flags.split()
     with tempfile.TemporaryDirectory() as folder:
+        if script == "envpool":
+            run(["-c", ENVPOOL, *flags], folder, core, cache)
+            return float(Path(folder, "log.txt").read_text().split("steps/s:")[1])
         command = [f"cleanrl_lite/{script}.py", *flags, "--no-cuda", "--eval-episodes", "1", "--runs-dir", folder]
         run(command, folder, core, cache)
         (path,) = Path(folder).glob("*/args.json")

@@ -8,7 +8,9 @@ import pytest
 import torch
 
 from cleanrl_lite import utils
-from tests import helpers
+from tests import helpers, like_envpool
+
+JAVA_FREE = {"tests.test_consistency", "tests.test_docs", "tests.test_results"}  # they only read the scripts
 
 
 def pytest_configure(config):
@@ -29,12 +31,26 @@ def untouched_process(monkeypatch):
     handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
     monkeypatch.setattr(sys, "excepthook", sys.excepthook)
     monkeypatch.setattr(utils.Run, "current", None)
+    like_envpool.MADE.clear()
+    monkeypatch.setitem(sys.modules, "envpool", like_envpool)
     torch.set_num_threads(1)
     for seed in (random.seed, np.random.seed, torch.manual_seed):
         seed(0)
     yield
     for number, handler in handlers.items():
         signal.signal(number, handler)
+
+
+@pytest.hookimpl(tryfirst=True)  # before -m looks at the marks
+def pytest_collection_modifyitems(items):
+    """What trains on microRTS is slow, and skipped where the game is not installed."""
+    for item in items:
+        used = set(map(str, item.callspec.params.values())) if hasattr(item, "callspec") else set()
+        if used & {*helpers.JAVA_SCRIPTS} and item.module.__name__ not in JAVA_FREE:
+            item.add_marker(pytest.mark.slow)
+            item.add_marker(
+                pytest.mark.skipif(not helpers.JAVA, reason="gym_microrts, JPype1 or Java is not installed")
+            )
 
 
 def each(scripts, explanation):

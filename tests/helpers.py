@@ -1,10 +1,12 @@
 """What several test files share: where the scripts are, running them, and reading back what they wrote."""
 
 import importlib
+import importlib.util
 import inspect
 import json
 import os
 import runpy
+import shutil
 import subprocess
 import sys
 import time
@@ -21,8 +23,12 @@ ROOT = Path(__file__).resolve().parent.parent
 SOURCE = ROOT / "cleanrl_lite"
 SCRIPTS = sorted(path.stem for path in SOURCE.glob("*.py") if "class Args:" in path.read_text())
 PARENT = dict(ppo_continuous="ppo", ppo_masked="ppo", ppo_atari="ppo", dqn_atari="dqn", c51="dqn", c51_atari="c51")
-PARENT |= dict(td3="ddpg", sac="td3", sac_her="sac", ppo_multiagent="ppo_masked")
+PARENT |= dict(td3="ddpg", sac="td3", sac_her="sac", ppo_microrts="ppo_masked", ppo_multiagent="ppo_masked")
+PARENT |= dict(ppo_envpool="ppo", ppo_continuous_envpool="ppo_continuous")
 GOAL_SCRIPTS = ["sac_her"]  # they need goal environments: not in the lists below but FAMILIES
+ENVPOOL_SCRIPTS = ["ppo_envpool", "ppo_continuous_envpool"]  # nor are these: their episodes end otherwise
+JAVA_SCRIPTS = ["ppo_microrts"]  # what trains them is in the slow tier, and skipped without gym_microrts
+JAVA = all(map(importlib.util.find_spec, ["jpype", "gym_microrts"])) and shutil.which("java") is not None
 
 
 def family(script):
@@ -31,10 +37,13 @@ def family(script):
 
 
 FAMILIES = {root: [name for name in SCRIPTS if family(name) == root] for root in map(family, SCRIPTS)}
-MLP_SCRIPTS = [name for name in SCRIPTS if not name.endswith(("_atari", "_her", "_multiagent"))]
+MLP_SCRIPTS = [
+    name for name in SCRIPTS if not name.endswith(("_atari", "_her", "_envpool", "_microrts", "_multiagent"))
+]
 ATARI_SCRIPTS = [name for name in SCRIPTS if name.endswith("_atari")]
 CONTINUOUS_SCRIPTS = ["ppo_continuous", "ddpg", "td3", "sac"]
-ROLLOUT_SCRIPTS = FAMILIES["ppo"]  # they learn from rollouts, the others from a replay buffer
+# They learn from rollouts, the others from a replay buffer.
+ROLLOUT_SCRIPTS = [name for name in FAMILIES["ppo"] if name not in ENVPOOL_SCRIPTS]
 OFF_POLICY_SCRIPTS = [name for name in FAMILIES["dqn"] + FAMILIES["ddpg"] if name not in GOAL_SCRIPTS]
 
 # Small runs: a few rollouts, seconds. A test overrides what it is about.
@@ -48,6 +57,10 @@ SMALL = dict(
     ppo_continuous=dict(
         env_id="InvertedPendulum-v4", num_envs=2, num_steps=64, total_timesteps=512, num_minibatches=4, update_epochs=2
     ),
+    ppo_envpool=dict(env_id="CartPole-v1", num_envs=4, num_steps=32, total_timesteps=512),
+    ppo_continuous_envpool=dict(
+        env_id="InvertedPendulum-v4", num_envs=2, num_steps=64, total_timesteps=512, num_minibatches=4, update_epochs=2
+    ),
     ppo_masked=dict(env_id="Taxi-v4", num_envs=4, num_steps=32, total_timesteps=512, max_episode_steps=50),
     ppo_multiagent=dict(env_id="tests.probe_envs:ProbeTeam-v0", num_envs=4, num_steps=32, total_timesteps=512),
     ppo_atari=dict(**ATARI, num_steps=8, total_timesteps=64, num_minibatches=2),
@@ -59,6 +72,10 @@ SMALL = dict(
     td3=dict(**MLP, **DDPG, env_id="InvertedPendulum-v4"),
     sac=dict(**MLP, **DDPG, env_id="InvertedPendulum-v4"),
     sac_her=dict(**MLP, **DDPG, env_id="tests.probe_envs:ProbeReach-v0"),
+    ppo_microrts=dict(
+        env_id="8x8/basesWorkers8x8", opponents="passiveAI", num_envs=2, num_steps=16, total_timesteps=256
+    )
+    | dict(max_episode_steps=40),
 )
 LOSSES = dict(  # what each script logs of its updates
     ppo="policy_loss value_loss entropy approx_kl old_approx_kl clipfrac explained_variance grad_norm",
@@ -68,13 +85,13 @@ LOSSES = dict(  # what each script logs of its updates
     td3="qf1_loss qf1_values qf2_loss qf2_values qf_loss actor_loss",
     sac="qf1_loss qf1_values qf2_loss qf2_values qf_loss actor_loss alpha alpha_loss entropy",
 )
+LOSSES |= dict(ppo_masked=LOSSES["ppo"])  # and those of its variants
 CHARTS = dict(ppo="SPS learning_rate", dqn="SPS epsilon", ddpg="SPS")
 
 
 def tags(script):
     """The tags that the script writes at every log, apart from those of episodes and evaluations."""
-    known = next(name for name in (script, PARENT.get(script), family(script)) if name in LOSSES)
-    losses = LOSSES[known].split()
+    losses = LOSSES[script if script in LOSSES else "ppo" if family(script) == "ppo" else PARENT[script]].split()
     return {f"losses/{name}" for name in losses} | {f"charts/{name}" for name in CHARTS[family(script)].split()}
 
 
@@ -85,7 +102,7 @@ def adams(state):
 
 def rollout_only(script, **flags):
     """These flags where the script has them: sizes of a rollout."""
-    return flags if script in ROLLOUT_SCRIPTS else {}
+    return flags if family(script) == "ppo" else {}
 
 
 def module(script):

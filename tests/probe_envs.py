@@ -503,5 +503,5 @@ for name, cls in (OTHERS | dict(ProbeFixed=Fixed, ProbeHuge=Huge, ProbeWhole=Who
 
 def probe(name, script):
     """The id of a probe that exists for both kinds of action, as the script wants it."""
-    continuous = script in ("ppo_continuous", "ddpg", "td3", "sac", "sac_her")
+    continuous = script in ("ppo_continuous", "ppo_continuous_envpool", "ddpg", "td3", "sac", "sac_her")
     return f"tests.probe_envs:Probe{name}{'Box' if continuous else 'Discrete'}-v0"

@@ -69,7 +69,9 @@ def test_the_variant_of_the_guide_applies_and_runs(tmp_path):
     assert "evaluation at step 1,024" in run(again, cwd=tmp_path).stdout
 
 
-@pytest.mark.parametrize("script", [*helpers.MLP_SCRIPTS, *helpers.GOAL_SCRIPTS, "ppo_multiagent"])
+@pytest.mark.parametrize(
+    "script", helpers.MLP_SCRIPTS + helpers.GOAL_SCRIPTS + helpers.ENVPOOL_SCRIPTS + ["ppo_multiagent"]
+)
 def test_a_trained_agent_from_python(script, tmp_path, monkeypatch):
     """docs/guides/agents.py: the loaded agent plays as the run's evaluation did."""
     monkeypatch.syspath_prepend(ROOT / "docs/guides")

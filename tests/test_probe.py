@@ -38,7 +38,7 @@ def small_mlp(inputs, outputs):
 
 def trained(script, env_id, tmp_path, ppo=(), replay=()):
     """The agent after a short run, with what a test overrides for PPO's scripts and for those with a replay buffer."""
-    flags = {**PPO, **dict(ppo)} if script in helpers.ROLLOUT_SCRIPTS else {**FAST[script], **dict(replay)}
+    flags = {**PPO, **dict(ppo)} if helpers.family(script) == "ppo" else {**FAST[script], **dict(replay)}
     with pytest.MonkeyPatch.context() as patch:
         if helpers.family(script) == "ddpg":
             patch.setattr(helpers.module(script), "mlp", small_mlp)

@@ -16,7 +16,7 @@ def load(run_dir):
     env = script.make_env(args)
     obs_dim, actions = env.observation_space.shape[0], env.action_space
     match checkpoint["script"]:  # Agent(...) as in the script's section `setup`
-        case "ppo" | "dqn":
+        case "ppo" | "ppo_envpool" | "dqn":
             agent = script.Agent(obs_dim, int(actions.n))
         case "c51":
             agent = script.Agent(obs_dim, int(actions.n), args.n_atoms, args.v_min, args.v_max)
@@ -26,7 +26,7 @@ def load(run_dir):
         case "ppo_multiagent":  # masks and state are behind the agents' own observations
             sizes = len(actions.nvec), int(max(actions.nvec)), env.get_wrapper_attr("own_dim")
             agent = script.Agent(obs_dim - sizes[0] * sizes[1], *sizes, args.central_critic)
-        case "ppo_continuous":
+        case "ppo_continuous" | "ppo_continuous_envpool":
             agent = script.Agent(obs_dim, actions.shape[0])
         case "ddpg" | "td3" | "sac" | "sac_her":
             agent = script.Agent(obs_dim, actions, args.bf16)

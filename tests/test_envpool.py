@@ -1,0 +1,357 @@
+"""ppo_envpool.py and ppo_continuous_envpool.py: the steps that only reset are learned from nowhere; the pool's seeds,
+episodes and faults. Fast tests step tests/like_envpool.py, slow ones envpool itself."""
+
+import functools
+import importlib
+import json
+import os
+import signal
+import sys
+from types import SimpleNamespace
+
+import gymnasium as gym
+import numpy as np
+import pytest
+
+from tests import helpers, like_envpool
+from tests.probe_envs import probe
+from tests.test_probe import trained, values
+
+LOGGED = dict(num_envs=3, num_steps=40, num_minibatches=2, update_epochs=2, total_timesteps=360)
+
+
+@functools.cache
+def envpool_itself():
+    sys.modules.pop("envpool", None)
+    return importlib.import_module("envpool")
+
+
+@pytest.fixture
+def real(monkeypatch):
+    """envpool itself, which the scripts then import too."""
+    monkeypatch.delitem(sys.modules, "envpool")
+    if not importlib.util.find_spec("envpool"):
+        pytest.skip("envpool is not installed")
+    monkeypatch.setitem(sys.modules, "envpool", envpool_itself())
+    return envpool_itself()
+
+
+@pytest.fixture(params=helpers.ENVPOOL_SCRIPTS)
+def envpool_script(request):
+    return request.param
+
+
+def played(pool):
+    """(steps, environments) of a pool's run: acted on, reward, episode ended, only reset."""
+    observations, rewards, ended, ignored = map(np.stack, zip(*pool.steps))
+    return np.concatenate([pool.first[None], observations[:-1]]), rewards, ended, ignored
+
+
+# --- what is learned from
+def test_no_minibatch_has_a_step_that_only_resets(envpool_script, monkeypatch, tmp_path):
+    """Every other one is in every epoch; the explained variance is theirs too."""
+    used, explained = [], []
+
+    def check(update, main, tensors):
+        if len(used) % 4 == 0:
+            _, _, _, ignored = played(like_envpool.MADE[-1])
+            kept.append(~ignored[-40:].flatten())
+            returns, baseline = (main[name].numpy()[kept[-1]] for name in ("b_returns", "b_values"))
+            explained.append(1 - (returns - baseline).var() / returns.var())
+        used.append(tensors[0].tolist())
+        return update(*tensors)
+
+    kept = []
+    helpers.spy_on_updates(monkeypatch, check)
+    run_dir, _ = helpers.train(envpool_script, tmp_path, env_id=probe("Logged", envpool_script), **LOGGED)
+    assert len(kept) == 3 and all(20 < (~rows).sum() < 40 for rows in kept)
+    for epoch in range(6):
+        samples = sum(used[2 * epoch : 2 * epoch + 2], [])
+        assert set(samples) == set(np.flatnonzero(kept[epoch // 2])) and len(samples) == 120
+    logged = [value for _, value in helpers.scalars(run_dir)["losses/explained_variance"]]
+    assert logged == pytest.approx(explained, rel=1e-3, abs=1e-4)
+
+
+def test_statistics_without_the_steps_that_only_reset(tmp_path):
+    """Of observations, and of the discounted returns, each episode's on its own."""
+    script = "ppo_continuous_envpool"
+    run_dir, _ = helpers.train(script, tmp_path, env_id=probe("Logged", script), **LOGGED)
+    seen, rewards, ended, ignored = played(like_envpool.MADE[-1])
+    agent, seen, running, discounted = helpers.load(run_dir)["agent"], seen[~ignored], np.zeros(3), []
+    for reward, over in zip(rewards, ended):
+        running = 0.99 * running + reward
+        discounted.append(running)
+        running = running * ~over
+    discounted = np.array(discounted)[~ignored]
+    assert agent["obs_stats.count"] == agent["return_stats.count"] == len(seen) < 360
+    np.testing.assert_allclose(agent["obs_stats.mean"], seen.mean(0), rtol=1e-5)
+    np.testing.assert_allclose(agent["obs_stats.var"], seen.var(0), rtol=1e-5)
+    np.testing.assert_allclose(agent["return_stats.mean"], discounted.mean(), rtol=1e-4)
+    np.testing.assert_allclose(agent["return_stats.var"], discounted.var(), rtol=1e-4)
+
+
+def test_a_rollout_in_which_all_only_reset(envpool_script, tmp_path):
+    """There is nothing to learn from; the run goes on. Here that is every second step."""
+    flags = dict(env_id=probe("FromObservation", envpool_script), num_envs=2, num_steps=1, num_minibatches=1)
+    run_dir, _ = helpers.train(envpool_script, tmp_path, **flags, update_epochs=1, total_timesteps=20)
+    assert [step for step, _ in helpers.scalars(run_dir)["losses/value_loss"]] == [2, 6, 10, 14, 18]
+    assert helpers.load(run_dir)["global_step"] == 20
+
+
+VALUES = dict(Truncated=([10, -1], 1), Terminated=([1.82, -8.36], 0.4))
+
+
+@pytest.mark.parametrize(
+    "script, name",
+    [
+        ("ppo_envpool", "Truncated"),
+        pytest.param("ppo_envpool", "Terminated", marks=pytest.mark.slow),
+        pytest.param("ppo_continuous_envpool", "Truncated", marks=pytest.mark.slow),
+        pytest.param("ppo_continuous_envpool", "Terminated", marks=pytest.mark.slow),
+    ],
+)
+def test_values(script, name, tmp_path):
+    """A truncation bootstraps from the last observation, a termination does not; see tests/test_probe.py."""
+    expected, abs = VALUES[name]
+    agent = trained(script, probe(name, script), tmp_path, dict(total_timesteps=10_240))
+    assert values(agent, [1.0], [0.0]) == pytest.approx(expected, abs=abs)
+
+
+@pytest.mark.parametrize("parent, flags", [("ppo", {}), ("ppo_continuous", dict(max_episode_steps=200))])
+def test_without_resets_it_is_the_parent(parent, flags, tmp_path):
+    """The same environments and random numbers, and no episode that ends: the same run."""
+    flags |= dict(env_id="MountainCar-v0" if parent == "ppo" else "Pendulum-v1", num_envs=3, num_steps=64)
+    flags |= dict(num_minibatches=4, update_epochs=2, total_timesteps=576, learning_rate=1e-3)
+    (mine, returns), (theirs, same) = (
+        helpers.train(name, tmp_path / name, **flags) for name in (f"{parent}_envpool", parent)
+    )
+    assert returns == same
+    mine, theirs = ((helpers.scalars(run), helpers.load(run)) for run in (mine, theirs))
+    assert {tag: mine[0][tag] for tag in mine[0].keys() - helpers.UNSEEDED} == {
+        tag: theirs[0][tag] for tag in theirs[0].keys() - helpers.UNSEEDED
+    }
+    for part in ("agent", "adam", "rng"):
+        helpers.assert_same_state(mine[1][part], theirs[1][part])
+
+
+# --- the pool
+def test_every_episode_is_logged(envpool_script, tmp_path):
+    """Return and length of each, at the step of all environments at which it ended."""
+    run_dir, _ = helpers.train(envpool_script, tmp_path, env_id=probe("Logged", envpool_script), **LOGGED)
+    _, rewards, ended, ignored = played(like_envpool.MADE[-1])
+    expected, total, length = [], np.zeros(3), np.zeros(3)
+    for t in range(len(rewards)):
+        total, length = np.where(ignored[t], 0, total + rewards[t]), np.where(ignored[t], 0, length + 1)
+        expected += [(3 * (t + 1), total[n], length[n]) for n in np.flatnonzero(ended[t])]
+    logged = helpers.scalars(run_dir)
+    assert logged["charts/episodic_length"] == [(step, length) for step, _, length in expected]
+    assert logged["charts/episodic_return"] == [(step, pytest.approx(total, abs=1e-5)) for step, total, _ in expected]
+
+
+def test_a_resumed_run_plays_other_episodes(envpool_script, tmp_path):
+    """envpool takes seeds only when it makes environments: a resumed run makes others, with seeds of that step."""
+    flags = dict(num_envs=4, num_steps=32, num_minibatches=4, total_timesteps=256)
+    run_dir, _ = helpers.train(envpool_script, tmp_path, **flags)
+    helpers.next_second()
+    flags |= dict(resume=str(run_dir), total_timesteps=512)
+    helpers.main(envpool_script, helpers.small_args(envpool_script, tmp_path, **flags))
+    streams = [np.random.SeedSequence([1, step]).generate_state(4) >> 1 for step in (0, 256)]
+    pools = [pool for pool in like_envpool.MADE if pool.seed]
+    assert [pool.seed for pool in pools] == [[1, *streams[0][1:]], [*streams[1]]]
+    assert not np.isin(pools[0].first, pools[1].first).any()
+    losses = helpers.scalars(run_dir)["losses/value_loss"]
+    assert [step for step, _ in losses] == [128, 256, 384, 512]
+
+
+@pytest.mark.parametrize("what, told", [(0, "observation [nan "), (1, "reward inf")])
+def test_nothing_is_learned_from_nan(what, told, envpool_script, monkeypatch, capfd, tmp_path):
+    step = like_envpool.make_gymnasium.step
+
+    def broken(pool, actions):
+        result = step(pool, actions)
+        if len(pool.steps) == 70:
+            result[what][1] = np.inf if what else np.nan
+        return result
+
+    monkeypatch.setattr(like_envpool.make_gymnasium, "step", broken)
+    words = helpers.small_flags(envpool_script, tmp_path, num_envs=2, num_steps=32, save_every=64)
+    assert helpers.command_line(envpool_script, words) == 1
+    line = capfd.readouterr().err.strip().splitlines()[-1]
+    assert line.startswith("error: FloatingPointError: environment 1: observation [") and told in line
+    assert helpers.load(helpers.only_run(tmp_path))["global_step"] == 128
+
+
+def test_threads(envpool_script, tmp_path):
+    helpers.train(envpool_script, tmp_path, env_threads=2)
+    assert like_envpool.MADE[-1].num_threads == 2
+
+
+BAD = {
+    "an unknown id": ({}, dict(env_id="Nope-v0"), r"--env-id Nope-v0 is not in envpool.*Acrobot-v1, .*Walker2d-v5"),
+    "not in gymnasium": ({}, dict(env_id="tests.probe_envs:Nope-v0"), r"Environment `Nope` doesn't exist"),
+    "unknown to envpool": ({}, dict(env_kwargs=json.dumps(dict(num_threads=2, foo=1))), "unexpected keyword .*'foo'"),
+    "other observations": (dict(make_spec=[7]), {}, r"observations \(7,\) in envpool are not the vectors of gymnasium"),
+}
+
+
+@pytest.mark.parametrize("case", BAD)
+def test_bad_input(case, envpool_script, monkeypatch, capfd, tmp_path):
+    """One line, and no run directory."""
+    patch, flags, told = BAD[case]
+    if patch:
+        spec = SimpleNamespace(state_array_spec=dict(obs=SimpleNamespace(shape=patch["make_spec"])))
+        monkeypatch.setattr(like_envpool, "make_spec", lambda *_, **__: spec)
+    assert helpers.command_line(envpool_script, helpers.small_flags(envpool_script, tmp_path, **flags)) == 1
+    from tests.test_cli import assert_one_line
+
+    assert_one_line(capfd.readouterr().err, told)
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    "script, env_id, told",
+    [
+        ("ppo_envpool", "Pendulum-v1", "must be Discrete, .*Box: ppo_continuous_envpool.py"),
+        ("ppo_continuous_envpool", "CartPole-v1", "must be Box, .*Discrete: ppo_envpool.py"),
+    ],
+)
+def test_the_script_that_fits(script, env_id, told, tmp_path):
+    with pytest.raises(SystemExit, match=told):
+        helpers.train(script, tmp_path, env_id=env_id, max_episode_steps=None)
+
+
+def test_envpool_is_missing(envpool_script, monkeypatch, tmp_path):
+    monkeypatch.setitem(sys.modules, "envpool", None)
+    with pytest.raises(SystemExit, match=r"^error: envpool is missing: pip install 'cleanrl_lite\[envpool\]'"):
+        helpers.train(envpool_script, tmp_path)
+
+
+# --- envpool itself
+def moved_to(env, obs):
+    """`env` in the state that it shows as obs."""
+    unwrapped, name = env.unwrapped, env.spec.id
+    if name.startswith("Acrobot"):
+        unwrapped.state = np.array([np.arctan2(obs[1], obs[0]), np.arctan2(obs[3], obs[2]), obs[4], obs[5]])
+    elif name.startswith("Pendulum"):
+        unwrapped.state = np.array([np.arctan2(obs[1], obs[0]), obs[2]], dtype=np.float64)
+    elif name.startswith(("CartPole", "MountainCar")):
+        unwrapped.state = np.array(obs, dtype=np.float64)
+    else:  # MuJoCo's, which do not show where they are
+        positions = unwrapped.model.nq - (unwrapped.model.nq + unwrapped.model.nv - len(obs))
+        place = np.zeros(unwrapped.model.nq - positions)
+        unwrapped.set_state(np.concatenate([place, obs[:positions]]), obs[positions:])
+
+
+CLASSIC = ["CartPole-v1", "MountainCar-v0", "Acrobot-v1", "Pendulum-v1", "MountainCarContinuous-v0"]
+MUJOCO = ["Hopper-v4", "Hopper-v5", "Walker2d-v4", "Swimmer-v4", "InvertedPendulum-v4", "HalfCheetah-v4"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("env_id", CLASSIC + MUJOCO)
+def test_envpool_is_gymnasium(env_id, real):
+    """From the same state with the same actions: observations, rewards, ends, time limits. And what the scripts rely
+    on: the step after an end takes no action, has reward 0, and leads to a new start.
+
+    Float32 at the start makes a chaotic HalfCheetah or Pendulum another one after a while: 50 steps, then again.
+    """
+    envs = [gym.make(env_id, max_episode_steps=120) for _ in range(4)]
+    make = lambda: real.make_gymnasium(env_id, num_envs=4, seed=[1, 2, 3, 4], max_episode_steps=120)  # noqa: E731
+    pool, twin, ends, space = make(), make(), set(), envs[0].action_space
+    (obs, _), (same, _) = pool.reset(), twin.reset()
+    assert np.array_equal(obs, same) and len(np.unique(obs, axis=0)) == 4
+    space.seed(1)
+    for env, own in zip(envs, obs):
+        env.reset(seed=0), moved_to(env, own)
+    ended, steps, exact = np.zeros(4, dtype=bool), np.zeros(4, dtype=int), np.zeros(4, dtype=int)
+    for _ in range(400):
+        actions = np.array([space.sample() for _ in range(4)])
+        obs, rewards, terminations, truncations, info = pool.step(actions)
+        others = np.where(ended.reshape(-1, *[1] * (actions.ndim - 1)), np.zeros_like(actions), actions)
+        assert np.array_equal(twin.step(others)[0], obs)  # no action where an episode has ended
+        for i, env in enumerate(envs):
+            if ended[i]:
+                assert rewards[i] == 0 == info["elapsed_step"][i] and not terminations[i] | truncations[i]
+                env.reset(seed=0), moved_to(env, obs[i])
+                steps[i] = exact[i] = 0
+                continue
+            theirs, reward, terminated, truncated, _ = env.step(actions[i])
+            steps[i], exact[i] = steps[i] + 1, exact[i] + 1
+            np.testing.assert_allclose(obs[i], theirs, rtol=1e-4, atol=1e-4)
+            assert rewards[i] == pytest.approx(reward, rel=1e-4, abs=1e-4)
+            assert (terminations[i], truncations[i]) == (terminated, truncated) and info["elapsed_step"][i] == steps[i]
+            if exact[i] == 50 and not truncated | terminated:
+                moved_to(env, obs[i])
+                exact[i] = 0
+            ends |= {("terminated", terminated), ("truncated", truncated)}
+        ended = terminations | truncations
+    assert ("terminated", True) in ends or ("truncated", True) in ends
+
+
+@pytest.mark.slow
+def test_spaces_are_gymnasiums(real):
+    """Of every id that the scripts take: the shape of observations and the time limit."""
+    fit = 0
+    for env_id in sorted(gym.registry.keys() & real.list_all_envs()):
+        spec = real.make_spec(env_id)
+        try:
+            env = gym.make(env_id)
+        except (ImportError, gym.error.Error):
+            continue
+        if len(env.observation_space.shape or ()) == 1:
+            assert tuple(spec.state_array_spec["obs"].shape) == env.observation_space.shape, env_id
+            assert spec.config.max_episode_steps == env.spec.max_episode_steps, env_id
+            fit += 1
+        env.close()
+    assert fit >= 10
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "script, env_id", [("ppo_envpool", "LunarLander-v3"), *((name, None) for name in helpers.ENVPOOL_SCRIPTS)]
+)
+def test_a_run_with_envpool(script, env_id, real, tmp_path):
+    """Trains, resumes, evaluates; the same seed is the same run, also with two threads."""
+    flags = dict(env_id=env_id, max_episode_steps=None) if env_id else {}
+    one, returns = helpers.train(script, tmp_path / "one", **flags)
+    other, same = helpers.train(script, tmp_path / "other", **flags, env_threads=2)
+    assert returns == same
+    helpers.assert_same_run(one, other)
+    helpers.next_second()
+    again = dict(resume=str(one), total_timesteps=1024)
+    returns = helpers.main(script, helpers.small_args(script, tmp_path, **flags, **again))
+    again = dict(evaluate=str(one))
+    assert helpers.main(script, helpers.small_args(script, tmp_path, **flags, **again)) == returns
+    assert helpers.scalars(one)["losses/value_loss"][-1][0] == 1024
+
+
+@pytest.mark.slow
+def test_a_signal_with_envpool(envpool_script, real, tmp_path):
+    """In a process of its own, with envpool's threads: it saves, ends, and goes on."""
+    words = [sys.executable, "-m", f"cleanrl_lite.{envpool_script}"]
+    flags = dict(total_timesteps=4_000_000, save_every=0, max_episode_steps=20, env_threads=2)
+    words += helpers.small_flags(envpool_script, tmp_path, **flags)
+    process = helpers.subprocess.Popen(words, env=helpers.environment(), cwd=tmp_path)
+    helpers.wait_for(lambda: list(tmp_path.glob("*/checkpoint.pt")))
+    os.kill(process.pid, signal.SIGTERM)
+    assert process.wait(60) == 143
+    state = helpers.load(helpers.only_run(tmp_path))
+    assert 0 < state["global_step"] < 4_000_000 and "envs" not in state
+    total = state["global_step"] + helpers.SMALL[envpool_script]["num_envs"] * 64
+    done = helpers.run([*words, "--resume", helpers.only_run(tmp_path), "--total-timesteps", total], cwd=tmp_path)
+    assert done.returncode == 0 and f"evaluation at step {total:,}" in done.stdout, done.stderr
+
+
+@pytest.mark.slow
+def test_learns_cartpole(real, tmp_path):
+    """With the defaults, and half of their steps."""
+    run_dir = helpers.train_defaults("ppo_envpool", tmp_path, total_timesteps=512_000, seed=4)
+    returns = [value for _, value in helpers.scalars(run_dir)["charts/episodic_return"]]
+    assert np.mean(returns[-100:]) >= 400
+
+
+@pytest.mark.slow
+def test_learns_inverted_pendulum(real, tmp_path):
+    flags = dict(env_id="InvertedPendulum-v4", total_timesteps=150_000)
+    run_dir = helpers.train_defaults("ppo_continuous_envpool", tmp_path, **flags)
+    returns = [value for _, value in helpers.scalars(run_dir)["charts/episodic_return"]]
+    assert max(np.convolve(returns, np.full(20, 1 / 20), "valid")) >= 900

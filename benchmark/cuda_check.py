@@ -31,6 +31,7 @@ CHECK = {  # a few seconds of each
     "ppo": "--total-timesteps 4096",
     "ppo_continuous": "--total-timesteps 4096",
     "ppo_masked": "--total-timesteps 4096",
+    "ppo_multiagent": "--env-id tests.probe_envs:ProbeTeam-v0 --total-timesteps 4096",
     "ppo_envpool": "--total-timesteps 8192",
     "ppo_continuous_envpool": "--total-timesteps 4096",
     "ppo_microrts": "--total-timesteps 4096 --eval-episodes 1",

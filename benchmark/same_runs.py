@@ -29,6 +29,7 @@ RUNS = {
     "ppo": "--env-id CartPole-v1 --total-timesteps 5000 --eval-every 2000",
     "ppo_continuous": "--env-id Hopper-v4 --num-steps 512 --total-timesteps 5000",
     "ppo_masked": "--env-id Taxi-v4 --total-timesteps 5000",
+    "ppo_multiagent": "--env-id tests.probe_envs:ProbeTeam-v0 --total-timesteps 5000",
     "ppo_envpool": "--env-id CartPole-v1 --total-timesteps 12800 --eval-every 8000",
     "ppo_continuous_envpool": "--env-id Hopper-v4 --num-steps 64 --total-timesteps 4096",
     "ppo_microrts": "--opponents passiveAI --num-envs 2 --num-steps 32 --total-timesteps 512 --eval-episodes 1",

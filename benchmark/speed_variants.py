@@ -83,6 +83,10 @@ ROWS = {  # name: (what is measured, what it is compared with)
         "ppo_image --env-id ale_py:ALE/Pong-v5 --image-size 84 --threads 1 --total-timesteps 8192",
         "ppo_atari --env-id PongNoFrameskip-v4 --threads 1 --total-timesteps 16384",
     ),
+    "ppo_multiagent, a team of one": (
+        "ppo_multiagent --env-id tests.probe_envs:ProbeAlone-v0 --num-envs 4 --total-timesteps 60000",
+        "ppo_masked --env-id CartPole-v1 --total-timesteps 60000",
+    ),
     "ppo_microrts": (  # no environment in common: the cost of the game and of its network
         "ppo_microrts --opponents passiveAI --total-timesteps 40960",
         "ppo_masked --env-id Taxi-v4 --num-envs 8 --total-timesteps 60000",

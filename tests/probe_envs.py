@@ -347,6 +347,55 @@ class Masked(Probe):
         return self.first(), reward, True, False, self.info()
 
 
+class Team(Probe):
+    """Three agents, `length` steps. Each sees its own sign and has to choose 0 for -1, 1 for 1; a step pays the part
+    of them that does, and a bonus of 0 or 1 that only the state shows. The third choice is never valid."""
+
+    def __init__(self, length=1, layout="right", render_mode=None):
+        super().__init__(render_mode=render_mode)
+        self.length, self.action_space = length, MultiDiscrete([3, 3, 3])
+        agents, state = Box(-10.0, 10.0, (3, 1), np.float32), Box(-10.0, 10.0, (2,), np.float32)
+        spaces = dict(state=state, agents=agents) if layout == "order" else dict(agents=agents, state=state)
+        self.observation_space = Dict(**spaces, action_mask=MultiBinary((3, 3)))
+        if layout == "few":
+            self.action_space = MultiDiscrete([3, 3])
+        if layout in ("vectors", "stateless"):
+            self.observation_space = agents if layout == "vectors" else Dict(agents=agents)
+
+    def first(self):
+        self.signs, self.bonus = self.np_random.choice([-1.0, 1.0], 3), self.np_random.integers(2)
+        mask = np.array([[1, 1, 0]] * 3, dtype=np.int8)
+        return dict(
+            agents=self.signs.astype(np.float32)[:, None], state=self.vector(self.bonus, self.t), action_mask=mask
+        )
+
+    def step(self, action):
+        ACTIONS.append(action)
+        assert max(action) < 2, "an invalid action"
+        self.t += 1
+        reward = float(np.mean(action == (self.signs > 0)) + self.bonus)
+        over = self.t == self.length
+        return self.first(), reward, over and self.length == 1, over and self.length > 1, {}
+
+
+class Alone(Probe):
+    """CartPole as a team of one, who sees the state."""
+
+    def __init__(self, render_mode=None):
+        self.world, self.render_mode = gym.make("CartPole-v1"), render_mode
+        space = self.world.observation_space
+        agents = Box(space.low[None], space.high[None])
+        self.observation_space, self.action_space = Dict(agents=agents, state=space), MultiDiscrete([2])
+
+    def reset(self, seed=None, options=None):
+        obs, info = self.world.reset(seed=seed)
+        return dict(agents=obs[None], state=obs), info
+
+    def step(self, action):
+        obs, *rest = self.world.step(action[0])
+        return dict(agents=obs[None], state=obs), *rest
+
+
 class Switches(Constant):
     """MultiBinary actions of two rows."""
 
@@ -486,6 +535,7 @@ for kind in ("dict", "tuple", "discrete", "bytes", "sequence", "image"):
 OTHERS = dict(ProbeCorner=Corner, ProbePlain=Plain, ProbeUnbounded=Unbounded, ProbeDouble=Double)
 OTHERS |= dict(ProbeShows=Shows, ProbeInWorkers=InWorkers, ProbeMasked=Masked, ProbeSwitches=Switches)
 OTHERS |= dict(ProbeCountedParts=CountedParts, ProbeReach=Reach, ProbeRecall=Recall, ProbeDrawn=Drawn)
+OTHERS |= dict(ProbeTeam=Team, ProbeAlone=Alone)
 for name, cls in (OTHERS | dict(ProbeFixed=Fixed, ProbeHuge=Huge, ProbeWhole=Whole, ProbeCounted=Counted)).items():
     if f"{name}-v0" not in gym.registry:
         gym.register(f"{name}-v0", cls)

@@ -315,6 +315,13 @@ for what, flags, told in [
     ),
 ]:
     BAD[what] = ("ppo_image", flags, told)
+BAD["one agent"] = (
+    "ppo_multiagent",
+    dict(env_id="Taxi-v4"),
+    r"must be Dict\(agents=.*, not Discrete.*\bppo_masked\.py",
+)
+TWO = dict(env_id="tests.probe_envs:ProbeTeam-v0", env_kwargs='{"layout": "few"}')
+BAD["actions for two of three agents"] = ("ppo_multiagent", TWO, r"one for each of 3 agents, not of 2")
 for name in helpers.FAMILIES["ddpg"]:
     for kind in ("Unbounded", "Huge"):
         env_id = f"tests.probe_envs:Probe{kind}-v0"

@@ -87,7 +87,7 @@ def test_normalize():
 def test_initialisation(rollout_script):
     """Orthogonal; near zero where it decides on the first policy; log sigma 0."""
     sizes = dict(ppo_atari=[4], ppo_atari_lstm=[4], ppo_masked=[3, 2, 2], ppo_microrts=[8, 8, 4])
-    sizes |= dict(ppo_image=[(1, 3, 36, 36), 2, False])
+    sizes |= dict(ppo_image=[(1, 3, 36, 36), 2, False], ppo_multiagent=[9, 2, 3, 2, True])
     agent = helpers.module(rollout_script).Agent(*sizes.get(rollout_script, [3, 4]))
     if rollout_script == "ppo_lstm":
         pytest.skip("test_lstm.py has it")
@@ -209,7 +209,8 @@ PLAIN = dict(clip_vloss=False, norm_adv=False, ent_coef=0.1, vf_coef=2.0)
 @pytest.mark.parametrize(
     "script, options",
     [("ppo", {}), ("ppo", PLAIN), *((name, {}) for name in helpers.ROLLOUT_SCRIPTS if name != "ppo")]
-    + [("ppo_image", dict(env_kwargs='{"env_id": "Pendulum-v1"}', max_episode_steps=50))],
+    + [("ppo_image", dict(env_kwargs='{"env_id": "Pendulum-v1"}', max_episode_steps=50))]
+    + [("ppo_multiagent", dict(central_critic=False))],
 )
 def test_update(script, options, monkeypatch, tmp_path):
     """Every minibatch's metrics, and the parameters after it, against the formulas, autograd and torch.optim.Adam."""

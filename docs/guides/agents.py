@@ -24,6 +24,9 @@ def load(run_dir):
         case "ppo_masked":
             parts, choices = len(actions.nvec), int(max(actions.nvec))
             agent = script.Agent(obs_dim - parts * choices, parts, choices)  # the mask is behind the observation
+        case "ppo_multiagent":  # masks and state are behind the agents' own observations
+            sizes = len(actions.nvec), int(max(actions.nvec)), env.get_wrapper_attr("own_dim")
+            agent = script.Agent(obs_dim - sizes[0] * sizes[1], *sizes, args.central_critic)
         case "ppo_continuous" | "ppo_continuous_envpool":
             agent = script.Agent(obs_dim, actions.shape[0])
         case "ppo_image":

@@ -1,0 +1,245 @@
+"""ppo_multiagent.py: one actor for all agents, what the critics see, a ratio for each agent; environments."""
+
+import json
+
+import numpy as np
+import pytest
+import torch
+from torch.distributions import Categorical
+
+from cleanrl_lite import ppo_multiagent
+from tests import helpers
+
+TEAM = "tests.probe_envs:ProbeTeam-v0"
+FLAGS = dict(
+    env_id=TEAM, num_envs=4, num_steps=32, num_minibatches=2, learning_rate=1e-2, clip_vloss=False, ent_coef=0.0
+)
+CRITICS = pytest.mark.parametrize("central", [True, False])
+
+
+def observation(signs, bonus, t=0):
+    """As the probe's wrapper has it: three own observations, the state, a rectangle of masks."""
+    return torch.tensor([[*signs, bonus, t, *[1, 1, 0] * 3]], dtype=torch.float32)
+
+
+def small_agent(central=True):
+    """Two agents that see three numbers each, a state of two, four choices; with a policy that is not uniform."""
+    agent = ppo_multiagent.Agent(2 * 3 + 2, 2, 4, 3, central)
+    torch.nn.init.normal_(agent.actor[-1].weight)
+    return agent, torch.cat([torch.randn(50, 8), torch.ones(50, 8)], 1)
+
+
+def test_one_actor_for_all_agents():
+    """Agents that change places change their distributions; nobody sees what others see, or the state."""
+    agent, obs = small_agent()
+    dist, _ = agent(obs)
+    assert dist.log_prob(dist.sample()).shape == dist.entropy().shape == (50, 2)  # no sum over the agents
+    for i in range(2):
+        own = agent.actor(obs[:, 3 * i : 3 * i + 3])
+        torch.testing.assert_close(dist.logits[:, i], Categorical(logits=own).logits)
+    assert torch.equal(agent.act(obs.double()), dist.logits.argmax(-1))
+    other = obs.clone()
+    other[:, 3:8] = torch.randn(50, 5)
+    torch.testing.assert_close(agent(other)[0].logits[:, 0], dist.logits[:, 0])
+
+
+def test_what_the_critics_see():
+    """The state and nothing else; with local critics an agent's own observation and nothing else."""
+    agent, obs = small_agent()
+    torch.testing.assert_close(agent.value(obs), agent.critic(obs[:, 6:8]))
+    agent, obs = small_agent(central=False)
+    torch.testing.assert_close(agent.value(obs), torch.cat([agent.critic(obs[:, :3]), agent.critic(obs[:, 3:6])], 1))
+
+
+def test_masks_belong_to_agents():
+    agent, obs = small_agent()
+    obs[:, 8:] = torch.tensor([1.0, 0, 1, 0, 0, 1, 1, -1])
+    probs = agent(obs)[0].probs
+    assert (probs[:, 0, [1, 3]] == 0).all() and (probs[:, 1, [0, 3]] == 0).all()
+    assert (probs[:, 0, [0, 2]] > 0).all() and (probs[:, 1, [1, 2]] > 0).all()
+
+
+@CRITICS
+def test_a_team_learns(central, monkeypatch, tmp_path):
+    """All right choices are taken from own observations; the bonus is in the state's value, not in that of agents."""
+    agents = helpers.spy_on_agents(monkeypatch, "ppo_multiagent")
+    _, returns = helpers.train(
+        "ppo_multiagent", tmp_path, **FLAGS, central_critic=central, total_timesteps=6_016, eval_episodes=20
+    )
+    assert set(returns) == {1.0, 2.0}
+    for signs in ((-1, -1, 1), (1, -1, -1), (-1, 1, -1), (1, 1, 1)):
+        assert agents[0].act(observation(signs, 0)).tolist() == [[int(sign > 0) for sign in signs]]
+        for bonus in (0, 1):
+            values = agents[0].value(observation(signs, bonus))[0].tolist()
+            assert values == pytest.approx([1 + bonus] if central else [1.5] * 3, abs=0.15)
+
+
+@CRITICS
+def test_rows_of_the_batch(central, monkeypatch, tmp_path):
+    """Actions, probabilities, values, advantages and returns of each row and agent are those of its step."""
+    rollouts, rows, gae = [], {}, ppo_multiagent.compute_gae
+    monkeypatch.setattr(ppo_multiagent, "compute_gae", lambda *args: rollouts.append(args) or gae(*args))
+
+    def check(update, main, tensors):
+        rows.update({name: main[name].clone() for name in main if name.startswith("b_")}, agent=main["agent"])
+        return update(*tensors)
+
+    helpers.spy_on_updates(monkeypatch, check)
+    flags = dict(FLAGS, learning_rate=1e-20, total_timesteps=128, env_kwargs=json.dumps(dict(length=3)))
+    helpers.train("ppo_multiagent", tmp_path, **flags, central_critic=central)
+    args, columns = ppo_multiagent.Args(), 1 if central else 3
+    rewards, _, next_values, terminations, dones, *_ = rollouts[0]
+    obs = rows["b_obs"].reshape(32, 4, -1)  # (steps, environments): signs, bonus, step, masks
+    right = rows["b_actions"].reshape(32, 4, 3) == (obs[..., :3] > 0)
+    expected = right.float().mean(-1) + obs[..., 3]
+    assert not terminations.any()
+    for i in range(columns):
+        np.testing.assert_allclose(rewards[:, i::columns], expected, rtol=1e-5)
+        assert (dones[:, i::columns] == (obs[..., 4] == 2).numpy()).all()  # three steps each
+    with torch.no_grad():
+        dist, own_values = rows["agent"](rows["b_obs"])
+    torch.testing.assert_close(rows["b_values"], own_values, rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(rows["b_logprobs"], dist.log_prob(rows["b_actions"]), rtol=1e-4, atol=1e-5)
+    assert rows["b_logprobs"].shape == (128, 3) and rows["b_advantages"].shape == (128, columns)
+    own_values, expected = own_values.reshape(32, 4, columns).numpy(), expected.numpy()[..., None]
+    next_values, dones = (x.reshape(32, 4, columns) for x in (next_values, dones))
+    going_on = ~dones[:-1]
+    np.testing.assert_allclose(next_values[:-1][going_on], own_values[1:][going_on], rtol=1e-4, atol=1e-5)
+    advantage, by_hand = np.zeros((4, columns)), np.zeros((32, 4, columns))
+    for t in reversed(range(32)):  # a truncated episode bootstraps
+        delta = expected[t] + args.gamma * next_values[t] - own_values[t]
+        by_hand[t] = advantage = delta + args.gamma * args.gae_lambda * ~dones[t] * advantage
+    np.testing.assert_allclose(rows["b_advantages"].reshape(32, 4, columns), by_hand, rtol=1e-3, atol=1e-4)
+    torch.testing.assert_close(rows["b_returns"], rows["b_advantages"] + rows["b_values"])
+
+
+@CRITICS
+def test_each_agents_step_is_a_sample(central, monkeypatch, tmp_path):
+    """The update's losses are means over rows of (step, agent), each with a ratio of its own, clipped by itself."""
+
+    def check(update, main, tensors):
+        agent, args, (inds,) = main["agent"], main["args"], tensors
+        with torch.no_grad():
+            dist, value = agent(main["b_obs"][inds])
+            logprobs, value = dist.log_prob(main["b_actions"][inds]), value.expand(-1, 3)
+        losses, errors = [], []
+        for row, i in enumerate(inds.tolist()):
+            for k in range(3):
+                ratio = (logprobs[row, k] - main["b_logprobs"][i, k]).exp().item()
+                column = 0 if central else k
+                advantage, target = (main[name][i, column].item() for name in ("b_advantages", "b_returns"))
+                clipped = min(max(ratio, 1 - args.clip_coef), 1 + args.clip_coef)
+                losses.append(-min(ratio * advantage, clipped * advantage))
+                errors.append(0.5 * (value[row, k].item() - target) ** 2)
+        metrics = update(*tensors)
+        assert metrics["losses/policy_loss"].item() == pytest.approx(np.mean(losses), rel=1e-3, abs=1e-5)
+        assert metrics["losses/value_loss"].item() == pytest.approx(np.mean(errors), rel=1e-3, abs=1e-5)
+        return metrics
+
+    calls = helpers.spy_on_updates(monkeypatch, check)
+    helpers.train("ppo_multiagent", tmp_path, **FLAGS, central_critic=central, norm_adv=False, total_timesteps=256)
+    assert len(calls) == 16
+
+
+def test_a_team_of_one_is_ppo(tmp_path):
+    """Who sees the state: the same random numbers, so the same run as ppo.py's."""
+    flags = dict(num_envs=4, num_steps=64, total_timesteps=1024, learning_rate=1e-3)
+    team, returns = helpers.train("ppo_multiagent", tmp_path / "team", env_id="tests.probe_envs:ProbeAlone-v0", **flags)
+    plain, same = helpers.train("ppo", tmp_path / "ppo", env_id="CartPole-v1", **flags)
+    assert returns == same
+    mine, theirs = (helpers.scalars(run) for run in (team, plain))
+    assert mine.keys() == theirs.keys()
+    for tag in set(mine) - helpers.UNSEEDED:
+        expected = [value for _, value in theirs[tag]]
+        assert [value for _, value in mine[tag]] == pytest.approx(expected, rel=1e-4, abs=1e-5)
+
+
+def test_invalid_actions_are_taken_without_a_mask(tmp_path):
+    with pytest.raises(AssertionError, match="an invalid action"):
+        helpers.train("ppo_multiagent", tmp_path, mask=False)
+
+
+@pytest.mark.parametrize("layout", ["vectors", "stateless", "order", "few"])
+def test_other_layouts_are_refused(layout, tmp_path):
+    line = (
+        "must be MultiDiscrete, one for each of 3 agents, not of 2" if layout == "few" else "observations must be Dict"
+    )
+    with pytest.raises(SystemExit, match=line):
+        helpers.train("ppo_multiagent", tmp_path / "runs", env_kwargs=json.dumps(dict(layout=layout)))
+    assert not list(tmp_path.iterdir())
+
+
+# --- the published environments
+def play(env, seed, steps=250):
+    """Random valid moves: (observation, reward, terminated, truncated) of every reset and step."""
+    rng, seen = np.random.default_rng(0), []
+    obs, _ = env.reset(seed=seed)
+    seen.append((obs, 0.0, False, False))
+    for _ in range(steps):
+        assert env.observation_space.contains(obs)
+        mask = obs.get("action_mask", np.ones((len(env.action_space), env.action_space[0].n)))
+        obs, *rest, _ = env.step((rng.random(mask.shape) * mask).argmax(-1))
+        seen.append((obs, *rest))
+        if rest[1] or rest[2]:
+            obs, _ = env.reset()
+            seen.append((obs, 0.0, False, False))
+    return seen
+
+
+def assert_seeded(make):
+    one, same, other = (play(make(), seed) for seed in (1, 1, 2))
+    for x, y in zip(one, same):
+        assert x[1:] == y[1:] and all(np.array_equal(x[0][name], y[0][name]) for name in x[0])
+    assert any(not np.array_equal(x[0]["state"], y[0]["state"]) for x, y in zip(one, other))
+
+
+@pytest.mark.slow
+def test_cleaner(tmp_path):
+    """Rewards are what the state says; the first move of an episode counts; agents see their part of the state."""
+    pytest.importorskip("envpool")
+    from benchmark.cleaner import Cleaner
+
+    seen = play(Cleaner(), 1)
+    for (before, *_), (after, reward, terminated, truncated) in zip(seen, seen[1:]):
+        tiles, agents = (obs["state"][:300].reshape(3, 10, 10) for obs in (before, after))
+        if after["state"][-1] > 0:  # no reset
+            assert after["state"][-1] == pytest.approx(before["state"][-1] + 0.01)
+            assert reward == tiles[0].sum() - agents[0].sum() - 0.5
+            assert terminated or truncated or after["state"][-1] < 1
+    for obs, *_ in seen:
+        tiles = np.pad(obs["state"][:300].reshape(3, 10, 10), ((0, 0), (3, 3), (3, 3)))
+        walls = np.pad(obs["state"][100:200].reshape(10, 10), 3, constant_values=1)
+        for i, own in enumerate(obs["agents"]):
+            view, number = own[:-3].reshape(3, 7, 7), own[-3:]
+            assert number.tolist() == np.eye(3)[i].tolist() and view[2, 3, 3] > 0
+            fits = [
+                np.array_equal(view[[0, 2]], tiles[[0, 2], y : y + 7, x : x + 7])
+                and np.array_equal(view[1], walls[y : y + 7, x : x + 7])
+                for y in range(10)
+                for x in range(10)
+            ]
+            assert any(fits)
+            up, right, down, left = (view[1, y, x] == 0 for y, x in ((2, 3), (3, 4), (4, 3), (3, 2)))
+            assert obs["action_mask"][i].tolist() == [up, right, down, left]
+    assert_seeded(Cleaner)
+    env = Cleaner(render_mode="rgb_array")
+    env.reset(seed=1)
+    assert env.render().shape == (320, 320, 3)
+    helpers.train("ppo_multiagent", tmp_path, env_id="benchmark.cleaner:Cleaner-v0", capture_video=True)
+    assert list(tmp_path.rglob("*.mp4"))
+
+
+@pytest.mark.slow
+def test_spread(tmp_path):
+    """Three agents see 18 numbers each, which together are the state; 25 steps, truncated; a reward of all."""
+    pytest.importorskip("mpe2")
+    from benchmark.spread import Spread
+
+    seen = play(Spread(), 1)
+    for obs, reward, terminated, truncated in seen:
+        assert obs["agents"].shape == (3, 18) and np.array_equal(obs["agents"].ravel(), obs["state"])
+        assert reward <= 0 and not terminated
+    assert [i % 26 for i, (*_, truncated) in enumerate(seen) if truncated] == [25] * 10
+    assert_seeded(Spread)
+    helpers.train("ppo_multiagent", tmp_path, env_id="benchmark.spread:SimpleSpread-v3", capture_video=True)
+    assert list(tmp_path.rglob("*.mp4"))

@@ -31,13 +31,14 @@ FRAMES = [name for name in OFF_POLICY_SCRIPTS if name in ATARI_SCRIPTS]
 
 # Non-blank lines.
 LENGTH = dict(ppo=246, ppo_continuous=286, ppo_atari=291, dqn=221, c51=251, dqn_atari=296, c51_atari=326)
-LENGTH |= dict(ppo_masked=283, ddpg=261, td3=276, sac=301, sac_her=340)
+LENGTH |= dict(ppo_masked=283, ddpg=261, td3=276, sac=301, sac_her=340, ppo_selfplay=329)
 LENGTH |= dict(utils=355)  # 350 is the aim: only ever lower this
 # Changed lines: those added plus those removed, by difflib, head docstrings aside. Raise a budget only for something
 # that the variant truly needs.
 DIFF_BUDGET = {
     ("ppo", "ppo_continuous"): 115,
     ("ppo", "ppo_masked"): 100,
+    ("ppo_masked", "ppo_selfplay"): 95,  # 45 lines of wrappers among them
     ("ppo", "ppo_atari"): 175,
     ("dqn", "c51"): 75,
     ("dqn", "dqn_atari"): 250,  # 55 lines of replay and 80 of environments among them

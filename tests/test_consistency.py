@@ -53,8 +53,8 @@ DIFF_BUDGET = {
 OWN = {"Args", "Agent", "Agent.__init__", "main", "update_critic", "update_actor", "learn"}
 SAC = ["sac", *GOAL_SCRIPTS]
 GROUPS = {
-    "make_env": [[name for name in MLPS if name != "ppo_masked"], ["ppo_masked"], ATARI_SCRIPTS],
-    "mlp": [["ppo", "ppo_continuous", "ppo_masked"], ["dqn", "c51"], DDPG],
+    "make_env": [[name for name in MLPS if name != "ppo_masked"], ["ppo_masked"], ["ppo_selfplay"], ATARI_SCRIPTS],
+    "mlp": [["ppo", "ppo_continuous", "ppo_masked"], ["ppo_selfplay"], ["dqn", "c51"], DDPG],
     "adam_step": [PPO, REPLAY],
     "update": [PPO, ["dqn", "dqn_atari"], ["c51", "c51_atari"]],
     "Agent.act": [["ddpg", "td3"], SAC, *([name] for name in SCRIPTS if name not in DDPG)],

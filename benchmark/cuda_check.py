@@ -31,6 +31,7 @@ CHECK = {  # a few seconds of each
     "ppo": "--total-timesteps 4096",
     "ppo_continuous": "--total-timesteps 4096",
     "ppo_masked": "--total-timesteps 4096",
+    "ppo_microrts": "--total-timesteps 4096 --eval-episodes 1",
     "ppo_atari": f"{ATARI} --total-timesteps 4096",
     "dqn": f"{OFF_POLICY} --total-timesteps 3000",
     "dqn_atari": f"{ATARI} {OFF_POLICY} --total-timesteps 2000 --num-envs 2",

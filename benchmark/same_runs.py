@@ -29,6 +29,7 @@ RUNS = {
     "ppo": "--env-id CartPole-v1 --total-timesteps 5000 --eval-every 2000",
     "ppo_continuous": "--env-id Hopper-v4 --num-steps 512 --total-timesteps 5000",
     "ppo_masked": "--env-id Taxi-v4 --total-timesteps 5000",
+    "ppo_microrts": "--opponents passiveAI --num-envs 2 --num-steps 32 --total-timesteps 512 --eval-episodes 1",
     "ppo_atari": f"{ATARI} --num-steps 32 --total-timesteps 320",
     "dqn": f"--env-id CartPole-v1 {DQN}",
     "c51": f"--env-id CartPole-v1 {DQN} --eval-every 1000",

@@ -65,7 +65,7 @@ def default_args(source):
 
 
 def versions():
-    names = ("torch", "numpy", "gymnasium", "stable-baselines3", "mujoco", "ale-py", "panda-gym", "pybullet")
+    names = "torch numpy gymnasium stable-baselines3 mujoco ale-py panda-gym pybullet gym-microrts".split()
     installed = {dist.name.lower().replace("_", "-"): dist.version for dist in metadata.distributions()}
     return dict(python=platform.python_version()) | {name: installed[name] for name in names if name in installed}
 

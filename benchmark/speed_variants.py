@@ -51,6 +51,10 @@ ROWS = {  # name: (what is measured, what it is compared with)
         "ppo_masked --env-id CartPole-v1 --total-timesteps 60000",
         "ppo --env-id CartPole-v1 --total-timesteps 100000",
     ),
+    "ppo_microrts": (  # no environment in common: the cost of the game and of its network
+        "ppo_microrts --opponents passiveAI --total-timesteps 40960",
+        "ppo_masked --env-id Taxi-v4 --num-envs 8 --total-timesteps 60000",
+    ),
 }
 
 

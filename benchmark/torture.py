@@ -7,7 +7,7 @@
 
 After each kill the same command starts again, with --resume auto, as on a cluster. Compared are every scalar but the
 speed, step by step; networks, optimizers, replay buffer and random generators in the last checkpoint; and the final
-evaluation. Atari games cannot be saved: there, the logged steps and the number of updates must be right.
+evaluation. Games (Atari, microRTS) cannot be saved: there, the logged steps and the number of updates must be right.
 """
 
 import argparse
@@ -43,6 +43,8 @@ RUNS = dict(  # a few seconds each, with a checkpoint about every 0.1 s
     td3=f"--env-id Hopper-v4 --total-timesteps 3000 {OFF_POLICY}",
     sac=f"--env-id HalfCheetah-v4 --total-timesteps 2500 --num-envs 2 {OFF_POLICY}",
     ppo_atari=f"--env-id PongNoFrameskip-v4 --total-timesteps 1024 --num-steps 32 {ATARI}",
+    ppo_microrts="--opponents passiveAI --max-episode-steps 200 --total-timesteps 2048 --num-steps 32 --num-envs 2"
+    " --save-every 64 --eval-episodes 1",
     dqn_atari=f"--env-id PongNoFrameskip-v4 --total-timesteps 1200 --learning-starts 400 --buffer-size 5000 {ATARI}",
     c51_atari=f"--env-id PongNoFrameskip-v4 --total-timesteps 1200 --learning-starts 400 --buffer-size 5000 {ATARI}",
 )
@@ -139,11 +141,11 @@ def same(one, other):
 
 
 def compare(script, whole, parts):
-    """The names of what differs between the two runs; for Atari only steps and counts are compared."""
+    """The names of what differs between the two runs; for Atari and microRTS only steps and counts are compared."""
     states = [torch.load(run / "checkpoint.pt", weights_only=True) for run in (whole, parts)]
     curves = [scalars(run) for run in (whole, parts)]
     wrong = [] if states[0]["global_step"] == states[1]["global_step"] else ["global_step"]
-    if script.endswith("_atari"):
+    if script.endswith(("_atari", "_microrts")):
         for tag in curves[0]:
             if not tag.startswith("charts/episodic"):
                 steps = [[step for step, _ in curve.get(tag, [])] for curve in curves]
@@ -201,7 +203,7 @@ def table(record):
         terms = [event for event in run["events"] if event["signal"] == "SIGTERM"]
         writing = sum(event["writing"] for event in kills)
         totals = [total + more for total, more in zip(totals, (len(kills), writing, len(terms)))]
-        good = "steps and counts right" if "_atari" in name else "identical"
+        good = "steps and counts right" if re.search("_atari|_microrts", name) else "identical"
         slowest = f"{max(event['seconds'] for event in terms):.1f} s" if terms else ""
         result = ", ".join(run["differs"]) or good
         lines.append(f"| {name} | {len(kills)} | {writing} | {len(terms)} | {slowest} | {result} |")

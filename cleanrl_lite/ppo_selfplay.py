@@ -180,8 +180,8 @@ def make_env(args, render_mode=None):
 
 # === networks
 def mlp(inputs, outputs, last_gain):
-    """Two hidden layers of 256 tanh units; orthogonal weights of gain sqrt(2), `last_gain` in the last layer."""
-    layers = [nn.Linear(inputs, 256), nn.Tanh(), nn.Linear(256, 256), nn.Tanh(), nn.Linear(256, outputs)]
+    """Two hidden layers of 64 tanh units; orthogonal weights of gain sqrt(2), `last_gain` in the last layer."""
+    layers = [nn.Linear(inputs, 64), nn.Tanh(), nn.Linear(64, 64), nn.Tanh(), nn.Linear(64, outputs)]
     for layer, gain in zip(layers[::2], (math.sqrt(2), math.sqrt(2), last_gain)):
         nn.init.orthogonal_(layer.weight, gain)
         nn.init.zeros_(layer.bias)

@@ -10,6 +10,8 @@ import torch
 from cleanrl_lite import utils
 from tests import helpers
 
+JAVA_FREE = {"tests.test_consistency", "tests.test_docs", "tests.test_results"}  # they only read the scripts
+
 
 def pytest_configure(config):
     config.addinivalue_line("markers", "slow: the second tier; run it with `make test-slow` (pytest -m slow)")
@@ -35,6 +37,18 @@ def untouched_process(monkeypatch):
     yield
     for number, handler in handlers.items():
         signal.signal(number, handler)
+
+
+@pytest.hookimpl(tryfirst=True)  # before -m looks at the marks
+def pytest_collection_modifyitems(items):
+    """What trains on microRTS is slow, and skipped where the game is not installed."""
+    for item in items:
+        used = set(map(str, item.callspec.params.values())) if hasattr(item, "callspec") else set()
+        if used & {*helpers.JAVA_SCRIPTS} and item.module.__name__ not in JAVA_FREE:
+            item.add_marker(pytest.mark.slow)
+            item.add_marker(
+                pytest.mark.skipif(not helpers.JAVA, reason="gym_microrts, JPype1 or Java is not installed")
+            )
 
 
 def each(scripts, explanation):

@@ -1,10 +1,12 @@
 """What several test files share: where the scripts are, running them, and reading back what they wrote."""
 
 import importlib
+import importlib.util
 import inspect
 import json
 import os
 import runpy
+import shutil
 import subprocess
 import sys
 import time
@@ -21,8 +23,10 @@ ROOT = Path(__file__).resolve().parent.parent
 SOURCE = ROOT / "cleanrl_lite"
 SCRIPTS = sorted(path.stem for path in SOURCE.glob("*.py") if "class Args:" in path.read_text())
 PARENT = dict(ppo_continuous="ppo", ppo_masked="ppo", ppo_atari="ppo", dqn_atari="dqn", c51="dqn", c51_atari="c51")
-PARENT |= dict(td3="ddpg", sac="td3", sac_her="sac", ppo_selfplay="ppo_masked")
+PARENT |= dict(td3="ddpg", sac="td3", sac_her="sac", ppo_microrts="ppo_masked", ppo_selfplay="ppo_masked")
 GOAL_SCRIPTS = ["sac_her"]  # they need goal environments: not in the lists below but FAMILIES
+JAVA_SCRIPTS = ["ppo_microrts"]  # what trains them is in the slow tier, and skipped without gym_microrts
+JAVA = all(map(importlib.util.find_spec, ["jpype", "gym_microrts"])) and shutil.which("java") is not None
 
 
 def family(script):
@@ -31,7 +35,7 @@ def family(script):
 
 
 FAMILIES = {root: [name for name in SCRIPTS if family(name) == root] for root in map(family, SCRIPTS)}
-MLP_SCRIPTS = [name for name in SCRIPTS if not name.endswith(("_atari", "_her", "_selfplay"))]
+MLP_SCRIPTS = "c51 ddpg dqn ppo ppo_continuous ppo_masked sac td3".split()  # vectors, environments of any kind
 ATARI_SCRIPTS = [name for name in SCRIPTS if name.endswith("_atari")]
 CONTINUOUS_SCRIPTS = ["ppo_continuous", "ddpg", "td3", "sac"]
 ROLLOUT_SCRIPTS = FAMILIES["ppo"]  # they learn from rollouts, the others from a replay buffer
@@ -59,6 +63,10 @@ SMALL = dict(
     td3=dict(**MLP, **DDPG, env_id="InvertedPendulum-v4"),
     sac=dict(**MLP, **DDPG, env_id="InvertedPendulum-v4"),
     sac_her=dict(**MLP, **DDPG, env_id="tests.probe_envs:ProbeReach-v0"),
+    ppo_microrts=dict(
+        env_id="8x8/basesWorkers8x8", opponents="passiveAI", num_envs=2, num_steps=16, total_timesteps=256
+    )
+    | dict(max_episode_steps=40),
 )
 LOSSES = dict(  # what each script logs of its updates
     ppo="policy_loss value_loss entropy approx_kl old_approx_kl clipfrac explained_variance grad_norm",
@@ -68,6 +76,7 @@ LOSSES = dict(  # what each script logs of its updates
     td3="qf1_loss qf1_values qf2_loss qf2_values qf_loss actor_loss",
     sac="qf1_loss qf1_values qf2_loss qf2_values qf_loss actor_loss alpha alpha_loss entropy",
 )
+LOSSES |= dict(ppo_masked=LOSSES["ppo"])  # and those of its variants
 CHARTS = dict(ppo="SPS learning_rate", dqn="SPS epsilon", ddpg="SPS")
 
 

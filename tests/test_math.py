@@ -86,10 +86,11 @@ def test_normalize():
 
 def test_initialisation(rollout_script):
     """Orthogonal; near zero where it decides on the first policy; log sigma 0."""
-    agent = helpers.module(rollout_script).Agent(*dict(ppo_atari=[4], ppo_masked=[3, 2, 2]).get(rollout_script, [3, 4]))
+    sizes = dict(ppo_atari=[4], ppo_masked=[3, 2, 2], ppo_microrts=[8, 8, 4]).get(rollout_script, [3, 4])
+    agent = helpers.module(rollout_script).Agent(*sizes)
     actor, critic = (net if isinstance(net, nn.Linear) else net[-1] for net in (agent.actor, agent.critic))
     layers = [layer for layer in agent.modules() if isinstance(layer, nn.Linear | nn.Conv2d)]
-    assert len(layers) == 6 and not any(layer.bias.any() for layer in layers)
+    assert len(layers) == 6 + (rollout_script == "ppo_microrts") and not any(layer.bias.any() for layer in layers)
     for layer in layers:
         weight, gain = layer.weight.flatten(1), {actor: 0.01, critic: 1.0}.get(layer, 2**0.5)
         weight = weight if len(weight) <= weight.shape[1] else weight.T

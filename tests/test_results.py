@@ -80,7 +80,7 @@ def test_an_experiment_that_stable_baselines3_cannot_take():
 
 def test_runs_are_what_their_episodes_give():
     for run in RUNS:
-        name = f"{run['script']}__{run['env_id']}__{run['exp_name']}__{run['seed']}.csv.gz".replace(":", "-")
+        name = re.sub("[/:]", "-", f"{run['script']}__{run['env_id']}__{run['exp_name']}__{run['seed']}.csv.gz")
         returns = np.loadtxt(ROOT / "benchmark/results/episodes" / name, delimiter=",", skiprows=1, ndmin=2)[:, 1]
         assert run["last_100_mean"] == pytest.approx(returns[-100:].mean(), rel=1e-3, abs=0.05)
 
@@ -89,7 +89,7 @@ def test_expected_results_in_the_docstrings_are_the_tables(script):
     """`Hopper-v4 2,687` in the field Expected is the mean of that environment's runs, the finished ones if there are
     any; `with --bf16`: of those of that name, `2 seeds` says of how many."""
     expected = re.search(r"Expected: (.*?)\nDetails:", (ROOT / f"cleanrl_lite/{script}.py").read_text(), re.S)[1]
-    claims = re.findall(r"([\w/:]+-v\d+) (-?[\d,.]*\d)(?: with (--bf16) \((\d+) seeds?)?", expected)
+    claims = re.findall(r"([\w/:]+-v\d+|8x8/\w+) (-?[\d,.]*\d)(?: with (--bf16) \((\d+) seeds?)?", expected)
     assert claims
     for env_id, mean, bf16, seeds in claims:
         if bf16:

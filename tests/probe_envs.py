@@ -508,6 +508,37 @@ class Drawn(gym.ObservationWrapper):
         return dict(chw=image.transpose(2, 0, 1), hw=image[..., 0]).get(self.layout, image)
 
 
+class Nim(Probe):
+    """Two players in turn take one, two or three of ten; who takes the last one wins. Leave multiples of four.
+
+    The observation is what is left, one-hot; `builtin_action` takes one.
+    """
+
+    observation_space = Box(0.0, 1.0, (11,), np.float32)
+
+    def __init__(self, render_mode=None):
+        super().__init__(render_mode=render_mode)
+        self.action_space = Discrete(3)
+
+    def first(self):
+        self.left = 10
+        return self.seen()
+
+    def seen(self):
+        return np.eye(11, dtype=np.float32)[self.left]
+
+    def reset(self, seed=None, options=None):
+        return super().reset(seed=seed)[0], dict(action_mask=np.arange(1, 4) <= self.left)
+
+    def step(self, action):
+        self.left -= int(action) + 1
+        assert self.left >= 0
+        return self.seen(), float(self.left == 0), self.left == 0, False, dict(action_mask=np.arange(1, 4) <= self.left)
+
+    def builtin_action(self, obs):
+        return np.array([0])
+
+
 BOTH = dict(
     ProbeConstant=Constant,
     ProbeFromObservation=FromObservation,
@@ -535,7 +566,7 @@ for kind in ("dict", "tuple", "discrete", "bytes", "sequence", "image"):
 OTHERS = dict(ProbeCorner=Corner, ProbePlain=Plain, ProbeUnbounded=Unbounded, ProbeDouble=Double)
 OTHERS |= dict(ProbeShows=Shows, ProbeInWorkers=InWorkers, ProbeMasked=Masked, ProbeSwitches=Switches)
 OTHERS |= dict(ProbeCountedParts=CountedParts, ProbeReach=Reach, ProbeRecall=Recall, ProbeDrawn=Drawn)
-OTHERS |= dict(ProbeTeam=Team, ProbeAlone=Alone)
+OTHERS |= dict(ProbeTeam=Team, ProbeAlone=Alone, ProbeNim=Nim)
 for name, cls in (OTHERS | dict(ProbeFixed=Fixed, ProbeHuge=Huge, ProbeWhole=Whole, ProbeCounted=Counted)).items():
     if f"{name}-v0" not in gym.registry:
         gym.register(f"{name}-v0", cls)

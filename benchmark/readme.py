@@ -72,7 +72,7 @@ def absent():
     """One sentence: the scripts without full-length results."""
     found = [script for script in SCRIPTS if lacking(script)]
     told = f"**Not there yet**: some of the planned runs ({SEEDS} seeds) of {', '.join(found)}. "
-    told += "[What was run and what is missing](docs/results.md)."
+    told += "[All results](docs/results.md)."
     return told if found else ""
 
 

@@ -7,11 +7,11 @@
 # Cleaner-v0 needs envpool, SimpleSpread-v3 mpe2: pip install "cleanrl_lite[multiagent]"
 for env in ${ENVS:-benchmark.cleaner:Cleaner-v0 benchmark.spread:SimpleSpread-v3}; do
     case $env in
-        *SimpleSpread-v3) flags="--total-timesteps 200000" ;;
-        *) flags= ;;
+        *SimpleSpread-v3) name=ppo_multiagent_g95 flags="--total-timesteps 200000 --gamma 0.95 --no-clip-vloss" ;;
+        *) name=ppo_multiagent flags= ;;
     esac
     for seed in ${SEEDS:-1 2 3}; do
-        echo "python cleanrl_lite/ppo_multiagent.py --env-id $env --seed $seed $flags $*"
-        echo "python cleanrl_lite/ppo_multiagent.py --env-id $env --seed $seed --exp-name ppo_multiagent_local --no-central-critic $flags $*"
+        echo "python cleanrl_lite/ppo_multiagent.py --env-id $env --seed $seed --exp-name $name $flags $*"
+        echo "python cleanrl_lite/ppo_multiagent.py --env-id $env --seed $seed --exp-name ${name}_local --no-central-critic $flags $*"
     done
 done | ${RUN:-python -m benchmark.launch --jobs ${JOBS:-2}}

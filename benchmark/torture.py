@@ -136,7 +136,8 @@ def scalars(run_dir):
     events = EventAccumulator(str(run_dir), size_guidance={"scalars": 0})
     events.Reload()
     names = [tag for tag in events.Tags()["scalars"] if tag != "charts/SPS"]
-    return {name: [(event.step, event.value) for event in events.Scalars(name)] for name in names}
+    # Once each: a finished run that is resumed logs its evaluation again.
+    return {name: [*dict.fromkeys((event.step, event.value) for event in events.Scalars(name))] for name in names}
 
 
 def same(one, other):

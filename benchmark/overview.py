@@ -20,9 +20,8 @@ from benchmark.collect import RESULTS, figure, groups, key, published, reported,
 from benchmark.launch import value
 from benchmark.speed import ROOT, default_args
 
-SCRIPTS = (
-    "ppo ppo_continuous ppo_masked ppo_multiagent ppo_microrts ppo_envpool ppo_continuous_envpool ppo_atari".split()
-)
+SCRIPTS = "ppo ppo_continuous ppo_masked ppo_microrts ppo_multiagent ppo_selfplay ppo_lstm ppo_envpool".split()
+SCRIPTS += "ppo_continuous_envpool ppo_atari ppo_atari_lstm ppo_image".split()
 SCRIPTS += "dqn dqn_atari c51 c51_atari ddpg td3 sac sac_her".split()
 CHOICES = {"ENVS", "SEEDS", "STEPS", "EXP_NAME", "FLAGS", "THREADS"}  # what a user asks of benchmark/*.sh
 SEEDS, REPS = 3, 5_000  # an aggregate needs that many seeds in each environment; bootstrap samples
@@ -150,6 +149,8 @@ def planned(script):
     shell = subprocess.run(command, env=environ, capture_output=True, text=True)
     found = defaultdict(set)
     for words in map(shlex.split, shell.stdout.splitlines()):
+        if words[1] != f"cleanrl_lite/{script}.py":  # what it is compared with
+            continue
         default = default_args((ROOT / words[1]).read_text())["total_timesteps"]
         total = int(value(words, "--total-timesteps", default))
         experiment = value(words, "--env-id", ""), value(words, "--exp-name", script), total

@@ -70,14 +70,10 @@ def results():
 
 def absent():
     """One sentence: the scripts without full-length results."""
-    found = {}
-    for script in SCRIPTS:
-        if left := lacking(script):
-            found.setdefault(max(total for total, _, _ in left), []).append(script)
-    parts = [f"{', '.join(scripts)} to {steps(total)} steps" for total, scripts in sorted(found.items())]
-    told = f"**Not there yet**: the planned full-length runs ({SEEDS} seeds) of {', and of '.join(parts)};"
-    told += " [docs/results.md](docs/results.md) has everything that was run ([the tables alone]"
-    return told + "(benchmark/results/overview.md))." if found else ""
+    found = [script for script in SCRIPTS if lacking(script)]
+    told = f"**Not there yet**: some of the planned runs ({SEEDS} seeds) of {', '.join(found)}. "
+    told += "[All results](docs/results.md)."
+    return told if found else ""
 
 
 def speed():
@@ -89,16 +85,15 @@ def speed():
     note = f"Float32, compiled, one core of {' or '.join(sorted({r['hardware'] for r in speeds().values()}))}; "
     note += "the ratio is the median over pairs of runs."
     note += " Stable-Baselines3 has no C51, so its DQN stands in." if "c51" in speeds() else ""
-    if unmeasured := [script for script in SCRIPTS if script not in speeds()]:
-        note += f" Not measured: {', '.join(unmeasured)}."
+    note += " [Variants](docs/speed.md#variants) are compared with their parents."
     return "\n".join([*lines, "", *(textwrap.fill(text, **WRAP) + "\n" for text in (note, compiling()))]).strip()
 
 
 def compiling():
     """What compiling costs at the start of a PPO script, and what it gains afterwards."""
     both = {script: (r, speeds("eager")[script]) for script, r in speeds().items() if script in speeds("eager")}
-    gains = (f"{r['ours']['sps'] / eager['ours']['sps']:.3g} for {script}" for script, (r, eager) in both.items())
-    gained = f"The update is compiled by default; speed against `--no-compile`: {', '.join(gains)}."
+    gains = [r["ours"]["sps"] / eager["ours"]["sps"] for r, eager in both.values()]
+    gained = f"The update is compiled by default: {min(gains):.3g} to {max(gains):.3g} times as fast as `--no-compile`."
     starts = [r for script, (r, _) in both.items() if script.startswith("ppo") and r["cold"]]
     if not starts:
         return gained

@@ -71,6 +71,18 @@ ROWS = {  # name: (what is measured, what it is compared with)
         "ppo_masked --env-id CartPole-v1 --total-timesteps 60000",
         "ppo --env-id CartPole-v1 --total-timesteps 100000",
     ),
+    "ppo_lstm": (
+        "ppo_lstm --total-timesteps 100000",
+        "ppo --num-envs 8 --total-timesteps 150000",
+    ),
+    "ppo_atari_lstm": (
+        "ppo_atari_lstm --env-id PongNoFrameskip-v4 --threads 1 --total-timesteps 8192",
+        "ppo_atari --env-id PongNoFrameskip-v4 --threads 1 --total-timesteps 8192",
+    ),
+    "ppo_image": (  # both with stacks of 4: gray there, in colour here
+        "ppo_image --env-id ale_py:ALE/Pong-v5 --image-size 84 --threads 1 --total-timesteps 8192",
+        "ppo_atari --env-id PongNoFrameskip-v4 --threads 1 --total-timesteps 16384",
+    ),
     "ppo_multiagent, a team of one": (
         "ppo_multiagent --env-id tests.probe_envs:ProbeAlone-v0 --num-envs 4 --total-timesteps 60000",
         "ppo_masked --env-id CartPole-v1 --total-timesteps 60000",

@@ -41,18 +41,22 @@ RUNS = dict(  # a few seconds each, with a checkpoint about every 0.1 s
     ppo_multiagent="--env-id tests.probe_envs:ProbeTeam-v0 --total-timesteps 60000 --save-every 512 --eval-every 40000",
     ppo_envpool="--env-id CartPole-v1 --total-timesteps 200000 --save-every 2048 --eval-every 80000",
     ppo_continuous_envpool="--env-id Hopper-v4 --total-timesteps 30000 --num-steps 64 --save-every 512",
+    ppo_lstm="--env-id CartPole-v1 --total-timesteps 40000 --save-every 512 --eval-every 15000 --seq-len 8",
     dqn=f"--env-id CartPole-v1 --total-timesteps 16000 {OFF_POLICY}",
     c51=f"--env-id Acrobot-v1 --total-timesteps 10000 {OFF_POLICY}",
     ddpg=f"--env-id Pendulum-v1 --total-timesteps 4000 --num-envs 2 {OFF_POLICY}",
     td3=f"--env-id Hopper-v4 --total-timesteps 3000 {OFF_POLICY}",
     sac=f"--env-id HalfCheetah-v4 --total-timesteps 2500 --num-envs 2 {OFF_POLICY}",
     ppo_atari=f"--env-id PongNoFrameskip-v4 --total-timesteps 1024 --num-steps 32 {ATARI}",
+    ppo_atari_lstm=f"--env-id PongNoFrameskip-v4 --total-timesteps 1024 --num-steps 32 --seq-len 8 {ATARI}",
+    ppo_image="--env-id tests.probe_envs:ProbeDrawn-v0 --image-size 36 --total-timesteps 6000 --save-every 1000",
+    ppo_selfplay="--env-id tests.probe_envs:ProbeNim-v0 --total-timesteps 60000 --save-every 4096 --eval-every 40000",
     ppo_microrts="--opponents passiveAI --max-episode-steps 200 --total-timesteps 2048 --num-steps 32 --num-envs 2"
     " --save-every 64 --eval-episodes 1",
     dqn_atari=f"--env-id PongNoFrameskip-v4 --total-timesteps 1200 --learning-starts 400 --buffer-size 5000 {ATARI}",
     c51_atari=f"--env-id PongNoFrameskip-v4 --total-timesteps 1200 --learning-starts 400 --buffer-size 5000 {ATARI}",
 )
-RESTARTED = "_atari", "_envpool", "_microrts"  # their environments cannot be saved: episodes start again
+RESTARTED = "_atari", "_envpool", "_microrts", "_selfplay"  # their environments cannot be saved: episodes start again
 LONG = dict(  # long enough to fill the replay buffer
     ppo="--env-id CartPole-v1 --total-timesteps 500000",
     dqn="--env-id CartPole-v1 --total-timesteps 500000",
@@ -150,7 +154,7 @@ def compare(script, whole, parts):
     states = [torch.load(run / "checkpoint.pt", weights_only=True) for run in (whole, parts)]
     curves = [scalars(run) for run in (whole, parts)]
     wrong = [] if states[0]["global_step"] == states[1]["global_step"] else ["global_step"]
-    if script.endswith(RESTARTED):
+    if "_atari" in script or script.endswith(RESTARTED):
         for tag in curves[0]:
             if not tag.startswith("charts/episodic"):
                 steps = [[step for step, _ in curve.get(tag, [])] for curve in curves]

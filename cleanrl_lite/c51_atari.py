@@ -75,7 +75,7 @@ def game_settings(args):
     """What the id stands for and --env-kwargs change, as ale-py's vector environment takes it."""
     gym.register_envs(ale_py)
     spec = utils.make(args.env_id, args.env_kwargs).spec
-    vectors = Path(__file__).name.replace("_atari", "")
+    vectors = Path(__file__).name.replace("_atari", "") + " or, for images, ppo_image.py"
     utils.check(spec.entry_point == "ale_py.env:AtariEnv", f"{args.env_id} is not an Atari game. Use {vectors}")
     names = "game", "repeat_action_probability", "full_action_space", "max_num_frames_per_episode"
     utils.check({*json.loads(args.env_kwargs)} < {*names}, f"--env-kwargs of games: {', '.join(names[1:])}")

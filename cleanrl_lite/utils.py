@@ -137,7 +137,7 @@ def flatten(env):
         return env
     for name, part in space.items() if isinstance(space, gym.spaces.Dict) else [("space", space)]:
         few = not re.search(r"\b(?!Box|Discrete|Multi|Tuple|Dict)\w+\(", str(part)) and gym.spaces.flatdim(part) <= 2000
-        check(few, f"observation {name} is {part}, not a few numbers: leave it out or convert it in a wrapper")
+        check(few, f"observation {name} is {part}, not a few numbers: leave it out or convert it. Images: ppo_image.py")
     return gym.wrappers.FlattenObservation(env)
 
 

@@ -64,7 +64,8 @@ def each(scripts, explanation):
 
 
 script = each(helpers.SCRIPTS, "Every script.")
-mlp_script = each(helpers.MLP_SCRIPTS, "Every script that takes vector observations.")
+memoryless = [name for name in helpers.MLP_SCRIPTS if name not in helpers.LSTM_SCRIPTS]
+mlp_script = each(memoryless, "Every script that takes vector observations, one at a time.")
 atari_script = each(helpers.ATARI_SCRIPTS, "Every script for Atari games.")
 rollout_script = each(helpers.ROLLOUT_SCRIPTS, "Every script that learns from rollouts.")
 rollout_mlp_script = each([name for name in helpers.ROLLOUT_SCRIPTS if name in helpers.MLP_SCRIPTS], "With vectors.")

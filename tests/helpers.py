@@ -23,10 +23,13 @@ ROOT = Path(__file__).resolve().parent.parent
 SOURCE = ROOT / "cleanrl_lite"
 SCRIPTS = sorted(path.stem for path in SOURCE.glob("*.py") if "class Args:" in path.read_text())
 PARENT = dict(ppo_continuous="ppo", ppo_masked="ppo", ppo_atari="ppo", dqn_atari="dqn", c51="dqn", c51_atari="c51")
-PARENT |= dict(td3="ddpg", sac="td3", sac_her="sac", ppo_microrts="ppo_masked", ppo_multiagent="ppo_masked")
-PARENT |= dict(ppo_envpool="ppo", ppo_continuous_envpool="ppo_continuous")
-GOAL_SCRIPTS = ["sac_her"]  # they need goal environments: not in the lists below but FAMILIES
-ENVPOOL_SCRIPTS = ["ppo_envpool", "ppo_continuous_envpool"]  # nor are these: their episodes end otherwise
+PARENT |= dict(td3="ddpg", sac="td3", sac_her="sac", ppo_microrts="ppo_masked", ppo_image="ppo_atari")
+PARENT |= dict(ppo_multiagent="ppo_masked", ppo_selfplay="ppo_masked")
+PARENT |= dict(ppo_envpool="ppo", ppo_continuous_envpool="ppo_continuous", ppo_lstm="ppo", ppo_atari_lstm="ppo_atari")
+# In the lists below these are in FAMILIES only:
+GOAL_SCRIPTS = ["sac_her"]  # they need goal environments
+ENVPOOL_SCRIPTS = ["ppo_envpool", "ppo_continuous_envpool"]  # their episodes end otherwise
+IMAGE_SCRIPTS = ["ppo_image"]  # images of any environment
 JAVA_SCRIPTS = ["ppo_microrts"]  # what trains them is in the slow tier, and skipped without gym_microrts
 JAVA = all(map(importlib.util.find_spec, ["jpype", "gym_microrts"])) and shutil.which("java") is not None
 
@@ -37,10 +40,10 @@ def family(script):
 
 
 FAMILIES = {root: [name for name in SCRIPTS if family(name) == root] for root in map(family, SCRIPTS)}
-MLP_SCRIPTS = [
-    name for name in SCRIPTS if not name.endswith(("_atari", "_her", "_envpool", "_microrts", "_multiagent"))
-]
-ATARI_SCRIPTS = [name for name in SCRIPTS if name.endswith("_atari")]
+OTHER_ENVS = ("_her", "_envpool", "_microrts", "_selfplay", "_image", "_multiagent")  # not gymnasium's, or not vectors
+MLP_SCRIPTS = [name for name in SCRIPTS if "_atari" not in name and not name.endswith(OTHER_ENVS)]
+ATARI_SCRIPTS = [name for name in SCRIPTS if "_atari" in name]
+LSTM_SCRIPTS = [name for name in SCRIPTS if name.endswith("_lstm")]  # their agents take sequences and states
 CONTINUOUS_SCRIPTS = ["ppo_continuous", "ddpg", "td3", "sac"]
 # They learn from rollouts, the others from a replay buffer.
 ROLLOUT_SCRIPTS = [name for name in FAMILIES["ppo"] if name not in ENVPOOL_SCRIPTS]
@@ -52,6 +55,7 @@ DDPG = dict(learning_starts=128, train_frequency=2, batch_size=16)
 MLP = dict(num_envs=2, buffer_size=300, total_timesteps=512)
 ATARI = dict(env_id="BreakoutNoFrameskip-v4", num_envs=2, threads=1)
 FRAMES = dict(buffer_size=100, learning_starts=16, train_frequency=8, batch_size=8, target_network_frequency=40)
+DRAWN = "tests.probe_envs:ProbeDrawn-v0"  # CartPole-v1, or another environment, drawn
 SMALL = dict(
     ppo=dict(env_id="CartPole-v1", num_envs=4, num_steps=32, total_timesteps=512),
     ppo_continuous=dict(
@@ -62,8 +66,12 @@ SMALL = dict(
         env_id="InvertedPendulum-v4", num_envs=2, num_steps=64, total_timesteps=512, num_minibatches=4, update_epochs=2
     ),
     ppo_masked=dict(env_id="Taxi-v4", num_envs=4, num_steps=32, total_timesteps=512, max_episode_steps=50),
+    ppo_lstm=dict(env_id="CartPole-v1", num_envs=4, num_steps=32, total_timesteps=512, seq_len=8),
+    ppo_image=dict(env_id=DRAWN, num_envs=2, num_steps=16, total_timesteps=256, image_size=36, stack_size=2, threads=1),
     ppo_multiagent=dict(env_id="tests.probe_envs:ProbeTeam-v0", num_envs=4, num_steps=32, total_timesteps=512),
+    ppo_selfplay=dict(env_id="tests.probe_envs:ProbeNim-v0", num_envs=4, num_steps=32, total_timesteps=512),
     ppo_atari=dict(**ATARI, num_steps=8, total_timesteps=64, num_minibatches=2),
+    ppo_atari_lstm=dict(**ATARI, num_steps=8, total_timesteps=64, num_minibatches=2, seq_len=4),
     dqn=dict(**MLP, **DQN, env_id="CartPole-v1"),
     c51=dict(**MLP, **DQN, env_id="CartPole-v1", n_atoms=11),
     dqn_atari=dict(**ATARI, **FRAMES, total_timesteps=192),
@@ -91,7 +99,9 @@ CHARTS = dict(ppo="SPS learning_rate", dqn="SPS epsilon", ddpg="SPS")
 
 def tags(script):
     """The tags that the script writes at every log, apart from those of episodes and evaluations."""
-    losses = LOSSES[script if script in LOSSES else "ppo" if family(script) == "ppo" else PARENT[script]].split()
+    while script not in LOSSES:
+        script = PARENT[script]
+    losses = LOSSES[script].split()
     return {f"losses/{name}" for name in losses} | {f"charts/{name}" for name in CHARTS[family(script)].split()}
 
 
@@ -136,7 +146,7 @@ def main(script, args):
     def short_games(args, render_mode=None):
         return gym.wrappers.TimeLimit(original(args, render_mode), 40)
 
-    with mock.patch.object(module(script), "make_env", short_games if script.endswith("_atari") else original):
+    with mock.patch.object(module(script), "make_env", short_games if script in ATARI_SCRIPTS else original):
         return module(script).main(args)
 
 
@@ -268,6 +278,12 @@ def spy_on_updates(monkeypatch, check=lambda update, main, tensors: update(*tens
 
     monkeypatch.setattr(utils.Run, "compile", compile)
     return calls
+
+
+def look(main, inds):
+    """The agent's distribution and value for samples (or, with an LSTM, sequences) of the batch of main()."""
+    agent, obs = main["agent"], main["b_obs"][inds]
+    return agent(obs, main["b_states"][inds], main["b_loads"][inds])[:2] if "b_states" in main else agent(obs)
 
 
 def spy_on_agents(monkeypatch, script):

@@ -288,6 +288,14 @@ class Reach(Probe):
         return self.obs(), reward, False, self.t == 20, dict(is_success=reward == 0)
 
 
+class Recall(RightAction):
+    """Four steps. The first observation is -1 or 1, the others are 0; the last action has to be the one it names."""
+
+    def step(self, action):
+        self.t += 1
+        return self.vector(0), float(self.t == 4 and action == (self.sign + 1) // 2), self.t == 4, False, {}
+
+
 class Numbered(Scripted):
     """Scripted as a goal environment: what is achieved says when: (the environment's number, episode, step)."""
 
@@ -469,6 +477,68 @@ class InWorkers(Constant):
             raise RuntimeError("no simulator in this process")
 
 
+class Drawn(gym.ObservationWrapper):
+    """An environment's vector as an image of 42 x 36 pixels: a bar for each number, the further right the larger.
+
+    Layouts: hwc; chw; hw; dict, with another part beside it; two, which is one image too many.
+    """
+
+    size = 42, 36
+
+    def __init__(self, env_id="CartPole-v1", layout="hwc", render_mode=None, **kwargs):
+        super().__init__(gym.make(env_id, render_mode=render_mode, **kwargs))
+        self.layout, shape = layout, dict(chw=(3, *self.size), hw=self.size).get(layout, (*self.size, 3))
+        self.observation_space = image = Box(0, 255, shape, np.uint8)
+        if layout in ("dict", "two"):
+            other = image if layout == "two" else Box(-1, 1, (2,), np.float32)
+            self.observation_space = Dict(camera=image, other=other)
+
+    @classmethod
+    def draw(cls, numbers):
+        image = np.zeros((*cls.size, 3), dtype=np.uint8)
+        for rows, number in zip(np.array_split(image, len(numbers)), numbers):
+            middle = int(np.clip(18 + 10 * number, 4, 32))
+            rows[:, middle - 4 : middle + 4] = (255, 128, 0)
+        return image
+
+    def observation(self, obs):
+        image = self.draw(obs)
+        if self.layout == "dict":
+            return dict(camera=image, other=np.zeros(2, dtype=np.float32))
+        return dict(chw=image.transpose(2, 0, 1), hw=image[..., 0]).get(self.layout, image)
+
+
+class Nim(Probe):
+    """Two players in turn take one, two or three of ten; who takes the last one wins. Leave multiples of four.
+
+    The observation is what is left, one-hot; `builtin_action` takes one.
+    """
+
+    observation_space = Box(0.0, 1.0, (11,), np.float32)
+
+    def __init__(self, render_mode=None):
+        super().__init__(render_mode=render_mode)
+        self.action_space = Discrete(3)
+
+    def first(self):
+        self.left = 10
+        return self.seen()
+
+    def seen(self):
+        return np.eye(11, dtype=np.float32)[self.left]
+
+    def reset(self, seed=None, options=None):
+        return super().reset(seed=seed)[0], dict(action_mask=np.arange(1, 4) <= self.left)
+
+    def step(self, action):
+        self.left -= int(action) + 1
+        assert self.left >= 0
+        return self.seen(), float(self.left == 0), self.left == 0, False, dict(action_mask=np.arange(1, 4) <= self.left)
+
+    def builtin_action(self, obs):
+        return np.array([0])
+
+
 BOTH = dict(
     ProbeConstant=Constant,
     ProbeFromObservation=FromObservation,
@@ -495,7 +565,8 @@ for kind in ("dict", "tuple", "discrete", "bytes", "sequence", "image"):
             gym.register(f"Probe{kind.title()}Obs{ending}-v0", Structured, kwargs=kwargs)
 OTHERS = dict(ProbeCorner=Corner, ProbePlain=Plain, ProbeUnbounded=Unbounded, ProbeDouble=Double)
 OTHERS |= dict(ProbeShows=Shows, ProbeInWorkers=InWorkers, ProbeMasked=Masked, ProbeSwitches=Switches)
-OTHERS |= dict(ProbeCountedParts=CountedParts, ProbeReach=Reach, ProbeTeam=Team, ProbeAlone=Alone)
+OTHERS |= dict(ProbeCountedParts=CountedParts, ProbeReach=Reach, ProbeRecall=Recall, ProbeDrawn=Drawn)
+OTHERS |= dict(ProbeTeam=Team, ProbeAlone=Alone, ProbeNim=Nim)
 for name, cls in (OTHERS | dict(ProbeFixed=Fixed, ProbeHuge=Huge, ProbeWhole=Whole, ProbeCounted=Counted)).items():
     if f"{name}-v0" not in gym.registry:
         gym.register(f"{name}-v0", cls)

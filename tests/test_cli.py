@@ -277,7 +277,7 @@ for name in ("ppo", "dqn", "c51"):  # spaces: each script has its own checks and
     image = f"tests.probe_envs:{IMAGE}"
     BAD |= {
         f"continuous actions, {name}": (name, dict(env_id="Pendulum-v1"), rf"must be Discrete, not Box.*\b{other}\.py"),
-        f"images, {name}": (name, dict(env_id=image), r"observation space is Box.*64, 3.*not a few numbers"),
+        f"images, {name}": (name, dict(env_id=image), r"observation space is Box.*64, 3.*\bppo_image\.py"),
         f"actions from 1, {name}": (name, dict(env_id=f"tests.probe_envs:{COUNTED}"), r"actions .*1, not .*0"),
     }
 for name in helpers.CONTINUOUS_SCRIPTS:
@@ -285,7 +285,7 @@ for name in helpers.CONTINUOUS_SCRIPTS:
     image, whole = probe("ImageObs", name), dict(env_id=f"tests.probe_envs:{WHOLE}")
     BAD |= {
         f"discrete actions, {name}": (name, dict(env_id="CartPole-v1"), rf"must be Box, not Disc.*\b{other}\.py"),
-        f"images, {name}": (name, dict(env_id=image), r"observation space is Box"),
+        f"images, {name}": (name, dict(env_id=image), r"observation space is Box.*\bppo_image\.py"),
         f"sequences, {name}": (name, dict(env_id=probe("SequenceObs", name)), r"space is Sequence.*not a few"),
         f"whole numbers as actions, {name}": (name, whole, r"actions Box\(0, 5, .*int64\), not vectors of real num"),
     }
@@ -293,7 +293,28 @@ for name in ("ppo", "dqn", "c51"):
     parts = dict(env_id="tests.probe_envs:ProbeMasked-v0")
     BAD[f"actions of several parts, {name}"] = (name, parts, r"must be Discrete, not MultiDiscrete.*\bppo_masked\.py")
 BAD["continuous actions, masked"] = ("ppo_masked", dict(env_id="Pendulum-v1"), r"must be discrete, not Box.*\bppo_cont")
-BAD["images, masked"] = ("ppo_masked", dict(env_id=f"tests.probe_envs:{IMAGE}"), r"observation space is Box.*64, 3")
+BAD["images, masked"] = ("ppo_masked", dict(env_id=f"tests.probe_envs:{IMAGE}"), r"Box.*64, 3.*\bppo_image\.py")
+for what, flags, told in [
+    (
+        "two images",
+        dict(env_kwargs='{"layout": "two"}'),
+        r"one uint8 image, or a Dict with one, not Dict\('camera': .*'other'",
+    ),
+    ("no image", dict(env_id="CartPole-v1"), r"one uint8 image, .* not Box.*\bppo\.py, ppo_continuous\.py"),
+    ("an image that is too small", dict(image_size=35), r"--image-size must be at least 36 .*, got 35"),
+    ("no frames", dict(stack_size=0), r"--stack-size must be > 0, got 0"),
+    *(
+        (f"{name} actions, image", dict(env_kwargs=f'{{"env_id": "tests.probe_envs:Probe{name}-v0"}}'), told)
+        for name, told in dict(
+            Unbounded=r"finite bounds and low < high",
+            Fixed=r"finite bounds and low < high",
+            Counted="Discrete from 0",
+            Whole=r"not Box\(0, 5, .*int64",
+            Masked=r"not MultiDiscrete.*\bppo_masked\.py",
+        ).items()
+    ),
+]:
+    BAD[what] = ("ppo_image", flags, told)
 BAD["one agent"] = (
     "ppo_multiagent",
     dict(env_id="Taxi-v4"),
@@ -352,7 +373,8 @@ raise SystemExit(helpers.command_line("{script}", sys.argv[1:]))
 
 
 @pytest.mark.parametrize(
-    "script, module, extra", [("ppo_continuous", "mujoco", "mujoco"), ("dqn_atari", "ale_py", "atari")]
+    "script, module, extra",
+    [("ppo_continuous", "mujoco", "mujoco"), ("dqn_atari", "ale_py", "atari"), ("ppo_image", "cv2", "atari")],
 )
 def test_missing_extra(script, module, extra, tmp_path):
     """The message, or the line of the script that it shows, says how to install it."""

@@ -70,7 +70,8 @@ def test_the_variant_of_the_guide_applies_and_runs(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "script", helpers.MLP_SCRIPTS + helpers.GOAL_SCRIPTS + helpers.ENVPOOL_SCRIPTS + ["ppo_multiagent"]
+    "script",
+    [*helpers.MLP_SCRIPTS, *helpers.GOAL_SCRIPTS, *helpers.ENVPOOL_SCRIPTS, *helpers.IMAGE_SCRIPTS, "ppo_multiagent"],
 )
 def test_a_trained_agent_from_python(script, tmp_path, monkeypatch):
     """docs/guides/agents.py: the loaded agent plays as the run's evaluation did."""

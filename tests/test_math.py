@@ -86,16 +86,22 @@ def test_normalize():
 
 def test_initialisation(rollout_script):
     """Orthogonal; near zero where it decides on the first policy; log sigma 0."""
-    sizes = dict(ppo_atari=[4], ppo_masked=[3, 2, 2], ppo_microrts=[8, 8, 4], ppo_multiagent=[9, 2, 3, 2, True])
+    sizes = dict(ppo_atari=[4], ppo_atari_lstm=[4], ppo_masked=[3, 2, 2], ppo_microrts=[8, 8, 4])
+    sizes |= dict(ppo_image=[(1, 3, 36, 36), 2, False], ppo_multiagent=[9, 2, 3, 2, True])
     agent = helpers.module(rollout_script).Agent(*sizes.get(rollout_script, [3, 4]))
+    if rollout_script == "ppo_lstm":
+        pytest.skip("test_lstm.py has it")
     actor, critic = (net if isinstance(net, nn.Linear) else net[-1] for net in (agent.actor, agent.critic))
     layers = [layer for layer in agent.modules() if isinstance(layer, nn.Linear | nn.Conv2d)]
+    cells = [cell for cell in agent.modules() if isinstance(cell, nn.LSTMCell)]
+    for param in (param for cell in cells for param in cell.parameters()):
+        assert (param.T @ param).allclose(torch.eye(param.shape[-1]), atol=1e-5) if param.ndim == 2 else not param.any()
     assert len(layers) == 6 + (rollout_script == "ppo_microrts") and not any(layer.bias.any() for layer in layers)
     for layer in layers:
         weight, gain = layer.weight.flatten(1), {actor: 0.01, critic: 1.0}.get(layer, 2**0.5)
         weight = weight if len(weight) <= weight.shape[1] else weight.T
         torch.testing.assert_close(weight @ weight.T / gain**2, torch.eye(len(weight)), rtol=1e-4, atol=1e-5)
-    assert rollout_script != "ppo_continuous" or not agent.actor_logstd.any()
+    assert not hasattr(agent, "actor_logstd") or not agent.actor_logstd.any()
 
 
 NETWORKS = dict(
@@ -177,10 +183,9 @@ def test_sampling_is_gaussian(monkeypatch, tmp_path):
 # --- the update
 
 
-def losses_by_hand(agent, batch, args):
+def losses_by_hand(batch, args):
     """PPO's losses in the form that Stable-Baselines3 has them (the value loss: the original's, max and half)."""
-    obs, actions, old_log_probs, old_values, advantages, returns = batch
-    dist, values = agent(obs)
+    (dist, values), actions, old_log_probs, old_values, advantages, returns = batch
     log_probs, entropy = dist.log_prob(actions), dist.entropy()  # see test_policies
     if args.norm_adv:
         advantages = (advantages - advantages.mean()) / (advantages.std(correction=1) + 1e-8)
@@ -203,8 +208,9 @@ PLAIN = dict(clip_vloss=False, norm_adv=False, ent_coef=0.1, vf_coef=2.0)
 
 @pytest.mark.parametrize(
     "script, options",
-    [(script, {}) for script in helpers.ROLLOUT_SCRIPTS]
-    + [("ppo", PLAIN), ("ppo_multiagent", dict(central_critic=False))],
+    [("ppo", {}), ("ppo", PLAIN), *((name, {}) for name in helpers.ROLLOUT_SCRIPTS if name != "ppo")]
+    + [("ppo_image", dict(env_kwargs='{"env_id": "Pendulum-v1"}', max_episode_steps=50))]
+    + [("ppo_multiagent", dict(central_critic=False))],
 )
 def test_update(script, options, monkeypatch, tmp_path):
     """Every minibatch's metrics, and the parameters after it, against the formulas, autograd and torch.optim.Adam."""
@@ -218,7 +224,9 @@ def test_update(script, options, monkeypatch, tmp_path):
         names = ("b_obs", "b_actions", "b_logprobs", "b_values", "b_advantages", "b_returns")
         reference, optimizer, rate = state["agent"], state["optimizer"], main["learning_rate"].item()
         reference.load_state_dict(agent.state_dict())  # equal before each step: errors do not add up
-        expected = losses_by_hand(reference, [main[name][tensors[0]] for name in names], args)
+        batch = [main[name][tensors[0]] for name in names]
+        batch[0] = helpers.look(main | dict(agent=reference), tensors[0])
+        expected = losses_by_hand(batch, args)
         loss = expected["policy_loss"] - args.ent_coef * expected["entropy"] + args.vf_coef * expected["value_loss"]
         optimizer.zero_grad()
         loss.backward()
@@ -252,13 +260,16 @@ def test_epochs(rollout_script, monkeypatch, tmp_path):
     def check(update, main, tensors):
         if len(used) % per_rollout == 0:
             with torch.no_grad():
-                dist, value = main["agent"](main["b_obs"])
-            torch.testing.assert_close(value, main["b_values"], rtol=1e-4, atol=1e-5)
-            torch.testing.assert_close(dist.log_prob(main["b_actions"]), main["b_logprobs"], rtol=1e-4, atol=1e-5)
+                every = torch.arange(batch)
+                inds = every.view(args.num_steps, args.num_envs) if "b_states" in main else every
+                dist, value = helpers.look(main, inds)  # with an LSTM the whole rollout is one sequence
+            torch.testing.assert_close(value, main["b_values"][inds], rtol=1e-4, atol=1e-5)
+            logprobs = dist.log_prob(main["b_actions"][inds])
+            torch.testing.assert_close(logprobs, main["b_logprobs"][inds], rtol=1e-4, atol=1e-5)
             returns = main["b_returns"]
             torch.testing.assert_close(returns, main["b_advantages"] + main["b_values"])
             explained.append(float(1 - (returns - main["b_values"]).var() / returns.var()))
-        used.append(tensors[0].tolist())
+        used.append(tensors[0].flatten().tolist())
         seen.append({name: float(metric) for name, metric in update(*tensors).items()})
         return {name: torch.tensor(metric) for name, metric in seen[-1].items()}
 
@@ -363,7 +374,7 @@ def test_huge_observations_and_rewards_are_cut(monkeypatch, tmp_path):
 def test_last_rollout_may_be_short(script, extra, monkeypatch, tmp_path):
     """It is played and learned from to the last step, and not from what a longer rollout has left in the batch."""
     args, used = helpers.small_args(script, tmp_path), []
-    helpers.spy_on_updates(monkeypatch, lambda f, main, inds: used.append(inds[0].tolist()) or f(*inds))
+    helpers.spy_on_updates(monkeypatch, lambda f, main, inds: used.append(inds[0].flatten().tolist()) or f(*inds))
     batch, size = args.num_envs * args.num_steps, extra * args.num_envs
     run_dir, _ = helpers.train(script, tmp_path, total_timesteps=batch + size)
     state = helpers.load(run_dir)

@@ -85,7 +85,10 @@ FAST = ("ppo_continuous", "c51", "sac")  # one of each family
     "script", [pytest.param(name, marks=[] if name in FAST else pytest.mark.slow) for name in helpers.SCRIPTS]
 )
 def test_any_numbers(script):
-    examples, unchecked = 6 if script in helpers.ATARI_SCRIPTS else 20, dict(suppress_health_check=[*HealthCheck])
+    examples, unchecked = (
+        6 if script in helpers.ATARI_SCRIPTS + helpers.IMAGE_SCRIPTS else 20,
+        dict(suppress_health_check=[*HealthCheck]),
+    )
 
     @settings(max_examples=examples, phases=[Phase.generate], deadline=None, derandomize=True, **unchecked)
     @given(flags(script))

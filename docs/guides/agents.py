@@ -5,7 +5,7 @@ import sys
 
 import numpy as np
 import torch
-from gymnasium.spaces import Box
+from gymnasium.spaces import Box, Discrete
 
 
 # --8<-- [start:load]
@@ -14,9 +14,10 @@ def load(run_dir):
     script = importlib.import_module(f"cleanrl_lite.{checkpoint['script']}")
     args = script.Args(**checkpoint["args"])
     env = script.make_env(args)
-    obs_dim, actions = env.observation_space.shape[0], env.action_space
+    obs_shape, actions = env.observation_space.shape, env.action_space
+    obs_dim = obs_shape[0]
     match checkpoint["script"]:  # Agent(...) as in the script's section `setup`
-        case "ppo" | "ppo_envpool" | "dqn":
+        case "ppo" | "ppo_lstm" | "ppo_envpool" | "dqn":
             agent = script.Agent(obs_dim, int(actions.n))
         case "c51":
             agent = script.Agent(obs_dim, int(actions.n), args.n_atoms, args.v_min, args.v_max)
@@ -28,6 +29,9 @@ def load(run_dir):
             agent = script.Agent(obs_dim - sizes[0] * sizes[1], *sizes, args.central_critic)
         case "ppo_continuous" | "ppo_continuous_envpool":
             agent = script.Agent(obs_dim, actions.shape[0])
+        case "ppo_image":
+            discrete = isinstance(actions, Discrete)
+            agent = script.Agent(obs_shape, int(actions.n) if discrete else actions.shape[0], discrete, args.bf16)
         case "ddpg" | "td3" | "sac" | "sac_her":
             agent = script.Agent(obs_dim, actions, args.bf16)
     agent.load_state_dict(checkpoint["agent"])

@@ -1,0 +1,167 @@
+"""ppo_image.py: what becomes of images, both kinds of actions, reward scaling, and what is learned from pixels."""
+
+import json
+import math
+
+import cv2
+import gymnasium as gym
+import numpy as np
+import pytest
+import torch
+
+from cleanrl_lite import ppo_image
+from tests import helpers, probe_envs
+from tests.helpers import DRAWN
+
+LAYOUTS = dict(hwc=3, chw=3, hw=1, dict=3)  # channels
+
+
+def env_of(image_size=36, stack_size=2, **kwargs):
+    sizes = dict(image_size=image_size, stack_size=stack_size)
+    return ppo_image.make_env(ppo_image.Args(env_id=DRAWN, env_kwargs=json.dumps(kwargs), **sizes))
+
+
+def picture(env):
+    """What the drawn environment shows now, (36, 36, 3), before ppo_image does anything about it."""
+    image = probe_envs.Drawn.draw(np.array(env.unwrapped.state))
+    return cv2.resize(image, (36, 36), interpolation=cv2.INTER_AREA)
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_images(layout):
+    """Channels first, resized, the oldest frame first; at the start, the first frame is repeated."""
+    env = env_of(layout=layout, stack_size=3)
+    obs, _ = env.reset(seed=1)
+    frames = [picture(env)] * 3
+    for t in range(5):
+        assert obs.dtype == np.uint8 and env.observation_space.contains(obs)
+        expected = np.stack(frames[-3:]).transpose(0, 3, 1, 2)[:, : LAYOUTS[layout]]
+        assert obs.shape == (3, LAYOUTS[layout], 36, 36)
+        np.testing.assert_array_equal(obs, expected)
+        assert len(np.unique(obs)) > 1 and (obs[-1] != obs[0]).any() == (t > 0)
+        obs, *_ = env.step(1)
+        frames.append(picture(env))
+
+
+def test_an_image_of_the_right_size_is_not_resized(monkeypatch):
+    monkeypatch.setattr(probe_envs.Drawn, "size", (36, 36))
+    monkeypatch.setattr(cv2, "resize", None)
+    env = env_of()
+    image = env.reset(seed=1)[0][0].transpose(1, 2, 0)
+    np.testing.assert_array_equal(image, probe_envs.Drawn.draw(np.array(env.unwrapped.state)))
+
+
+def test_box_actions_reach_the_environment_in_its_own_bounds(monkeypatch, tmp_path):
+    """-1 and 1 are the bounds of every dimension, and samples beyond them are clipped: the probe checks the bounds."""
+    env = env_of(env_id="tests.probe_envs:ProbeCorner-v0")
+    low, high, target = probe_envs.Corner.low, probe_envs.Corner.high, probe_envs.Corner.target
+    corner = np.where(target == high, 1, -1).astype(np.float32)
+    for action, reward in [(corner, 1.0), (5 * corner, 1.0), (-corner, 0.0), (0 * corner, 0.5)]:
+        env.reset()
+        assert env.step(action)[1] == pytest.approx(reward)
+    assert (low < high).all()
+
+
+@pytest.mark.parametrize("size", [36, 37, 56, 64, 84, 96])
+def test_any_size(size):
+    """The layer behind the convolutions fits; so does the value's shape."""
+    dist, value = ppo_image.Agent((2, 3, size, size), 5, True)(torch.zeros(7, 2, 3, size, size, dtype=torch.uint8))
+    assert dist.logits.shape == (7, 5) and value.shape == (7,)
+
+
+def test_policies():
+    """Categorical for Discrete actions, Gaussian with a deviation for each dimension for Box; act() takes the mode."""
+    obs = torch.randint(0, 256, (6, 1, 3, 36, 36), dtype=torch.uint8)
+    for discrete in (True, False):
+        agent = ppo_image.Agent((1, 3, 36, 36), 3, discrete)
+        torch.nn.init.normal_(agent.actor.weight)
+        dist, _ = agent(obs)
+        head = agent.actor(agent.network(obs.flatten(1, 2) / 255.0))
+        if discrete:
+            torch.testing.assert_close(dist.probs, head.softmax(-1))
+            assert torch.equal(agent.act(obs), head.argmax(-1))
+            continue
+        agent.actor_logstd.data.copy_(torch.tensor([-0.5, 0.0, 0.3]))
+        dist, actions, std = agent(obs)[0], torch.randn(6, 3), np.exp([-0.5, 0.0, 0.3])
+        expected = -0.5 * ((actions - head).detach().numpy() / std) ** 2 - np.log(std) - 0.5 * math.log(2 * math.pi)
+        np.testing.assert_allclose(dist.log_prob(actions).detach(), expected.sum(1), rtol=1e-5, atol=1e-5)
+        torch.testing.assert_close(agent.act(obs), head)
+
+
+def test_rewards_are_divided_by_the_deviation_of_the_return(monkeypatch, tmp_path):
+    """Of all discounted returns so far, each of its own episode; what is logged is the environment's reward."""
+    rewards, scaled, gae = [], [], ppo_image.compute_gae
+    monkeypatch.setattr(ppo_image, "compute_gae", lambda *rollout: scaled.append(rollout[0].copy()) or gae(*rollout))
+    helpers.spy_on_steps(monkeypatch, "ppo_image", lambda envs, actions, result: rewards.append(
+        (result[1].copy(), result[2] | result[3])))  # fmt: skip
+    kwargs = json.dumps(dict(env_id="tests.probe_envs:ProbeLoggedDiscrete-v0"))
+    sizes = dict(num_envs=3, num_steps=40, num_minibatches=2, total_timesteps=240, gamma=0.9)
+    run_dir, _ = helpers.train("ppo_image", tmp_path, env_kwargs=kwargs, **sizes)
+    ret, returns = np.zeros(3), []
+    for t, (reward, done) in enumerate(rewards, 1):
+        ret = 0.9 * ret + reward
+        returns.append(ret)
+        ret = ret * ~done
+        if t % 40 == 0:
+            expected = np.array([r for r, _ in rewards[t - 40 : t]]) / np.sqrt(np.var(np.array(returns)) + 1e-8)
+            np.testing.assert_allclose(scaled[t // 40 - 1], expected.clip(-10, 10), rtol=1e-4)
+    assert helpers.load(run_dir)["agent"]["return_stats.count"] == 240 and len(scaled) == 2
+    assert len({float(reward) for rs, _ in rewards for reward in rs}) > 5
+
+
+def trained(env_id, monkeypatch, tmp_path, **flags):
+    """The agent after a short run on a drawn probe, and the scale of its rewards."""
+    flags = dict(num_envs=4, num_steps=32, num_minibatches=2, clip_vloss=False, ent_coef=0.0, gamma=0.9) | flags
+    flags |= dict(stack_size=1, env_kwargs=json.dumps(dict(env_id=f"tests.probe_envs:Probe{env_id}-v0")))
+    agents = helpers.spy_on_agents(monkeypatch, "ppo_image")
+    helpers.train("ppo_image", tmp_path, learning_rate=1e-3, **flags)
+    return agents[0], (agents[0].return_stats.var + 1e-8).sqrt().item()
+
+
+def images(*numbers):
+    """Observations of a drawn probe that shows one number."""
+    drawn = [cv2.resize(probe_envs.Drawn.draw(np.array([n])), (36, 36), interpolation=cv2.INTER_AREA) for n in numbers]
+    return torch.from_numpy(np.stack(drawn).transpose(0, 3, 1, 2))[:, None]
+
+
+def test_right_action(monkeypatch, tmp_path):
+    agent, _ = trained("RightActionDiscrete", monkeypatch, tmp_path, total_timesteps=1_024)
+    assert agent.act(images(-1, 1)).tolist() == [0, 1]
+    assert agent(images(-1, 1))[0].probs.max(-1).values.min() > 0.9
+
+
+class Certain(ppo_image.Agent):
+    """With a deviation of 1, the best mean is far beyond the bounds; it takes long until that has changed."""
+
+    def __init__(self, *sizes):
+        super().__init__(*sizes)
+        self.actor_logstd.data.fill_(-1.5)
+
+
+def test_right_box_action(monkeypatch, tmp_path):
+    monkeypatch.setattr(ppo_image, "Agent", Certain)
+    agent, _ = trained("RightActionBox", monkeypatch, tmp_path, total_timesteps=2_048, clip_coef=0.2)
+    assert agent.act(images(-1, 1)).flatten().tolist() == pytest.approx([-0.5, 0.5], abs=0.2)
+
+
+@pytest.mark.parametrize(
+    "kind, expected, error",
+    [("Truncated", [10, -1], 1.5), pytest.param("Terminated", [1.82, -8.36], 0.6, marks=pytest.mark.slow)],
+)
+def test_truncation_bootstraps_and_termination_does_not(kind, expected, error, monkeypatch, tmp_path):
+    """The values are those of tests/probe_envs.py, in units of the scaled reward."""
+    agent, scale = trained(f"{kind}Discrete", monkeypatch, tmp_path, total_timesteps=3_072)
+    with torch.no_grad():
+        assert (agent(images(1, 0))[1] * scale).tolist() == pytest.approx(expected, abs=error)
+
+
+def test_a_dict_of_minigrid(tmp_path):
+    """The mission, a text, is left out."""
+    pytest.importorskip("minigrid")
+    env_id = "benchmark.minigrid_images:MiniGridImages-Empty-Random-6x6-v0"
+    env = gym.make(env_id)
+    assert set(env.observation_space) == {"image", "direction", "mission"}
+    env = ppo_image.make_env(ppo_image.Args(env_id=env_id, image_size=56, stack_size=1))
+    obs, _ = env.reset(seed=1)
+    assert obs.shape == (1, 3, 56, 56) and env.observation_space.contains(obs)
+    np.testing.assert_array_equal(obs[0].transpose(1, 2, 0), env.unwrapped.get_frame(tile_size=8, agent_pov=True))

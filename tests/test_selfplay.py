@@ -1,0 +1,118 @@
+"""ppo_selfplay.py: what it learns by playing against itself, opponents, random openings, envpool's games."""
+
+import numpy as np
+import pytest
+import torch
+
+from cleanrl_lite import ppo_selfplay
+from tests import helpers
+
+NIM = "tests.probe_envs:ProbeNim-v0"
+FLAGS = dict(env_id=NIM, num_envs=16, num_steps=32, learning_rate=5e-3, random_moves=2)
+
+
+def position(left):
+    """What the agent sees with this many left: one-hot, and the mask."""
+    return torch.cat([torch.eye(11)[left], (torch.arange(1, 4) <= left).float()])[None]
+
+
+@pytest.fixture(scope="module")
+def nim(tmp_path_factory):
+    """A trained agent and its run directory."""
+    with pytest.MonkeyPatch.context() as patch:
+        agents = helpers.spy_on_agents(patch, "ppo_selfplay")
+        run_dir, returns = helpers.train(
+            "ppo_selfplay", tmp_path_factory.mktemp("nim"), **FLAGS, total_timesteps=20_000, eval_episodes=20
+        )
+    return agents[0], run_dir, returns
+
+
+def test_learns_the_perfect_play_of_nim(nim):
+    """Whoever leaves a multiple of four wins: the right move, and the sign of the value of every position."""
+    agent, _, returns = nim
+    for left in range(1, 11):
+        move, value = agent.act(position(left)).item() + 1, agent(position(left))[1].item()
+        assert move == left % 4 or left % 4 == 0, (left, move)
+        assert value > 0.5 if left % 4 else value < -0.5, (left, value)
+    assert np.mean(returns[::2]) == 1  # the games in which it begins, against random moves
+
+
+def test_opponents(nim, tmp_path):
+    """builtin always takes one; itself wins whenever it begins, for ten is no multiple of four."""
+    _, run_dir, _ = nim
+    for opponent, expected in (("builtin", {1.0}), (str(run_dir), {1.0, -1.0})):
+        args = helpers.small_args("ppo_selfplay", tmp_path, env_id=NIM, opponent=opponent, evaluate=str(run_dir))
+        args.eval_episodes = 20
+        returns = helpers.main("ppo_selfplay", args)
+        assert set(returns[::2]) == {1.0} and {*returns} == expected
+    with pytest.raises(SystemExit, match="cannot load .*nobody"):
+        helpers.train("ppo_selfplay", tmp_path, env_id=NIM, opponent="nobody")
+
+
+def test_a_reward_is_the_opponents_loss():
+    """From the view of one player: 1 after its own last move, -1 after the other's; it begins every second game."""
+
+    def three(obs):
+        return np.array([min(3, obs[:11].argmax()) - 1])
+
+    env, seen = ppo_selfplay.Against(ppo_selfplay.make_game(ppo_selfplay.Args(env_id=NIM)), three), []
+    for _ in range(4):
+        obs, _ = env.reset()
+        left, total, over = [int(obs[:11].argmax())], 0.0, False
+        while not over:
+            obs, reward, over, _, _ = env.step(np.array([1 if left[-1] == 2 else 0]))
+            left, total = [*left, int(obs[:11].argmax())], total + reward
+        seen.append((left, total))
+    assert seen == [([10, 6, 2, 0], 1.0), ([7, 3, 0], -1.0)] * 2
+
+
+def test_advantages_change_sides(monkeypatch, tmp_path):
+    """Next values and what flows back of the next advantage are the other player's: negated, in each rollout."""
+    calls, gae = [], ppo_selfplay.compute_gae
+    monkeypatch.setattr(ppo_selfplay, "compute_gae", lambda *args: calls.append(args) or gae(*args))
+    helpers.train("ppo_selfplay", tmp_path, **FLAGS, total_timesteps=512)
+    (rewards, values, next_values, terminations, dones, gamma, gae_lambda) = calls[0]
+    going_on = ~dones[:-1]
+    np.testing.assert_allclose(next_values[:-1][going_on], -values[1:][going_on], rtol=1e-4, atol=1e-6)
+    advantages = gae(rewards, values, next_values, terminations, dones, gamma, gae_lambda)
+    expected = np.zeros_like(values[0])
+    for t in reversed(range(len(values))):  # by hand
+        delta = rewards[t] + gamma * next_values[t] * ~terminations[t] - values[t]
+        expected = delta - gamma * ppo_selfplay.Args().gae_lambda * ~dones[t] * expected
+        np.testing.assert_allclose(advantages[t], expected, rtol=1e-4, atol=1e-5)
+
+
+def test_random_openings():
+    """Up to this many valid moves, each as likely as the others; a game that they end begins again."""
+    env = ppo_selfplay.make_game(ppo_selfplay.Args(env_id=NIM), random_moves=6)
+    np.random.seed(0)
+    left = [int(env.reset()[0][:11].argmax()) for _ in range(2000)]
+    assert set(left) == set(range(1, 11)) and 2000 / 7 < left.count(10) < 2000 / 7 * 1.6
+    moves = [ppo_selfplay.random_move(position(2)[0].numpy(), (1, 3)).item() for _ in range(2000)]
+    assert set(moves) == {0, 1} and 900 < sum(moves) < 1100
+
+
+# --- envpool
+@pytest.mark.slow
+@pytest.mark.parametrize("game", ["ConnectFour-v1", "TicTacToe-v1", "Othello-v1", "Hex-v1"])
+def test_envpools_games(game, tmp_path):
+    """Random moves of both sides: observations and masks belong to who moves, and somebody's win is a reward of 1."""
+    pytest.importorskip("envpool")
+    env_id = f"benchmark.board_games:{game}"
+    env = ppo_selfplay.make_game(ppo_selfplay.Args(env_id=env_id))
+    np.random.seed(0)
+    rewards = []
+    for seed in range(50):
+        obs, _ = env.reset(seed=seed)
+        over, players = False, []
+        while not over:
+            players.append(env.unwrapped.player)
+            obs, reward, over, truncated, _ = env.step(
+                ppo_selfplay.random_move(obs, env.get_wrapper_attr("exists").shape)
+            )
+            assert not truncated and (over or reward == 0)
+        assert all(one != other for one, other in zip(players, players[1:]))
+        rewards.append(reward)
+    assert set(rewards) <= ({-1.0, 0.0, 1.0} if game == "Othello-v1" else {0.0, 1.0})  # no invalid moves
+    assert np.abs(rewards).mean() > 0.7
+    helpers.train("ppo_selfplay", tmp_path, env_id=env_id, num_envs=4, num_steps=32, total_timesteps=512)

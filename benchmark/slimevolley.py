@@ -1,7 +1,8 @@
-"""SlimeVolley-v0, the volleyball game of slimevolleygym, for ppo_selfplay.py: both slimes take turns to choose.
+"""The volleyball game of slimevolleygym, by turns for ppo_selfplay.py, and against its own player for ppo_masked.py.
 
     pip install --no-deps slimevolleygym==0.1.0 gym==0.26.2 gym_notices
     python cleanrl_lite/ppo_selfplay.py --env-id benchmark.slimevolley:SlimeVolley-v0 --opponent builtin
+    python cleanrl_lite/ppo_masked.py --env-id benchmark.slimevolley:SlimeVolleyBuiltin-v0
 
 In a frame the right slime chooses first and the left one, who does not see that choice, second; then the ball moves. So
 a frame has two steps. The opponent `builtin` is the package's own, a small recurrent network.
@@ -11,6 +12,7 @@ import gymnasium as gym
 import numpy as np
 
 gym.register("SlimeVolley-v0", entry_point="benchmark.slimevolley:SlimeVolley")
+gym.register("SlimeVolleyBuiltin-v0", entry_point="benchmark.slimevolley:Builtin")
 
 
 class SlimeVolley(gym.Env):
@@ -46,3 +48,12 @@ class SlimeVolley(gym.Env):
 
     def render(self):
         return self.volley.render("rgb_array")
+
+
+class Builtin(SlimeVolley):
+    """The right slime against the package's own player: a step is a frame."""
+
+    def step(self, action):
+        obs, reward, done, _ = self.volley.step(action)
+        late = self.volley.t >= self.volley.t_limit
+        return np.float32(obs), float(reward), done and not late, late, {}

@@ -172,6 +172,7 @@ def make_env(args, render_mode=None):
     if args.opponent == "random":
         return Against(game, lambda obs: random_move(obs, shape))
     if args.opponent == "builtin":
+        utils.check(game.has_wrapper_attr("builtin_action"), f"{args.env_id} has no builtin opponent")
         return Against(game, game.get_wrapper_attr("builtin_action"))
     agent = Agent(game.observation_space.shape[0] - math.prod(shape), *shape)
     utils.load(args.opponent, Path(__file__).stem, args.env_id, agent)
@@ -270,6 +271,7 @@ def main(args: Args):
     obs_space, action_space = envs.single_observation_space, envs.single_action_space
     parts, choices = len(action_space), int(action_space.nvec.max())
     obs_dim = obs_space.shape[0] - parts * choices  # the networks do not see the mask
+    make_env(args)  # refuses a wrong --opponent now, not at the first evaluation
 
     agent = Agent(obs_dim, parts, choices).to(device)
     params = list(agent.parameters())

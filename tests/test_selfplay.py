@@ -7,7 +7,7 @@ import torch
 from cleanrl_lite import ppo_selfplay
 from tests import helpers
 
-NIM = "tests.probe_envs:ProbeNim-v0"
+NIM, ROUND = "tests.probe_envs:ProbeNim-v0", "tests.probe_envs:ProbeMasked-v0"
 FLAGS = dict(env_id=NIM, num_envs=16, num_steps=32, learning_rate=5e-3, random_moves=2)
 
 
@@ -45,8 +45,13 @@ def test_opponents(nim, tmp_path):
         args.eval_episodes = 20
         returns = helpers.main("ppo_selfplay", args)
         assert set(returns[::2]) == {1.0} and {*returns} == expected
-    with pytest.raises(SystemExit, match="cannot load .*nobody"):
-        helpers.train("ppo_selfplay", tmp_path, env_id=NIM, opponent="nobody")
+    for env_id, opponent, line in (
+        (NIM, "nobody", "cannot load .*nobody"),
+        (ROUND, "builtin", "has no builtin opponent"),
+    ):
+        with pytest.raises(SystemExit, match=line):
+            helpers.train("ppo_selfplay", tmp_path / "new", env_id=env_id, opponent=opponent)
+    assert not (tmp_path / "new").exists()
 
 
 def test_a_reward_is_the_opponents_loss():

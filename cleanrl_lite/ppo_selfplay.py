@@ -5,7 +5,8 @@ Run:      python cleanrl_lite/ppo_selfplay.py --env-id benchmark.board_games:Con
 Differs:  One network plays both sides: a step is a move, an observation the view of the player whose turn it is. What
           is good for the next player is bad for this one, so next values and the advantages that flow back change sign
           at every step. Training games begin with random moves. Evaluations are against --opponent.
-Expected: EXPECTED
+Expected: benchmark.board_games:ConnectFour-v1 0.91 (1,000,000 moves, mean result of 200 games against random moves,
+          1 is a win and -1 a loss, 3 seeds, c38546a).
 Details:  docs/ppo_selfplay.md
 """
 

@@ -91,6 +91,7 @@ def test_expected_results_in_the_docstrings_are_the_tables(script):
     expected = re.search(r"Expected: (.*?)\nDetails:", (ROOT / f"cleanrl_lite/{script}.py").read_text(), re.S)[1]
     claims = re.findall(r"([\w/:.-]+-v\d+|8x8/\w+) (-?[\d,.]*\d)(?: with (--bf16) \((\d+) seeds?)?", expected)
     assert claims
+    figure = "eval_mean" if script == "ppo_selfplay" else "last_100_mean"  # training games are against itself
     for env_id, mean, bf16, seeds in claims:
         if bf16:
             runs = [run for run in RUNS if (run["env_id"], run["exp_name"]) == (env_id, f"{script}_bf16")]
@@ -101,7 +102,7 @@ def test_expected_results_in_the_docstrings_are_the_tables(script):
         runs = [run for run in RUNS if (run["script"], run["env_id"], run["exp_name"]) == (script, env_id, script)]
         runs = runs or [run for run in RUNS if (run["script"], run["env_id"]) == (script, env_id)]
         runs = [run for run in runs if run["finished"]] or runs
-        assert float(mean.replace(",", "")) == pytest.approx(np.mean([r["last_100_mean"] for r in runs]), rel=1e-2)
+        assert float(mean.replace(",", "")) == pytest.approx(np.mean([r[figure] for r in runs]), rel=1e-2)
 
 
 def test_bfloat16_in_the_docs():

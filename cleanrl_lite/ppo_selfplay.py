@@ -2,9 +2,9 @@
 
 Paper:    Schulman et al. 2017 (arXiv:1707.06347); self-play with one network: Silver et al. 2017 (Nature 550).
 Run:      python cleanrl_lite/ppo_selfplay.py --env-id benchmark.board_games:ConnectFour-v1
-Differs:  One network plays both sides: a step is a move, an observation the view of the player whose turn it is. What
-          is good for the next player is bad for this one, so next values and the advantages that flow back change sign
-          at every step. Training games begin with random moves. Evaluations are against --opponent.
+Differs:  One network plays both sides: an observation is the view of the player whose turn it is. Next values and the
+          advantages that flow back change sign at every step, for one's gain is the other's loss. Training games begin
+          with random moves. Evaluations are against --opponent.
 Expected: benchmark.board_games:ConnectFour-v1 0.91 (1,000,000 moves, mean result of 200 games against random moves,
           1 is a win and -1 a loss, 3 seeds, c38546a).
 Details:  docs/ppo_selfplay.md
@@ -118,9 +118,9 @@ class ActionMask(gym.Wrapper):
         return self.append_mask(obs, info), *results, info
 
 
-def random_move(obs, shape):
+def random_move(obs, shape, rng=np.random):
     """A valid choice in each part, each as likely as the others; `obs` ends with the mask, `shape` (parts, choices)."""
-    return (obs[-math.prod(shape) :].reshape(shape) * 2 + np.random.random(shape)).argmax(-1)
+    return (obs[-math.prod(shape) :].reshape(shape) * 2 + rng.random(shape)).argmax(-1)
 
 
 class RandomOpening(gym.Wrapper):
@@ -147,8 +147,7 @@ class Against(gym.Wrapper):
         self.opponent, self.begins = opponent, False
 
     def reset(self, **kwargs):
-        obs, info = self.env.reset(**kwargs)
-        self.begins = not self.begins
+        (obs, info), self.begins = self.env.reset(**kwargs), not self.begins
         return (obs, info) if self.begins else self.env.step(self.opponent(obs))[::4]
 
     def step(self, action):
@@ -159,25 +158,30 @@ class Against(gym.Wrapper):
         return obs, reward, terminated, truncated, info
 
 
-def make_game(args, render_mode=None, random_moves=0):
+def make_game(args, render_mode=None):
     """Each step is a move of the player whose turn it is."""
     env = utils.make(args.env_id, args.env_kwargs, render_mode, max_episode_steps=args.max_episode_steps)
-    env = RandomOpening(ActionMask(env, args.mask), random_moves)
+    env = RandomOpening(ActionMask(env, args.mask), args.random_moves)
     return gym.wrappers.RecordEpisodeStatistics(env, stats_key="statistics")
 
 
 def make_env(args, render_mode=None):
     """For evaluations: each step is a move, and the answer of --opponent."""
     game = make_game(args, render_mode)
-    shape = game.get_wrapper_attr("exists").shape  # (parts, choices)
+    game.env.moves = 0  # no random opening
+    shape, rng = game.get_wrapper_attr("exists").shape, np.random.default_rng(args.seed)  # shape: (parts, choices)
     if args.opponent == "random":
-        return Against(game, lambda obs: random_move(obs, shape))
+        return Against(game, lambda obs: random_move(obs, shape, rng))
     if args.opponent == "builtin":
         utils.check(game.has_wrapper_attr("builtin_action"), f"{args.env_id} has no builtin opponent")
         return Against(game, game.get_wrapper_attr("builtin_action"))
-    agent = Agent(game.observation_space.shape[0] - math.prod(shape), *shape)
+    agent = Agent(game.observation_space.shape[0] - math.prod(shape), *shape).requires_grad_(False)
     utils.load(args.opponent, Path(__file__).stem, args.env_id, agent)
-    return Against(game, lambda obs: agent(torch.from_numpy(obs[None]))[0].sample()[0].numpy())  # varied games
+
+    def sample(obs):  # the Gumbel-max trick, as below
+        return (agent(torch.from_numpy(obs[None]))[0].base_dist.logits[0].numpy() + rng.gumbel(size=shape)).argmax(-1)
+
+    return Against(game, sample)
 
 
 # === networks
@@ -266,13 +270,11 @@ def main(args: Args):
     check(minibatch_size > 1 or not args.norm_adv, "minibatches of one sample need --no-norm-adv")
     check(args.total_timesteps >= batch_size, f"--total-timesteps must be at least one rollout, {batch_size}")
 
-    envs = utils.vector_env(
-        [lambda: make_game(args, None, args.random_moves)] * args.num_envs, args.async_envs, AutoresetMode.SAME_STEP
-    )
+    envs = utils.vector_env([lambda: make_game(args)] * args.num_envs, args.async_envs, AutoresetMode.SAME_STEP)
     obs_space, action_space = envs.single_observation_space, envs.single_action_space
     parts, choices = len(action_space), int(action_space.nvec.max())
     obs_dim = obs_space.shape[0] - parts * choices  # the networks do not see the mask
-    make_env(args)  # refuses a wrong --opponent now, not at the first evaluation
+    make_env(args)  # refuses a wrong --opponent at once
 
     agent = Agent(obs_dim, parts, choices).to(device)
     params = list(agent.parameters())

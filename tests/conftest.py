@@ -1,3 +1,6 @@
+import functools
+import importlib
+import importlib.util
 import os
 import random
 import signal
@@ -39,6 +42,22 @@ def untouched_process(monkeypatch):
     yield
     for number, handler in handlers.items():
         signal.signal(number, handler)
+
+
+@functools.cache
+def envpool_itself():
+    sys.modules.pop("envpool", None)
+    return importlib.import_module("envpool")
+
+
+@pytest.fixture
+def real_envpool(monkeypatch):
+    """envpool itself, which the scripts then import too."""
+    monkeypatch.delitem(sys.modules, "envpool")
+    if not importlib.util.find_spec("envpool"):
+        pytest.skip("envpool is not installed")
+    monkeypatch.setitem(sys.modules, "envpool", envpool_itself())
+    return envpool_itself()
 
 
 @pytest.hookimpl(tryfirst=True)  # before -m looks at the marks

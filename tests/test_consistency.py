@@ -35,7 +35,7 @@ FRAMES = [name for name in OFF_POLICY_SCRIPTS if name in ATARI_SCRIPTS]
 LENGTH = dict(ppo=246, ppo_continuous=286, ppo_atari=291, dqn=221, c51=251, dqn_atari=296, c51_atari=326)
 LENGTH |= dict(ppo_masked=283, ppo_image=305, ddpg=261, td3=276, sac=301, sac_her=340, ppo_microrts=336)
 LENGTH |= dict(ppo_envpool=287, ppo_continuous_envpool=326, ppo_lstm=305, ppo_atari_lstm=334)
-LENGTH |= dict(ppo_multiagent=310, ppo_selfplay=332)
+LENGTH |= dict(ppo_multiagent=310, ppo_selfplay=333)
 LENGTH |= dict(utils=355)  # 350 is the aim: only ever lower this
 # For each two scripts: how many lines may be changed (added plus removed, by difflib, head docstrings aside), and the
 # functions, classes and methods of the same name that have another text. Raise a budget only for something that the

@@ -185,7 +185,7 @@ class Mission(gym.Space):
 def test_observations_that_do_not(space, key):
     """By themselves, and in a Dict whose other parts would do: the line names the key."""
     whole = space if key == "space" else Dict({"position": SMALL, key: space})
-    with pytest.raises(SystemExit, match=rf"observation {key} is .*not a few numbers.*wrapper"):
+    with pytest.raises(SystemExit, match=rf"observation {key} is .*not a few numbers.*convert it.*ppo_image\.py"):
         utils.flatten(Shows(whole))
 
 

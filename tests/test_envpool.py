@@ -1,8 +1,6 @@
 """ppo_envpool.py and ppo_continuous_envpool.py: the steps that only reset are learned from nowhere; the pool's seeds,
 episodes and faults. Fast tests step tests/like_envpool.py, slow ones envpool itself."""
 
-import functools
-import importlib
 import json
 import os
 import signal
@@ -18,22 +16,6 @@ from tests.probe_envs import probe
 from tests.test_probe import trained, values
 
 LOGGED = dict(num_envs=3, num_steps=40, num_minibatches=2, update_epochs=2, total_timesteps=360)
-
-
-@functools.cache
-def envpool_itself():
-    sys.modules.pop("envpool", None)
-    return importlib.import_module("envpool")
-
-
-@pytest.fixture
-def real(monkeypatch):
-    """envpool itself, which the scripts then import too."""
-    monkeypatch.delitem(sys.modules, "envpool")
-    if not importlib.util.find_spec("envpool"):
-        pytest.skip("envpool is not installed")
-    monkeypatch.setitem(sys.modules, "envpool", envpool_itself())
-    return envpool_itself()
 
 
 @pytest.fixture(params=helpers.ENVPOOL_SCRIPTS)
@@ -248,14 +230,14 @@ MUJOCO = ["Hopper-v4", "Hopper-v5", "Walker2d-v4", "Swimmer-v4", "InvertedPendul
 
 @pytest.mark.slow
 @pytest.mark.parametrize("env_id", CLASSIC + MUJOCO)
-def test_envpool_is_gymnasium(env_id, real):
+def test_envpool_is_gymnasium(env_id, real_envpool):
     """From the same state with the same actions: observations, rewards, ends, time limits. And what the scripts rely
     on: the step after an end takes no action, has reward 0, and leads to a new start.
 
     Float32 at the start makes a chaotic HalfCheetah or Pendulum another one after a while: 50 steps, then again.
     """
     envs = [gym.make(env_id, max_episode_steps=120) for _ in range(4)]
-    make = lambda: real.make_gymnasium(env_id, num_envs=4, seed=[1, 2, 3, 4], max_episode_steps=120)  # noqa: E731
+    make = lambda: real_envpool.make_gymnasium(env_id, num_envs=4, seed=[1, 2, 3, 4], max_episode_steps=120)  # noqa: E731
     pool, twin, ends, space = make(), make(), set(), envs[0].action_space
     (obs, _), (same, _) = pool.reset(), twin.reset()
     assert np.array_equal(obs, same) and len(np.unique(obs, axis=0)) == 4
@@ -288,11 +270,11 @@ def test_envpool_is_gymnasium(env_id, real):
 
 
 @pytest.mark.slow
-def test_spaces_are_gymnasiums(real):
+def test_spaces_are_gymnasiums(real_envpool):
     """Of every id that the scripts take: the shape of observations and the time limit."""
     fit = 0
-    for env_id in sorted(gym.registry.keys() & real.list_all_envs()):
-        spec = real.make_spec(env_id)
+    for env_id in sorted(gym.registry.keys() & real_envpool.list_all_envs()):
+        spec = real_envpool.make_spec(env_id)
         try:
             env = gym.make(env_id)
         except (ImportError, gym.error.Error):
@@ -309,7 +291,7 @@ def test_spaces_are_gymnasiums(real):
 @pytest.mark.parametrize(
     "script, env_id", [("ppo_envpool", "LunarLander-v3"), *((name, None) for name in helpers.ENVPOOL_SCRIPTS)]
 )
-def test_a_run_with_envpool(script, env_id, real, tmp_path):
+def test_a_run_with_envpool(script, env_id, real_envpool, tmp_path):
     """Trains, resumes, evaluates; the same seed is the same run, also with two threads."""
     flags = dict(env_id=env_id, max_episode_steps=None) if env_id else {}
     one, returns = helpers.train(script, tmp_path / "one", **flags)
@@ -325,7 +307,7 @@ def test_a_run_with_envpool(script, env_id, real, tmp_path):
 
 
 @pytest.mark.slow
-def test_a_signal_with_envpool(envpool_script, real, tmp_path):
+def test_a_signal_with_envpool(envpool_script, real_envpool, tmp_path):
     """In a process of its own, with envpool's threads: it saves, ends, and goes on."""
     words = [sys.executable, "-m", f"cleanrl_lite.{envpool_script}"]
     flags = dict(total_timesteps=4_000_000, save_every=0, max_episode_steps=20, env_threads=2)
@@ -342,7 +324,7 @@ def test_a_signal_with_envpool(envpool_script, real, tmp_path):
 
 
 @pytest.mark.slow
-def test_learns_cartpole(real, tmp_path):
+def test_learns_cartpole(real_envpool, tmp_path):
     """With the defaults, and half of their steps."""
     run_dir = helpers.train_defaults("ppo_envpool", tmp_path, total_timesteps=512_000, seed=4)
     returns = [value for _, value in helpers.scalars(run_dir)["charts/episodic_return"]]
@@ -350,7 +332,7 @@ def test_learns_cartpole(real, tmp_path):
 
 
 @pytest.mark.slow
-def test_learns_inverted_pendulum(real, tmp_path):
+def test_learns_inverted_pendulum(real_envpool, tmp_path):
     flags = dict(env_id="InvertedPendulum-v4", total_timesteps=150_000)
     run_dir = helpers.train_defaults("ppo_continuous_envpool", tmp_path, **flags)
     returns = [value for _, value in helpers.scalars(run_dir)["charts/episodic_return"]]

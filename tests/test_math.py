@@ -87,7 +87,7 @@ def test_normalize():
 def test_initialisation(rollout_script):
     """Orthogonal; near zero where it decides on the first policy; log sigma 0."""
     sizes = dict(ppo_atari=[4], ppo_atari_lstm=[4], ppo_masked=[3, 2, 2], ppo_microrts=[8, 8, 4])
-    sizes |= dict(ppo_image=[(1, 3, 36, 36), 2, False], ppo_multiagent=[9, 2, 3, 2, True])
+    sizes |= dict(ppo_image=[(1, 3, 36, 36), 2, False], ppo_multiagent=[9, 2, 3, 2, True], ppo_selfplay=[3, 2, 2])
     agent = helpers.module(rollout_script).Agent(*sizes.get(rollout_script, [3, 4]))
     if rollout_script == "ppo_lstm":
         pytest.skip("test_lstm.py has it")

@@ -194,9 +194,8 @@ def assert_seeded(make):
 
 
 @pytest.mark.slow
-def test_cleaner(tmp_path):
+def test_cleaner(tmp_path, real_envpool):
     """Rewards are what the state says; the first move of an episode counts; agents see their part of the state."""
-    pytest.importorskip("envpool")
     from benchmark.cleaner import Cleaner
 
     seen = play(Cleaner(), 1)

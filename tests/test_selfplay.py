@@ -60,7 +60,7 @@ def test_a_reward_is_the_opponents_loss():
     def three(obs):
         return np.array([min(3, obs[:11].argmax()) - 1])
 
-    env, seen = ppo_selfplay.Against(ppo_selfplay.make_game(ppo_selfplay.Args(env_id=NIM)), three), []
+    env, seen = ppo_selfplay.Against(ppo_selfplay.make_game(ppo_selfplay.Args(env_id=NIM, random_moves=0)), three), []
     for _ in range(4):
         obs, _ = env.reset()
         left, total, over = [int(obs[:11].argmax())], 0.0, False
@@ -89,7 +89,7 @@ def test_advantages_change_sides(monkeypatch, tmp_path):
 
 def test_random_openings():
     """Up to this many valid moves, each as likely as the others; a game that they end begins again."""
-    env = ppo_selfplay.make_game(ppo_selfplay.Args(env_id=NIM), random_moves=6)
+    env = ppo_selfplay.make_game(ppo_selfplay.Args(env_id=NIM, random_moves=6))
     np.random.seed(0)
     left = [int(env.reset()[0][:11].argmax()) for _ in range(2000)]
     assert set(left) == set(range(1, 11)) and 2000 / 7 < left.count(10) < 2000 / 7 * 1.6
@@ -100,11 +100,10 @@ def test_random_openings():
 # --- envpool
 @pytest.mark.slow
 @pytest.mark.parametrize("game", ["ConnectFour-v1", "TicTacToe-v1", "Othello-v1", "Hex-v1"])
-def test_envpools_games(game, tmp_path):
+def test_envpools_games(game, tmp_path, real_envpool):
     """Random moves of both sides: observations and masks belong to who moves, and somebody's win is a reward of 1."""
-    pytest.importorskip("envpool")
     env_id = f"benchmark.board_games:{game}"
-    env = ppo_selfplay.make_game(ppo_selfplay.Args(env_id=env_id))
+    env = ppo_selfplay.make_game(ppo_selfplay.Args(env_id=env_id, random_moves=0))
     np.random.seed(0)
     rewards = []
     for seed in range(50):

@@ -16,7 +16,7 @@ from tensorboard.compat.proto.event_pb2 import Event, SessionLog
 from tensorboard.summary.writer.record_writer import RecordWriter
 from torch.utils.tensorboard import SummaryWriter
 
-from benchmark import collect, launch, overview, plot, readme, returns_sb3, speed_cleanrl
+from benchmark import collect, launch, overview, plot, readme, returns_sb3, speed_cleanrl, speed_variants
 from tests import helpers
 from tests.helpers import ROOT, SCRIPTS
 
@@ -38,6 +38,11 @@ def test_tables_are_what_the_files_give():
 def test_the_speed_beside_cleanrl_is_what_the_pairs_give():
     record = helpers.read_json(ROOT / "benchmark" / "results" / "speed_cleanrl.json")
     assert speed_cleanrl.table(record) == (ROOT / "benchmark" / "results" / "speed_cleanrl.md").read_text()
+
+
+def test_the_speed_of_variants_is_what_the_pairs_give():
+    records = helpers.read_json(ROOT / "benchmark" / "results" / "speed_variants.json")
+    assert speed_variants.table(records) == (ROOT / "benchmark" / "results" / "speed_variants.md").read_text()
 
 
 def test_stable_baselines3_returns_are_what_the_file_gives():

@@ -7,10 +7,10 @@
 # Needs envpool (pip install "cleanrl_lite[envpool]"); SlimeVolley-v0 needs what benchmark/slimevolley.py names.
 for env in ${ENVS:-benchmark.board_games:ConnectFour-v1 benchmark.slimevolley:SlimeVolley-v0}; do
     case $env in
-        *SlimeVolley-v0) seeds=1 flags="--opponent builtin --total-timesteps 5000000 --gamma 0.997 --random-moves 0 --eval-every 500000 --eval-episodes 20" ;;
-        *) seeds="1 2 3" flags="--eval-every 100000 --eval-episodes 200" ;;
+        *SlimeVolley-v0) flags="--opponent builtin --total-timesteps 5000000 --gamma 0.997 --random-moves 0 --eval-every 500000 --eval-episodes 20" ;;
+        *) flags="--eval-every 100000 --eval-episodes 200" ;;
     esac
-    for seed in ${SEEDS:-$seeds}; do
+    for seed in ${SEEDS:-1 2 3}; do
         echo "python cleanrl_lite/ppo_selfplay.py --env-id $env --seed $seed $flags $*"
     done
 done | ${RUN:-python -m benchmark.launch --jobs ${JOBS:-2}}

@@ -18,7 +18,6 @@ if sys.platform == "linux" and not os.environ.get("DISPLAY"):  # render without 
     os.environ.setdefault("MUJOCO_GL", "egl" if find_library("EGL") and find_library("GL") else "disabled")
     os.environ.setdefault("SDL_VIDEODRIVER", "offscreen")
 sys.path.append("")  # --env-id my_envs:MyEnv-v0 finds my_envs.py in the current directory
-
 import cloudpickle
 import gymnasium as gym
 import numpy as np
@@ -126,8 +125,8 @@ def make(env_id, env_kwargs, render_mode=None, **kwargs):
     except (gym.error.Error, ImportError, TypeError, ValueError, AttributeError, AssertionError) as error:
         reason = re.sub(r"gymnasium\[(\w+)\]", r"cleanrl_lite[\1]", (str(error).strip() or repr(error)).splitlines()[0])
         reason = re.sub(".*gymnasium-robotics.*", "gymnasium no longer has this version. Use v4 or v5", reason)
-        reason += f" (--env-kwargs {env_kwargs}; ids: Hopper-v4; my_module:Env-v0; ALE/Breakout-v5 with *_atari.py)"
-        check(False, f"--env-id {env_id}: {reason}")
+        ids = "Hopper-v4, my_module:Env-v0, or ALE/Breakout-v5 with *_atari.py"
+        check(False, f"--env-id {env_id}: {reason} (--env-kwargs {env_kwargs}; ids: {ids})")
 
 
 def flatten(env):
@@ -188,12 +187,11 @@ def load(path, script, env_id=None, agent=None):
 class Run:
     """A run's directory, checkpoints (of the agent and `parts`), evaluations and console output."""
 
-    current, writer, result, stop, values = None, None, None, 0, {}
+    current, writer, result, stop, values, returns = None, None, None, 0, {}, []
 
     def __init__(self, args, script, make_env, envs, agent, **parts):
-        self.args, self.make_env, self.envs, self.agent, self.returns = args, make_env, envs, agent, []
+        self.args, self.make_env, self.envs, self.agent, self.script = args, make_env, envs, agent, Path(script).stem
         self.parts, self.device = dict(agent=agent) | parts, next(agent.parameters()).device
-        source, self.script = Path(script), Path(script).stem
         arguments = json.dumps(dict(script=self.script) | vars(args) | dict(resume=None), indent=2) + "\n"
         path = args.evaluate or args.resume
         if path == "auto" == args.resume:  # the last run with these arguments
@@ -207,7 +205,7 @@ class Run:
             while (path := Path(args.runs_dir, re.sub("[/:]", "-", f"{name}__{now}"))).exists():
                 now += 1
             path.mkdir(parents=True)
-            (path / "args.json").write_text(arguments), (path / source.name).write_text(source.read_text())
+            (path / "args.json").write_text(arguments), (path / Path(script).name).write_text(Path(script).read_text())
         self.dir = saved.get("dir", path)
         if args.evaluate:
             self.result = self.evaluate(f"eval_{time.time():.0f}")
@@ -225,10 +223,8 @@ class Run:
             kept = [saved["args"].get(name) == vars(args).get(name) for name in ("num_envs", "buffer_size")]
             check(all(kept), "a resumed run keeps its --num-envs and --buffer-size")
             for name, part in self.parts.items():
-                if hasattr(part, "load_state_dict"):
-                    part.load_state_dict(saved[name])
-                else:
-                    torch._foreach_copy_(tree_leaves(part), tree_leaves(saved[name]))
+                restore = getattr(part, "load_state_dict", None)
+                restore(saved[name]) if restore else torch._foreach_copy_(tree_leaves(part), tree_leaves(saved[name]))
             set_rng_state(*saved["rng"])
             self.values = tree_map(lambda x: x.clone() if torch.is_tensor(x) else x, saved["values"])  # not in the file
             if "envs" in saved:  # back in the middle of their episodes
@@ -239,13 +235,12 @@ class Run:
         self.log_step, self.log_time, self.printed = step, None, time.perf_counter()
         self.bar = tqdm(initial=step, total=args.total_timesteps, unit="step", file=sys.stdout, disable=None)
         print(f"run directory: {self.dir}\n{self.device}, torch {torch.__version__}, gymnasium {gym.__version__}")
-
-        def stop(number, _):  # asks the loop to stop at its next goes_on(); a second Ctrl-C interrupts at once
-            self.stop = number
-            signal.signal(signal.SIGINT, signal.default_int_handler)
-
-        signal.signal(signal.SIGINT, stop), signal.signal(signal.SIGTERM, stop)
+        signal.signal(signal.SIGINT, self.on_signal), signal.signal(signal.SIGTERM, self.on_signal)
         Run.current = self
+
+    def on_signal(self, number, _):  # asks the loop to stop at its next goes_on(); a second Ctrl-C interrupts at once
+        self.stop = number
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
     def goes_on(self, global_step, obs, **values):
         """Evaluates and saves (obs and values too) where that is due; False at the end and after a signal."""
@@ -307,8 +302,7 @@ class Run:
             self.writer.add_scalar("eval/episodic_return", mean, step)
             self.writer.add_scalar("eval/episodic_length", np.mean(lengths), step)
             if args.track and video and (mp4 := next(folder.glob("*.mp4"), None)):
-                wandb = __import__("wandb")
-                wandb.log({"eval/video": wandb.Video(str(mp4), format="mp4")})
+                (wandb := __import__("wandb")).log({"eval/video": wandb.Video(str(mp4), format="mp4")})
         return returns
 
     def finished_episodes(self, infos):
@@ -394,8 +388,7 @@ def numpy_forward(module, device, live=False):
     known = {torch.nn.Linear: None, torch.nn.Tanh: np.tanh, torch.nn.ReLU: lambda x: np.maximum(x, 0)}
     layers = [*module] if isinstance(module, torch.nn.Sequential) else [module]
     if any(type(layer) not in known for layer in layers) or (live and device.type != "cpu"):
-        forward = torch.no_grad()(module)
-        return lambda x: forward(torch.as_tensor(x, device=device)).cpu().numpy()
+        return lambda x: torch.no_grad()(module)(torch.as_tensor(x, device=device)).cpu().numpy()
     steps = [(known[type(m)], *(p.detach().cpu().numpy().T for p in m.parameters()), 0.0, 0.0)[:3] for m in layers]
 
     def numpy_module(x):

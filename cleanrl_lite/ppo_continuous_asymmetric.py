@@ -2,7 +2,7 @@
 
 Paper:    Pinto et al. 2018 (arXiv:1710.06542): asymmetric actor and critic; PPO: Schulman et al. 2017.
 Run:      python cleanrl_lite/ppo_continuous_asymmetric.py --env-id benchmark.go1:Go1Getup-v1
-Differs:  As ppo_continuous.py. The actor sees `state`, what a robot's sensors tell. The critic, needed in training only,
+Differs:  As ppo_continuous.py. The actor sees `state`, what sensors tell. The critic, needed in training only,
           sees `privileged_state`, what a simulator knows. An observation is stored as one vector of both.
 Expected: not measured yet.
 Details:  docs/ppo_continuous_asymmetric.md

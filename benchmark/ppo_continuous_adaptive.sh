@@ -10,9 +10,9 @@ for seed in ${SEEDS:-1 2 3}; do
     for env in ${ENVS:-Hopper-v4 Ant-v4}; do
         run="python cleanrl_lite/$name.py --env-id $env --seed $seed --total-timesteps ${STEPS:-300000}"
         echo "$run $*"
-        echo "$run --exp-name ${name}_none --kl-threshold None --no-norm-value --bounds-coef 0 $*"
+        echo "$run --exp-name ${name}_none --kl-threshold 0 --no-norm-value --bounds-coef 0 $*"
         echo "$run --exp-name ${name}_lr --no-norm-value --bounds-coef 0 $*"
-        echo "$run --exp-name ${name}_value --kl-threshold None --bounds-coef 0 $*"
-        echo "$run --exp-name ${name}_bounds --kl-threshold None --no-norm-value $*"
+        echo "$run --exp-name ${name}_value --kl-threshold 0 --bounds-coef 0 $*"
+        echo "$run --exp-name ${name}_bounds --kl-threshold 0 --no-norm-value $*"
     done
 done | ${RUN:-python -m benchmark.launch --jobs ${JOBS:-2}}

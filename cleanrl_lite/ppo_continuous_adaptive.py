@@ -57,7 +57,7 @@ class Args:
     num_envs: int = 1  # number of environments stepped together
     async_envs: bool = False  # run each environment in its own process
     num_steps: int = 2048  # steps per environment in each rollout
-    kl_threshold: float | None = 0.008  # KL divergence of an epoch that the learning rate aims at (none: --anneal-lr)
+    kl_threshold: float = 0.008  # KL divergence of an epoch that the learning rate aims at (0: --anneal-lr decides)
     anneal_lr: bool = True  # anneal the learning rate linearly to 0
     gamma: float = 0.99  # discount factor
     gae_lambda: float = 0.95  # lambda of generalised advantage estimation
@@ -122,6 +122,10 @@ class Agent(nn.Module):
         """Observations as the networks want them: mean 0 and variance 1 by all that was seen in training."""
         obs = (obs - self.obs_stats.mean) / (self.obs_stats.var + 1e-8).sqrt()
         return obs.clamp(-10, 10).float()
+
+    def value_scale(self):
+        """Mean and standard deviation of the returns: the critic predicts (return - mean) / std."""
+        return self.value_stats.mean.item(), (self.value_stats.var + 1e-8).sqrt().item()
 
     def policy(self, mean):
         std = self.actor_logstd.exp().expand_as(mean)
@@ -266,7 +270,7 @@ def main(args: Args):
     return_so_far = np.array(run.values.get("return_so_far", [0.0] * args.num_envs))  # discounted, of this episode
     obs, global_step = run.obs, run.global_step
     while run.goes_on(global_step, obs, return_so_far=return_so_far.tolist()):
-        if args.anneal_lr and args.kl_threshold is None:
+        if args.anneal_lr and not args.kl_threshold:
             learning_rate.fill_(args.learning_rate * (1 - global_step / args.total_timesteps))
         # The last rollout may be shorter.
         num_steps = min(args.num_steps, math.ceil((args.total_timesteps - global_step) / args.num_envs))
@@ -309,19 +313,18 @@ def main(args: Args):
             return_so_far = discounted[-1] * ~dones[num_steps - 1]
             agent.return_stats.update(torch.from_numpy(discounted).to(device).flatten())
             scale = (agent.return_stats.var + 1e-8).sqrt().item()
-        value_mean, value_std = agent.value_stats.mean.item(), (agent.value_stats.var + 1e-8).sqrt().item()
-        values = b_values[:size].reshape(num_steps, args.num_envs).cpu().numpy() * value_std + value_mean
-        next_values = next_values * value_std + value_mean
+        mean, std = agent.value_scale()  # 0 and 1 with --no-norm-value
+        values = b_values[:size].reshape(num_steps, args.num_envs).cpu().numpy() * std + mean
+        next_values = next_values * std + mean
         scaled = rewards[:num_steps] if args.norm_value else (rewards[:num_steps] / scale).clip(-10, 10)
         rollout = scaled, values, next_values, terminations[:num_steps], dones[:num_steps]
         advantages = compute_gae(*rollout, args.gamma, args.gae_lambda)
         returns = advantages + values
-        if args.norm_value:  # without it, mean 0 and variance 1 change nothing
+        if args.norm_value:
             agent.value_stats.update(torch.from_numpy(returns).to(device).flatten())
-            value_mean, value_std = agent.value_stats.mean.item(), (agent.value_stats.var + 1e-8).sqrt().item()
+            mean, std = agent.value_scale()
         b_advantages[:size] = torch.from_numpy(advantages).flatten()
-        b_returns[:size] = torch.from_numpy((returns - value_mean) / value_std).flatten()
-        b_values[:size] = torch.from_numpy((values - value_mean) / value_std).flatten()
+        b_returns[:size] = torch.from_numpy((returns - mean) / std).flatten()
 
         # learn
         metrics = []
@@ -331,7 +334,7 @@ def main(args: Args):
             epoch = [update(minibatch) for minibatch in torch.from_numpy(inds).to(device)]
             metrics += epoch
             approx_kl = torch.stack([m["losses/approx_kl"] for m in epoch]).mean()
-            if args.kl_threshold is not None:  # smaller steps after too much change, and the other way round
+            if args.kl_threshold:  # smaller steps after too much change, and the other way round
                 too_far, too_little = approx_kl > 2 * args.kl_threshold, approx_kl < args.kl_threshold / 2
                 learning_rate.mul_(1 / 1.5 if too_far else 1.5 if too_little else 1).clamp_(1e-6, 1e-2)
             if args.target_kl and approx_kl > args.target_kl:

@@ -25,6 +25,7 @@ SCRIPTS = sorted(path.stem for path in SOURCE.glob("*.py") if "class Args:" in p
 PARENT = dict(ppo_continuous="ppo", ppo_masked="ppo", ppo_atari="ppo", dqn_atari="dqn", c51="dqn", c51_atari="c51")
 PARENT |= dict(td3="ddpg", sac="td3", sac_her="sac", ppo_microrts="ppo_masked", ppo_image="ppo_atari")
 PARENT |= dict(ppo_multiagent="ppo_masked", ppo_selfplay="ppo_masked")
+PARENT |= dict(ppo_continuous_adaptive="ppo_continuous", ppo_continuous_asymmetric="ppo_continuous")
 PARENT |= dict(ppo_envpool="ppo", ppo_continuous_envpool="ppo_continuous", ppo_lstm="ppo", ppo_atari_lstm="ppo_atari")
 # In the lists below these are in FAMILIES only:
 GOAL_SCRIPTS = ["sac_her"]  # they need goal environments
@@ -40,11 +41,12 @@ def family(script):
 
 
 FAMILIES = {root: [name for name in SCRIPTS if family(name) == root] for root in map(family, SCRIPTS)}
-OTHER_ENVS = ("_her", "_envpool", "_microrts", "_selfplay", "_image", "_multiagent")  # not gymnasium's, or not vectors
+# Not gymnasium's, or not vectors.
+OTHER_ENVS = ("_her", "_envpool", "_microrts", "_selfplay", "_image", "_multiagent", "_asymmetric")
 MLP_SCRIPTS = [name for name in SCRIPTS if "_atari" not in name and not name.endswith(OTHER_ENVS)]
 ATARI_SCRIPTS = [name for name in SCRIPTS if "_atari" in name]
 LSTM_SCRIPTS = [name for name in SCRIPTS if name.endswith("_lstm")]  # their agents take sequences and states
-CONTINUOUS_SCRIPTS = ["ppo_continuous", "ddpg", "td3", "sac"]
+CONTINUOUS_SCRIPTS = ["ppo_continuous", "ppo_continuous_adaptive", "ddpg", "td3", "sac"]
 # They learn from rollouts, the others from a replay buffer.
 ROLLOUT_SCRIPTS = [name for name in FAMILIES["ppo"] if name not in ENVPOOL_SCRIPTS]
 OFF_POLICY_SCRIPTS = [name for name in FAMILIES["dqn"] + FAMILIES["ddpg"] if name not in GOAL_SCRIPTS]
@@ -60,6 +62,12 @@ SMALL = dict(
     ppo=dict(env_id="CartPole-v1", num_envs=4, num_steps=32, total_timesteps=512),
     ppo_continuous=dict(
         env_id="InvertedPendulum-v4", num_envs=2, num_steps=64, total_timesteps=512, num_minibatches=4, update_epochs=2
+    ),
+    ppo_continuous_adaptive=dict(
+        env_id="InvertedPendulum-v4", num_envs=2, num_steps=64, total_timesteps=512, num_minibatches=4, update_epochs=2
+    ),
+    ppo_continuous_asymmetric=dict(
+        env_id="tests.probe_envs:ProbePrivileged-v0", num_envs=2, num_steps=64, total_timesteps=512, num_minibatches=4
     ),
     ppo_envpool=dict(env_id="CartPole-v1", num_envs=4, num_steps=32, total_timesteps=512),
     ppo_continuous_envpool=dict(
@@ -94,6 +102,7 @@ LOSSES = dict(  # what each script logs of its updates
     sac="qf1_loss qf1_values qf2_loss qf2_values qf_loss actor_loss alpha alpha_loss entropy",
 )
 LOSSES |= dict(ppo_masked=LOSSES["ppo"])  # and those of its variants
+LOSSES |= dict(ppo_continuous_adaptive=LOSSES["ppo"] + " bounds_loss")
 CHARTS = dict(ppo="SPS learning_rate", dqn="SPS epsilon", ddpg="SPS")
 
 

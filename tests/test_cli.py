@@ -322,6 +322,10 @@ BAD["one agent"] = (
 )
 TWO = dict(env_id="tests.probe_envs:ProbeTeam-v0", env_kwargs='{"layout": "few"}')
 BAD["actions for two of three agents"] = ("ppo_multiagent", TWO, r"one for each of 3 agents, not of 2")
+for layout in ("vector", "matrix", "other name"):
+    flags = dict(env_kwargs=f'{{"layout": "{layout}"}}')
+    told = r"must be Dict\(state=Box, privileged_state=Box\).*ppo_continuous\.py"
+    BAD[f"{layout}, for two kinds of critic"] = ("ppo_continuous_asymmetric", flags, told)
 for name in helpers.FAMILIES["ddpg"]:
     for kind in ("Unbounded", "Huge"):
         env_id = f"tests.probe_envs:Probe{kind}-v0"

@@ -59,7 +59,8 @@ def values(agent, *observations):
     obs = batch(agent, *observations)
     if hasattr(agent, "obs_stats"):
         scale = (agent.return_stats.var + 1e-8).sqrt().float()
-        return (agent(agent.normalize(obs))[1] * scale).numpy()
+        mean, scale = agent.value_scale() if hasattr(agent, "value_scale") else (0.0, scale)
+        return (agent(agent.normalize(obs))[1] * scale + mean).numpy()
     if hasattr(agent, "critic"):
         return agent(obs)[1].numpy()
     if hasattr(agent, "atoms"):

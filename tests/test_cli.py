@@ -281,7 +281,7 @@ for name in ("ppo", "dqn", "c51"):  # spaces: each script has its own checks and
         f"actions from 1, {name}": (name, dict(env_id=f"tests.probe_envs:{COUNTED}"), r"actions .*1, not .*0"),
     }
 for name in helpers.CONTINUOUS_SCRIPTS:
-    other = "ppo" if name == "ppo_continuous" else "dqn"
+    other = "ppo" if name in helpers.FAMILIES["ppo"] else "dqn"
     image, whole = probe("ImageObs", name), dict(env_id=f"tests.probe_envs:{WHOLE}")
     BAD |= {
         f"discrete actions, {name}": (name, dict(env_id="CartPole-v1"), rf"must be Box, not Disc.*\b{other}\.py"),

@@ -131,7 +131,7 @@ class RunningMeanStd(nn.Module):
 
 
 class Mixed:
-    """Independent choices, the columns `choices` [(from, to)] of actions, and Gaussian numbers, the columns `numbers`."""
+    """Independent choices, the columns `choices` [(from, to)] of actions, and Gaussian numbers, the other columns."""
 
     def __init__(self, outputs, std, choices, numbers):
         self.dists = [(Categorical(logits=outputs[..., i:j], validate_args=False), i, j) for i, j in choices]

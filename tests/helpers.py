@@ -28,11 +28,13 @@ PARENT |= dict(ppo_multiagent="ppo_masked", ppo_selfplay="ppo_masked")
 PARENT |= dict(ppo_continuous_adaptive="ppo_continuous", ppo_continuous_asymmetric="ppo_continuous")
 PARENT |= dict(ppo_hybrid="ppo_continuous")
 PARENT |= dict(ppo_simple="ppo", vpg="ppo_simple", a2c="vpg")
+PARENT |= dict(dqn_atari_visual="dqn_atari", c51_atari_visual="c51_atari", ppo_atari_visual="ppo_atari")
 PARENT |= dict(ppo_envpool="ppo", ppo_continuous_envpool="ppo_continuous", ppo_lstm="ppo", ppo_atari_lstm="ppo_atari")
 # In the lists below these are in FAMILIES only, and the plain ones in MLP_SCRIPTS:
 GOAL_SCRIPTS = ["sac_her"]  # they need goal environments
 ENVPOOL_SCRIPTS = ["ppo_envpool", "ppo_continuous_envpool"]  # their episodes end otherwise
 IMAGE_SCRIPTS = ["ppo_image"]  # images of any environment
+VISUAL_SCRIPTS = [name for name in SCRIPTS if name.endswith("_visual")]  # they train as their parents: test_visual.py
 PLAIN_SCRIPTS = ["ppo_simple", "vpg", "a2c"]  # simpler than PPO: test_simple.py has their updates
 JAVA_SCRIPTS = ["ppo_microrts"]  # what trains them is in the slow tier, and skipped without gym_microrts
 JAVA = all(map(importlib.util.find_spec, ["jpype", "gym_microrts"])) and shutil.which("java") is not None
@@ -51,8 +53,8 @@ ATARI_SCRIPTS = [name for name in SCRIPTS if "_atari" in name]
 LSTM_SCRIPTS = [name for name in SCRIPTS if name.endswith("_lstm")]  # their agents take sequences and states
 CONTINUOUS_SCRIPTS = ["ppo_continuous", "ppo_continuous_adaptive", "ddpg", "td3", "sac"]
 # They learn from rollouts, the others from a replay buffer.
-ROLLOUT_SCRIPTS = [name for name in FAMILIES["ppo"] if name not in ENVPOOL_SCRIPTS + PLAIN_SCRIPTS]
-OFF_POLICY_SCRIPTS = [name for name in FAMILIES["dqn"] + FAMILIES["ddpg"] if name not in GOAL_SCRIPTS]
+ROLLOUT_SCRIPTS = [name for name in FAMILIES["ppo"] if name not in ENVPOOL_SCRIPTS + PLAIN_SCRIPTS + VISUAL_SCRIPTS]
+OFF_POLICY_SCRIPTS = [name for name in FAMILIES["dqn"] + FAMILIES["ddpg"] if name not in GOAL_SCRIPTS + VISUAL_SCRIPTS]
 
 # Small runs: a few rollouts, seconds. A test overrides what it is about.
 DQN = dict(learning_starts=64, train_frequency=4, batch_size=16, target_network_frequency=50)
@@ -102,6 +104,7 @@ SMALL = dict(
     )
     | dict(max_episode_steps=40),
 )
+SMALL |= {name: SMALL[PARENT[name]] for name in VISUAL_SCRIPTS}
 LOSSES = dict(  # what each script logs of its updates
     ppo="policy_loss value_loss entropy approx_kl old_approx_kl clipfrac explained_variance grad_norm",
     dqn="td_loss q_values",

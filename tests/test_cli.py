@@ -233,6 +233,7 @@ BAD = {
     "a removed version": ("ppo_continuous", dict(env_id="Hopper-v2"), r"Hopper-v2.*v4 or v5"),
     "no Atari game": ("ppo_atari", dict(env_id="CartPole-v1"), r"CartPole-v1.*\bppo\.py"),
     "no Atari game, dqn": ("dqn_atari", dict(env_id="CartPole-v1"), r"CartPole-v1.*\bdqn\.py"),
+    "no Atari game, visual": ("c51_atari_visual", dict(env_id="CartPole-v1"), r"CartPole-v1.*\bc51\.py"),
     "indivisible": ("ppo", dict(num_envs=3, num_minibatches=5, total_timesteps=960), r"multiple of --num-minibatches"),
     "indivisible, Atari": ("ppo_atari", dict(num_minibatches=3), r"multiple of --num-minibatches"),
     "less than a rollout": ("ppo", dict(total_timesteps=100), r"--total-timesteps.* 128"),

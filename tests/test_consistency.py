@@ -31,21 +31,23 @@ PPO, DQN, DDPG = FAMILIES["ppo"], FAMILIES["dqn"], FAMILIES["ddpg"]
 PPO = [name for name in PPO if name not in PLAIN_SCRIPTS]
 FIXED = [name for name in PPO if "_adaptive" not in name]  # the learning rate follows the steps alone
 VECTORS = [name for name in OFF_POLICY_SCRIPTS if name in MLP_SCRIPTS]
-REPLAY, SAC = OFF_POLICY_SCRIPTS + GOAL_SCRIPTS, ["sac", *GOAL_SCRIPTS]
-FRAMES = [name for name in OFF_POLICY_SCRIPTS if name in ATARI_SCRIPTS]
+REPLAY, SAC = DQN + FAMILIES["ddpg"], ["sac", *GOAL_SCRIPTS]
+FRAMES = [name for name in DQN if name in ATARI_SCRIPTS]
 
 # Non-blank lines.
-LENGTH = dict(ppo=246, ppo_continuous=286, ppo_atari=291, dqn=221, c51=251, dqn_atari=296, c51_atari=326)
+LENGTH = dict(ppo=246, ppo_continuous=286, ppo_atari=291, dqn=221, c51=251, dqn_atari=295, c51_atari=325)
 LENGTH |= dict(ppo_masked=283, ppo_image=305, ddpg=261, td3=276, sac=301, sac_her=340, ppo_microrts=336)
 LENGTH |= dict(ppo_envpool=287, ppo_continuous_envpool=326, ppo_lstm=305, ppo_atari_lstm=334)
 LENGTH |= dict(
     ppo_multiagent=310, ppo_selfplay=333, ppo_continuous_adaptive=303, ppo_continuous_asymmetric=299, ppo_hybrid=328
 )
 LENGTH |= dict(ppo_simple=200, vpg=178, a2c=178)
+LENGTH |= dict(dqn_atari_visual=307, c51_atari_visual=336, ppo_atari_visual=302)
 LENGTH |= dict(utils=350)
 # For each two scripts: how many lines may be changed (added plus removed, by difflib, head docstrings aside), and the
 # functions, classes and methods of the same name that have another text. Raise a budget only for something that the
 # variant truly needs.
+VIDEOS = "game_settings make_env"  # of *_visual: the name of the script for vectors, and the wrapper that draws
 GAMES = "Games Games.__init__ Games.reset Games.step"
 PAIRS = {
     ("ppo", "ppo_continuous"): (115, "Agent.act Agent.forward Agent.policy"),
@@ -73,6 +75,9 @@ PAIRS = {
     ("dqn", "dqn_atari"): (250, "Agent.act make_env"),  # 55 lines of replay and 80 of environments among them
     ("c51", "c51_atari"): (255, "Agent.act make_env"),
     ("dqn_atari", "c51_atari"): (75, "Agent.act update"),
+    ("dqn_atari", "dqn_atari_visual"): (22, VIDEOS),
+    ("c51_atari", "c51_atari_visual"): (22, VIDEOS),
+    ("ppo_atari", "ppo_atari_visual"): (22, VIDEOS),
     ("dqn", "ddpg"): (None, "Agent.act mlp"),
     ("ddpg", "td3"): (55, "learn update_actor update_critic"),
     ("td3", "sac"): (110, "Agent.act Agent.policy learn update_actor update_critic"),
@@ -86,7 +91,7 @@ SPANS = [
     (MLP_SCRIPTS + GOAL_SCRIPTS + IMAGE_SCRIPTS, "    envs = utils.vector_env", "    obs_space, "),
     (MLP_SCRIPTS + GOAL_SCRIPTS + ENVPOOL_SCRIPTS + IMAGE_SCRIPTS, "    obs_space, ", "    "),
     (ATARI_SCRIPTS, "    envs = Games", "    obs_space, "),
-    (["ppo_atari", *FRAMES], "    envs = Games", "    agent = "),
+    (["ppo_atari", "ppo_atari_visual", *FRAMES], "    envs = Games", "    agent = "),
     (PPO, "def main", "    envs = "),
     (PPO, "    params = ", "    run = "),
     (FIXED, "        if args.anneal_lr", "        # act"),
@@ -95,7 +100,7 @@ SPANS = [
     (ENVPOOL_SCRIPTS, "        # learn", "    # === evaluation"),
     (LSTM_SCRIPTS, "    rest = ", "    agent = "),
     (LSTM_SCRIPTS, "        # The samples of each", "    # === evaluation"),
-    (["ppo_atari", "ppo_image"], "        # act", "            obs, "),
+    (["ppo_atari", "ppo_atari_visual", "ppo_image"], "        # act", "            obs, "),
     (["ppo_continuous", "ppo_image"], "            under_way = ", "        values"),
     (["dqn", *DDPG], "def main", "    envs = "),
     (REPLAY, "    check(args.learning_starts < ", "    "),
@@ -105,7 +110,7 @@ SPANS = [
     (FRAMES, "    params = ", "    # === update"),
     (DQN, "    update = run.compile", "    target_params = "),
     (DQN, "        # act", "        if (explore"),
-    (["c51", "c51_atari"], "        # act", "        # learn"),
+    (["c51", "c51_atari", "c51_atari_visual"], "        # act", "        # learn"),
     (DQN, "        # learn", "        # step, store"),
     (DQN, "        # log", "    # === evaluation"),
     (DDPG, "    update_critic, update_actor = ", "    def learn"),

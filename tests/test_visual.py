@@ -1,0 +1,159 @@
+"""The *_visual scripts: their videos show what the agent makes of each frame, and all else is their parents'."""
+
+import cv2
+import gymnasium as gym
+import imageio.v3 as imageio
+import numpy as np
+import pytest
+import torch
+
+from tests import helpers
+
+NAMES = ["NOOP", "FIRE", "RIGHT", "LEFT"]  # of Breakout
+
+
+@pytest.fixture(params=helpers.VISUAL_SCRIPTS)
+def script(request):
+    return request.param
+
+
+@pytest.fixture
+def env(script, monkeypatch):
+    """Breakout as evaluations see it, watched by an agent that has learnt nothing."""
+    module = helpers.module(script)
+    sizes = (51, -10.0, 10.0) if script.startswith("c51") else ()
+    monkeypatch.setattr(module.WatchedFrames, "agent", module.Agent(4, *sizes), raising=False)
+    env = module.make_env(helpers.small_args(script, "unused"), "rgb_array")
+    env.reset(seed=1)
+    yield env
+    env.close()
+
+
+def outputs(env, numbers):
+    """Whatever it sees, the agent's last layer gives these."""
+    layer = env.agent.actor if hasattr(env.agent, "actor") else env.agent.q_network.head
+    with torch.no_grad():
+        layer.weight.zero_()
+        layer.bias.copy_(torch.as_tensor(numbers).flatten())
+
+
+def rows(env):
+    """What is drawn beside the picture: for each action an array (height, 320)."""
+    with torch.no_grad():
+        shown = env.render()
+    assert shown.shape == (420, 640, 3) and shown.dtype == np.uint8
+    game = gym.wrappers.FrameStackObservation.render(env)
+    np.testing.assert_array_equal(shown[:, :320], cv2.resize(game, (320, 420)))
+    assert (shown[:, 320:] == shown[:, 320:, :1]).all()  # gray
+    return np.split(shown[:, 320:, 0], 4)
+
+
+def assert_bars(env, lengths, best):
+    """As long as this, below the text; twice as bright for the best action."""
+    for i, (row, length) in enumerate(zip(rows(env), lengths, strict=True)):
+        (bar,) = np.unique(row[20:-2], axis=0)
+        expected = np.where(np.arange(320) < length, 100 if i == best else 50, 0)
+        np.testing.assert_array_equal(bar, expected, err_msg=NAMES[i])
+
+
+@pytest.mark.parametrize("script", ["dqn_atari_visual"], indirect=True)
+def test_bars_of_q_values(env):
+    """From the lowest to the highest, wherever zero is."""
+    outputs(env, [0.5, 1.0, 0.0, -1.0])
+    assert_bars(env, [240, 320, 160, 1], best=1)
+    outputs(env, [-103.0, -102.0, -104.0, -100.0])
+    assert_bars(env, [80, 160, 1, 320], best=3)
+    outputs(env, [2.0, 2.0, 2.0, 2.0])  # a network whose units are all dead
+    rows(env)
+
+
+@pytest.mark.parametrize("script", ["ppo_atari_visual"], indirect=True)
+def test_bars_of_probabilities(env):
+    outputs(env, np.log([0.1, 0.2, 0.3, 0.4]))
+    assert_bars(env, [32, 64, 96, 128], best=3)
+    outputs(env, np.log([0.91, 0.03, 0.03, 0.03]))
+    assert_bars(env, [291, 10, 10, 10], best=0)
+
+
+@pytest.mark.parametrize("script", ["c51_atari_visual"], indirect=True)
+def test_bars_of_distributions(env):
+    """A bar for each atom, 80 % of a row high for the most probable one of all actions, and a line below all."""
+    probs = torch.zeros(4, 51)
+    probs[0, 10] = 1.0
+    probs[1, [0, 50]] = 0.5
+    probs[2, 20:40] = 0.05
+    probs[3, 30:32] = torch.tensor([0.25, 0.75])
+    outputs(env, probs.clamp(1e-30).log())
+    seen = rows(env)
+    for i, row in enumerate(seen):
+        for atom, p in enumerate(probs[i].tolist()):
+            column = row[20:, int((atom + 0.5) * 320 / 51)]
+            # 105 lines of pixels, for which linspace(1.25, 0) has these probabilities.
+            expected = (np.arange(105) >= 104 * (1 - p / 1.25))[20:]
+            np.testing.assert_array_equal(column, expected * (100 if i == 3 else 50), err_msg=f"{NAMES[i]}, {atom}")
+
+
+def test_names_and_numbers(script, env, monkeypatch):
+    """The texts are written into the rows of their actions, and nothing else is."""
+    texts, write = [], cv2.putText
+    monkeypatch.setattr(cv2, "putText", lambda row, text, *how: texts.append(text) or write(row, text, *how))
+    numbers = [0.2, 0.5, 0.1, 0.2]
+    if script.startswith("c51"):
+        means = [-10.0, 10.0, 2.0, -0.4]
+        outputs(env, [[-1000.0 * abs(mean - atom) for atom in np.linspace(-10, 10, 51)] for mean in means])
+    else:
+        means = numbers
+        outputs(env, np.log(numbers) if script.startswith("ppo") else numbers)
+    seen = rows(env)
+    assert texts == [f"{name} {mean:.2f}" for name, mean in zip(NAMES, means)]
+    for i, row in enumerate(seen):
+        assert ((row == (254 if i == 1 else 127)).sum() > 50) and (row.max() == (254 if i == 1 else 127))
+
+
+def test_numbers_belong_to_the_frame(script, env, tmp_path):
+    """What RecordVideo gets after each reset and step was computed from the observation that they returned."""
+    seen = []
+    network = getattr(env.agent, "q_network", env.agent)
+    network.register_forward_hook(lambda network, inputs, output: seen.append(inputs[0].clone()))
+    video = gym.wrappers.RecordVideo(env, str(tmp_path / "videos"), lambda episode: True)
+    with torch.no_grad():
+        obs, _ = video.reset(seed=2)
+        for t in range(12):
+            assert len(seen) == t + 1
+            np.testing.assert_array_equal(seen[-1][0], obs)
+            obs, *_ = video.step(2 + t % 2)
+    assert not torch.equal(seen[0], seen[-1])
+    assert any((a != b).any() for a, b in zip(video.recorded_frames, video.recorded_frames[1:]))
+    video.close()
+
+
+@pytest.mark.parametrize(
+    "script",
+    [
+        "ppo_atari_visual",
+        *(pytest.param(name, marks=pytest.mark.slow) for name in ("dqn_atari_visual", "c51_atari_visual")),
+    ],
+    indirect=True,
+)
+def test_a_run_is_its_parents(script, tmp_path):
+    """Every scalar and the checkpoint to the last bit, evaluations in mid-training included; and its video."""
+    flags = dict(eval_every=helpers.SMALL[script]["total_timesteps"] // 2)
+    theirs, returns = helpers.train(helpers.PARENT[script], tmp_path / "parent", **flags)
+    ours, ours_returns = helpers.train(script, tmp_path / "visual", capture_video=True, **flags)
+    curves = [
+        {tag: x for tag, x in helpers.scalars(run).items() if tag not in helpers.UNSEEDED} for run in (ours, theirs)
+    ]
+    assert ours_returns == returns and curves[0] == curves[1] and len(curves[0]["eval/episodic_return"]) == 2
+    states = [{k: v for k, v in helpers.load(run).items() if k not in ("script", "args")} for run in (ours, theirs)]
+    helpers.assert_same_state(*states)
+    videos = sorted((ours / "videos").glob("*/*.mp4"))
+    assert len(videos) == 2
+    frames = imageio.imread(videos[-1])
+    assert frames.shape == (41, 420, 640, 3)  # evaluations of tests are cut after 40 steps
+    assert all(frame[:, 320:].max() > 80 for frame in frames)
+
+
+def test_its_page_shows_a_frame(script):
+    picture = helpers.ROOT / f"docs/img/visual_{script.partition('_')[0]}.png"
+    assert f"](img/{picture.name})" in (helpers.ROOT / f"docs/{script}.md").read_text()
+    assert picture.stat().st_size < 60_000 and cv2.imread(str(picture)).shape == (420, 640, 3)

@@ -91,6 +91,7 @@ def test_runs_are_what_their_episodes_give():
         assert run["last_100_mean"] == pytest.approx(returns[-100:].mean(), rel=1e-3, abs=0.05)
 
 
+@pytest.mark.parametrize("script", SCRIPTS)
 def test_expected_results_in_the_docstrings_are_the_tables(script):
     """`Hopper-v4 2,687` in the field Expected is the mean of that environment's runs, the finished ones if there are
     any; `with --bf16`: of those of that name, `2 seeds` says of how many."""

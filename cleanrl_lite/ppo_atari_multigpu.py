@@ -2,8 +2,9 @@
 
 Paper:    Schulman et al. 2017 (arXiv:1707.06347); network and preprocessing: Mnih et al. 2015 (Nature 518).
 Run:      torchrun --nproc_per_node=2 cleanrl_lite/ppo_atari_multigpu.py --env-id BreakoutNoFrameskip-v4
+          python cleanrl_lite/ppo_atari_multigpu.py is one process
 Differs:  torchrun starts N processes, each with a GPU (or CPU cores) and 1/N of --num-envs. They average gradients and
-          the statistics that normalise advantages. Flags mean the same for any N; plain python is N = 1.
+          the statistics that normalise advantages. Flags mean the same for any N.
 Expected: 0
 Details:  docs/ppo_atari_multigpu.md
 """

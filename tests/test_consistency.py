@@ -27,6 +27,7 @@ from tests.helpers import (
 
 TEXT = {path.stem: path.read_text() for path in SOURCE.glob("*.py")}
 PPO, DQN, DDPG = FAMILIES["ppo"], FAMILIES["dqn"], FAMILIES["ddpg"]
+ALONE = [name for name in PPO if name != "ppo_atari_multigpu"]  # one process
 VECTORS = [name for name in OFF_POLICY_SCRIPTS if name in MLP_SCRIPTS]
 REPLAY, SAC = OFF_POLICY_SCRIPTS + GOAL_SCRIPTS, ["sac", *GOAL_SCRIPTS]
 FRAMES = [name for name in OFF_POLICY_SCRIPTS if name in ATARI_SCRIPTS]
@@ -35,7 +36,7 @@ FRAMES = [name for name in OFF_POLICY_SCRIPTS if name in ATARI_SCRIPTS]
 LENGTH = dict(ppo=246, ppo_continuous=286, ppo_atari=291, dqn=221, c51=251, dqn_atari=296, c51_atari=326)
 LENGTH |= dict(ppo_masked=283, ppo_image=305, ddpg=261, td3=276, sac=301, sac_her=340, ppo_microrts=336)
 LENGTH |= dict(ppo_envpool=287, ppo_continuous_envpool=326, ppo_lstm=305, ppo_atari_lstm=334)
-LENGTH |= dict(ppo_multiagent=310, ppo_selfplay=333)
+LENGTH |= dict(ppo_multiagent=310, ppo_selfplay=333, ppo_atari_multigpu=338)
 LENGTH |= dict(utils=350)
 # For each two scripts: how many lines may be changed (added plus removed, by difflib, head docstrings aside), and the
 # functions, classes and methods of the same name that have another text. Raise a budget only for something that the
@@ -54,6 +55,7 @@ PAIRS = {
     ("ppo_masked", "ppo_multiagent"): (90, "Agent.act Agent.forward Agent.policy make_env"),
     ("ppo_masked", "ppo_selfplay"): (95, "make_env"),  # 45 lines of wrappers among them
     ("ppo_atari", "ppo_atari_lstm"): (105, f"Agent.act Agent.forward make_env update {GAMES}"),
+    ("ppo_atari", "ppo_atari_multigpu"): (95, "Games Games.__init__ Games.reset adam_step game_settings update"),
     ("ppo_lstm", "ppo_atari_lstm"): (None, "Agent.act Agent.forward make_env update"),
     ("ppo", "dqn"): (None, "Agent.act adam_step mlp update"),
     ("ppo_atari", "dqn_atari"): (None, "Agent.act adam_step update"),
@@ -75,15 +77,16 @@ SPANS = [
     (MLP_SCRIPTS + GOAL_SCRIPTS + ENVPOOL_SCRIPTS + IMAGE_SCRIPTS, "    obs_space, ", "    "),
     (ATARI_SCRIPTS, "    envs = Games", "    obs_space, "),
     (["ppo_atari", *FRAMES], "    envs = Games", "    agent = "),
-    (PPO, "def main", "    envs = "),
+    (ALONE, "def main", "    envs = "),
     (PPO, "    params = ", "    run = "),
-    (PPO, "        if args.anneal_lr", "        # act"),
-    ([name for name in PPO if name not in ENVPOOL_SCRIPTS + LSTM_SCRIPTS], "        # learn", "    # === evaluation"),
-    ([name for name in PPO if name not in ENVPOOL_SCRIPTS], "            metrics += epoch", "    # === evaluation"),
+    (ALONE, "        if args.anneal_lr", "        # act"),
+    ([name for name in ALONE if name not in ENVPOOL_SCRIPTS + LSTM_SCRIPTS], "        # learn", "    # === evaluation"),
+    ([name for name in ALONE if name not in ENVPOOL_SCRIPTS], "            metrics += epoch", "    # === evaluation"),
     (ENVPOOL_SCRIPTS, "        # learn", "    # === evaluation"),
     (LSTM_SCRIPTS, "    rest = ", "    agent = "),
     (LSTM_SCRIPTS, "        # The samples of each", "    # === evaluation"),
     (["ppo_atari", "ppo_image"], "        # act", "            obs, "),
+    (["ppo_atari", "ppo_atari_multigpu"], "        # values and adv", "            if args.target_kl"),
     (["ppo_continuous", "ppo_image"], "            under_way = ", "        values"),
     (["dqn", *DDPG], "def main", "    envs = "),
     (REPLAY, "    check(args.learning_starts < ", "    "),

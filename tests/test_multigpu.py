@@ -320,7 +320,7 @@ def test_compiled_is_eager(pair, tmp_path, capfd):
 def torchrun(tmp_path, *words, **flags):
     """Two processes, in the background; their output goes to tmp_path/log."""
     flags = dict(num_envs=4, num_steps=16, num_minibatches=2, resume="auto", save_every=64, threads=1) | flags
-    command = [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node=2", *words]
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node=2", *words]
     command += [helpers.SOURCE / f"{SCRIPT}.py", *helpers.small_flags(SCRIPT, tmp_path / "runs", **flags)]
     with open(tmp_path / "log", "a") as log:
         return subprocess.Popen(

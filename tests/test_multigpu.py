@@ -65,7 +65,9 @@ def train(runs_dir, *patches, **flags):
     with contextlib.ExitStack() as stack:
         for patch in patches:
             stack.enter_context(patch())
-        if RANK == 0 and "resume" not in flags:
+        if RANK > 0:
+            stack.enter_context(mock.patch.object(ppo_atari_multigpu, "make_env", None))  # it never evaluates
+        elif "resume" not in flags:
             return helpers.train(SCRIPT, runs_dir, **FLAGS | flags)[0]
         helpers.main(SCRIPT, helpers.small_args(SCRIPT, runs_dir, **FLAGS | flags))
 
@@ -234,7 +236,12 @@ def nan_in_the_second():
 def test_what_is_not_finite_anywhere_stops_all(pair, tmp_path):
     errors = pair(train, tmp_path, nan_in_the_second)
     assert [type(error) for error in errors] == [FloatingPointError] * 2
-    assert helpers.load(helpers.only_run(tmp_path))["global_step"] == 0
+    run_dir = helpers.only_run(tmp_path)
+    assert helpers.load(run_dir)["global_step"] == 0 and pair(named_in_errors) == [str(run_dir), None]
+
+
+def named_in_errors():
+    return utils.Run.current and str(utils.Run.current.dir)
 
 
 def updates_with(runs_dir, **flags):

@@ -45,7 +45,7 @@ class Pair:
 
     def __call__(self, job, *args, **kwargs):
         futures = [pool.submit(job, *args, **kwargs) for pool in self.pools]
-        return [future.exception(120) or future.result() for future in futures]
+        return [future.exception(400) or future.result() for future in futures]
 
     def end(self):
         for pool in self.pools:

@@ -54,7 +54,7 @@ class Args:
     reward_weights: str = "10,1,1,0.2,1,4"  # of the result, resources, workers, buildings, attacks, combat units
     max_episode_steps: int | None = None  # time limit of an episode (none: the environment's own)
     total_timesteps: int = 100_000  # total environment steps, summed over the environments
-    learning_rate: float = 1e-3  # Adam's learning rate
+    learning_rate: float = 1e-3  # the optimizer's learning rate
     num_envs: int = 8  # number of environments stepped together
     num_steps: int = 128  # steps per environment in each rollout
     anneal_lr: bool = True  # anneal the learning rate linearly to 0

@@ -26,6 +26,7 @@ PARENT = dict(ppo_continuous="ppo", ppo_masked="ppo", ppo_atari="ppo", dqn_atari
 PARENT |= dict(td3="ddpg", sac="td3", sac_her="sac", ppo_microrts="ppo_masked", ppo_image="ppo_atari")
 PARENT |= dict(ppo_multiagent="ppo_masked", ppo_selfplay="ppo_masked", ppo_atari_multigpu="ppo_atari")
 PARENT |= dict(ppo_continuous_adaptive="ppo_continuous", ppo_continuous_asymmetric="ppo_continuous")
+PARENT |= dict(ppo_hybrid="ppo_continuous")
 PARENT |= dict(ppo_simple="ppo", vpg="ppo_simple", a2c="vpg")
 PARENT |= dict(ppo_envpool="ppo", ppo_continuous_envpool="ppo_continuous", ppo_lstm="ppo", ppo_atari_lstm="ppo_atari")
 # In the lists below these are in FAMILIES only, and the plain ones in MLP_SCRIPTS:
@@ -44,7 +45,7 @@ def family(script):
 
 FAMILIES = {root: [name for name in SCRIPTS if family(name) == root] for root in map(family, SCRIPTS)}
 # Not gymnasium's, or not vectors.
-OTHER_ENVS = ("_her", "_envpool", "_microrts", "_selfplay", "_image", "_multiagent", "_asymmetric")
+OTHER_ENVS = ("_her", "_envpool", "_microrts", "_selfplay", "_image", "_multiagent", "_asymmetric", "_hybrid")
 MLP_SCRIPTS = [name for name in SCRIPTS if "_atari" not in name and not name.endswith(OTHER_ENVS)]
 ATARI_SCRIPTS = [name for name in SCRIPTS if "_atari" in name]
 LSTM_SCRIPTS = [name for name in SCRIPTS if name.endswith("_lstm")]  # their agents take sequences and states
@@ -70,6 +71,9 @@ SMALL = dict(
     ),
     ppo_continuous_adaptive=dict(
         env_id="InvertedPendulum-v4", num_envs=2, num_steps=64, total_timesteps=512, num_minibatches=4, update_epochs=2
+    ),
+    ppo_hybrid=dict(
+        env_id="tests.probe_envs:ProbeMixed-v0", num_envs=2, num_steps=64, total_timesteps=512, num_minibatches=4
     ),
     ppo_continuous_asymmetric=dict(
         env_id="tests.probe_envs:ProbePrivileged-v0", num_envs=2, num_steps=64, total_timesteps=512, num_minibatches=4

@@ -400,6 +400,31 @@ class Privileged(Probe):
         return self.first(), reward, True, False, {}
 
 
+class Mixed(Probe):
+    """One step. The action that pays most, 3: the choice 3 of 2 to 4, the number 7 of 0 to 10, the observed sign."""
+
+    def __init__(self, kind="right", render_mode=None):
+        super().__init__(render_mode=render_mode)
+        inner = Dict(number=Box(0.0, 10.0, (1,), np.float32), sign=Discrete(2))
+        self.action_space = Tuple((Discrete(3, start=2), inner))
+        if kind != "right":
+            part = dict(unbounded=Box(-np.inf, np.inf, (1,)), whole=Box(0, 5, (1,), np.int64), binary=MultiBinary(2))[
+                kind
+            ]
+            self.action_space = Tuple((Discrete(3), part))
+
+    def first(self):
+        self.sign = int(self.np_random.integers(2))
+        return self.vector(self.sign)
+
+    def step(self, action):
+        ACTIONS.append(action)
+        assert self.action_space.contains(action), action
+        choice, inner = action
+        reward = float(choice == 3) + 1 - abs(float(inner["number"][0]) - 7) / 10 + float(inner["sign"] == self.sign)
+        return self.first(), reward, True, False, {}
+
+
 class Alone(Probe):
     """CartPole as a team of one, who sees the state."""
 
@@ -588,7 +613,7 @@ for kind in ("dict", "tuple", "discrete", "bytes", "sequence", "image"):
 OTHERS = dict(ProbeCorner=Corner, ProbePlain=Plain, ProbeUnbounded=Unbounded, ProbeDouble=Double)
 OTHERS |= dict(ProbeShows=Shows, ProbeInWorkers=InWorkers, ProbeMasked=Masked, ProbeSwitches=Switches)
 OTHERS |= dict(ProbeCountedParts=CountedParts, ProbeReach=Reach, ProbeRecall=Recall, ProbeDrawn=Drawn)
-OTHERS |= dict(ProbePrivileged=Privileged, ProbeTeam=Team, ProbeAlone=Alone, ProbeNim=Nim)
+OTHERS |= dict(ProbeMixed=Mixed, ProbePrivileged=Privileged, ProbeTeam=Team, ProbeAlone=Alone, ProbeNim=Nim)
 for name, cls in (OTHERS | dict(ProbeFixed=Fixed, ProbeHuge=Huge, ProbeWhole=Whole, ProbeCounted=Counted)).items():
     if f"{name}-v0" not in gym.registry:
         gym.register(f"{name}-v0", cls)

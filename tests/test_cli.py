@@ -322,6 +322,12 @@ BAD["one agent"] = (
 )
 TWO = dict(env_id="tests.probe_envs:ProbeTeam-v0", env_kwargs='{"layout": "few"}')
 BAD["actions for two of three agents"] = ("ppo_multiagent", TWO, r"one for each of 3 agents, not of 2")
+for kind in ("unbounded", "whole", "binary"):
+    flags, told = (
+        dict(env_kwargs=f'{{"kind": "{kind}"}}'),
+        "must be Discrete and Box parts, with finite bounds, not Tuple",
+    )
+    BAD[f"{kind} actions, ppo_hybrid"] = ("ppo_hybrid", flags, told)
 for layout in ("vector", "matrix", "other name"):
     flags = dict(env_kwargs=f'{{"layout": "{layout}"}}')
     told = r"must be Dict\(state=Box, privileged_state=Box\).*ppo_continuous\.py"

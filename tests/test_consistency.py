@@ -39,7 +39,9 @@ FRAMES = [name for name in OFF_POLICY_SCRIPTS if name in ATARI_SCRIPTS]
 LENGTH = dict(ppo=246, ppo_continuous=286, ppo_atari=291, dqn=221, c51=251, dqn_atari=296, c51_atari=326)
 LENGTH |= dict(ppo_masked=283, ppo_image=305, ddpg=261, td3=276, sac=301, sac_her=340, ppo_microrts=336)
 LENGTH |= dict(ppo_envpool=287, ppo_continuous_envpool=326, ppo_lstm=305, ppo_atari_lstm=334)
-LENGTH |= dict(ppo_multiagent=310, ppo_selfplay=333, ppo_continuous_adaptive=303, ppo_continuous_asymmetric=299)
+LENGTH |= dict(
+    ppo_multiagent=310, ppo_selfplay=333, ppo_continuous_adaptive=303, ppo_continuous_asymmetric=299, ppo_hybrid=328
+)
 LENGTH |= dict(ppo_simple=200, vpg=178, a2c=178, ppo_atari_multigpu=338)
 LENGTH |= dict(utils=350)
 # For each two scripts: how many lines may be changed (added plus removed, by difflib, head docstrings aside), and the
@@ -58,6 +60,7 @@ PAIRS = {
     ("ppo_atari", "ppo_image"): (176, "Agent.act Agent.forward make_env"),  # 57 are the environments, which go
     ("ppo_continuous", "ppo_continuous_envpool"): (88, ""),
     ("ppo_continuous", "ppo_continuous_adaptive"): (50, "Agent.forward update"),
+    ("ppo_continuous", "ppo_hybrid"): (100, "Agent.act Agent.policy make_env"),
     ("ppo_continuous", "ppo_continuous_asymmetric"): (45, "Agent.act Agent.forward make_env"),
     ("ppo_envpool", "ppo_continuous_envpool"): (120, "Agent.act Agent.forward Agent.policy"),
     ("ppo_masked", "ppo_microrts"): (285, "Agent.act Agent.forward make_env"),  # environment and networks

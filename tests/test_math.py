@@ -89,6 +89,7 @@ def test_initialisation(rollout_script):
     sizes = dict(ppo_atari=[4], ppo_atari_lstm=[4], ppo_masked=[3, 2, 2], ppo_microrts=[8, 8, 4])
     sizes |= dict(
         ppo_continuous_asymmetric=[9, 2, 3, True],
+        ppo_hybrid=[3, 4, [(0, 3)]],
         ppo_image=[(1, 3, 36, 36), 2, False],
         ppo_multiagent=[9, 2, 3, 2, True],
         ppo_selfplay=[3, 2, 2],

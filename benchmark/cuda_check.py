@@ -43,6 +43,7 @@ CHECK = {  # a few seconds of each
     "ppo_microrts": "--total-timesteps 4096 --eval-episodes 1",
     "ppo_lstm": "--total-timesteps 4096",
     "ppo_atari": f"{ATARI} --total-timesteps 4096",
+    "ppo_atari_multigpu": f"{ATARI} --total-timesteps 4096",
     "ppo_atari_lstm": f"{ATARI} --total-timesteps 4096",
     "ppo_image": "--env-id tests.probe_envs:ProbeDrawn-v0 --image-size 36 --threads 1 --total-timesteps 4096",
     "dqn": f"{OFF_POLICY} --total-timesteps 3000",
@@ -78,7 +79,10 @@ def run(script, mode, flags, out, core=None):
     """One run and its outcome."""
     name = f"{script}-{mode}-{abs(hash(flags)) % 1000}"
     runs, log = out / name, out / f"{name}.log"
-    command = [sys.executable, f"cleanrl_lite/{script}.py", *flags.split(), *MODES[mode], "--runs-dir", str(runs)]
+    words = [f"cleanrl_lite/{script}.py", *flags.split(), *MODES[mode], "--runs-dir", str(runs)]
+    if script.endswith("_multigpu"):  # a process for each GPU
+        words = ["-m", "torch.distributed.run", "--standalone", "--nproc_per_node=gpu", *words]
+    command = [sys.executable, *words]
     began = time.time()
     with open(log, "w") as file:
         status = subprocess.run(command, cwd=ROOT, stdout=file, stderr=subprocess.STDOUT, timeout=400).returncode

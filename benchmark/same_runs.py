@@ -41,6 +41,7 @@ RUNS = {
     "ppo_microrts": "--opponents passiveAI --num-envs 2 --num-steps 32 --total-timesteps 512 --eval-episodes 1",
     "ppo_lstm": "--env-id CartPole-v1 --total-timesteps 5000 --seq-len 8",
     "ppo_atari": f"{ATARI} --num-steps 32 --total-timesteps 320",
+    "ppo_atari_multigpu": f"{ATARI} --num-steps 32 --total-timesteps 320",
     "ppo_atari_lstm": f"{ATARI} --num-steps 32 --seq-len 8 --total-timesteps 320",
     "ppo_image": "--env-id tests.probe_envs:ProbeDrawn-v0 --image-size 36 --threads 1 --total-timesteps 3000",
     "dqn": f"--env-id CartPole-v1 {DQN}",

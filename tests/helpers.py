@@ -24,7 +24,7 @@ SOURCE = ROOT / "cleanrl_lite"
 SCRIPTS = sorted(path.stem for path in SOURCE.glob("*.py") if "class Args:" in path.read_text())
 PARENT = dict(ppo_continuous="ppo", ppo_masked="ppo", ppo_atari="ppo", dqn_atari="dqn", c51="dqn", c51_atari="c51")
 PARENT |= dict(td3="ddpg", sac="td3", sac_her="sac", ppo_microrts="ppo_masked", ppo_image="ppo_atari")
-PARENT |= dict(ppo_multiagent="ppo_masked", ppo_selfplay="ppo_masked")
+PARENT |= dict(ppo_multiagent="ppo_masked", ppo_selfplay="ppo_masked", ppo_atari_multigpu="ppo_atari")
 PARENT |= dict(ppo_continuous_adaptive="ppo_continuous", ppo_continuous_asymmetric="ppo_continuous")
 PARENT |= dict(ppo_hybrid="ppo_continuous")
 PARENT |= dict(ppo_simple="ppo", vpg="ppo_simple", a2c="vpg")
@@ -88,6 +88,7 @@ SMALL = dict(
     ppo_multiagent=dict(env_id="tests.probe_envs:ProbeTeam-v0", num_envs=4, num_steps=32, total_timesteps=512),
     ppo_selfplay=dict(env_id="tests.probe_envs:ProbeNim-v0", num_envs=4, num_steps=32, total_timesteps=512),
     ppo_atari=dict(**ATARI, num_steps=8, total_timesteps=64, num_minibatches=2),
+    ppo_atari_multigpu=dict(**ATARI, num_steps=8, total_timesteps=64, num_minibatches=2),
     ppo_atari_lstm=dict(**ATARI, num_steps=8, total_timesteps=64, num_minibatches=2, seq_len=4),
     dqn=dict(**MLP, **DQN, env_id="CartPole-v1"),
     c51=dict(**MLP, **DQN, env_id="CartPole-v1", n_atoms=11),

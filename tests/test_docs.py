@@ -19,7 +19,7 @@ def commands(page):
     """(script, words) of every command of a script in the page's shell blocks."""
     text = (ROOT / page).read_text().replace("\\\n", " ")
     for block in re.findall(r"^```sh\n(.*?)^```", text, re.M | re.S):
-        for script, words in re.findall(r"(?:python|cleanrl_lite) (?:cleanrl_lite/)?(\w+)\.py(.*)", block):
+        for script, words in re.findall(r"(?:python|cleanrl_lite|torchrun .*) (?:cleanrl_lite/)?(\w+)\.py(.*)", block):
             if script in helpers.SCRIPTS:
                 yield script, shlex.split(re.split(r"[&;|]", words)[0].rstrip("\"'"), comments=True)
 

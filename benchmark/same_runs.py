@@ -32,6 +32,7 @@ RUNS = {
     "a2c": "--env-id CartPole-v1 --total-timesteps 5000",
     "ppo_simple": "--env-id CartPole-v1 --total-timesteps 5000",
     "ppo_continuous_adaptive": "--env-id Hopper-v4 --num-steps 512 --total-timesteps 5000",
+    "ppo_hybrid": "--env-id tests.probe_envs:ProbeMixed-v0 --total-timesteps 5000",
     "ppo_continuous_asymmetric": "--env-id tests.probe_envs:ProbePrivileged-v0 --total-timesteps 5000",
     "ppo_masked": "--env-id Taxi-v4 --total-timesteps 5000",
     "ppo_multiagent": "--env-id tests.probe_envs:ProbeTeam-v0 --total-timesteps 5000",

@@ -41,6 +41,7 @@ RUNS = dict(  # a few seconds each, with a checkpoint about every 0.1 s
     a2c="--env-id CartPole-v1 --total-timesteps 120000 --save-every 512",
     ppo_simple="--env-id CartPole-v1 --total-timesteps 120000 --save-every 512",
     ppo_continuous_adaptive="--env-id Hopper-v4 --total-timesteps 30000 --num-steps 256 --save-every 256",
+    ppo_hybrid="--env-id tests.probe_envs:ProbeMixed-v0 --total-timesteps 60000 --save-every 2048",
     ppo_continuous_asymmetric="--env-id tests.probe_envs:ProbePrivileged-v0 --total-timesteps 60000 --save-every 512",
     ppo_masked="--env-id Taxi-v4 --total-timesteps 60000 --save-every 512 --eval-every 40000",
     ppo_multiagent="--env-id tests.probe_envs:ProbeTeam-v0 --total-timesteps 60000 --save-every 512 --eval-every 40000",

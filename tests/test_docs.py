@@ -71,7 +71,8 @@ def test_the_variant_of_the_guide_applies_and_runs(tmp_path):
 
 @pytest.mark.parametrize(
     "script",
-    [*helpers.MLP_SCRIPTS, *helpers.GOAL_SCRIPTS, *helpers.ENVPOOL_SCRIPTS, *helpers.IMAGE_SCRIPTS, "ppo_multiagent"],
+    [*helpers.MLP_SCRIPTS, *helpers.GOAL_SCRIPTS, *helpers.ENVPOOL_SCRIPTS, *helpers.IMAGE_SCRIPTS, "ppo_multiagent"]
+    + ["ppo_continuous_asymmetric", "ppo_hybrid"],
 )
 def test_a_trained_agent_from_python(script, tmp_path, monkeypatch):
     """docs/guides/agents.py: the loaded agent plays as the run's evaluation did."""

@@ -24,7 +24,7 @@ SOURCE = ROOT / "cleanrl_lite"
 SCRIPTS = sorted(path.stem for path in SOURCE.glob("*.py") if "class Args:" in path.read_text())
 PARENT = dict(ppo_continuous="ppo", ppo_masked="ppo", ppo_atari="ppo", dqn_atari="dqn", c51="dqn", c51_atari="c51")
 PARENT |= dict(td3="ddpg", sac="td3", sac_her="sac", ppo_microrts="ppo_masked", ppo_image="ppo_atari")
-PARENT |= dict(ppo_multiagent="ppo_masked", ppo_selfplay="ppo_masked")
+PARENT |= dict(ppo_multiagent="ppo_masked", ppo_selfplay="ppo_masked", ppo_godot="ppo_continuous")
 PARENT |= dict(ppo_envpool="ppo", ppo_continuous_envpool="ppo_continuous", ppo_lstm="ppo", ppo_atari_lstm="ppo_atari")
 # In the lists below these are in FAMILIES only:
 GOAL_SCRIPTS = ["sac_her"]  # they need goal environments
@@ -40,7 +40,7 @@ def family(script):
 
 
 FAMILIES = {root: [name for name in SCRIPTS if family(name) == root] for root in map(family, SCRIPTS)}
-OTHER_ENVS = ("_her", "_envpool", "_microrts", "_selfplay", "_image", "_multiagent")  # not gymnasium's, or not vectors
+OTHER_ENVS = ("_her", "_envpool", "_microrts", "_selfplay", "_image", "_multiagent", "_godot")  # not gymnasium's, or not vectors
 MLP_SCRIPTS = [name for name in SCRIPTS if "_atari" not in name and not name.endswith(OTHER_ENVS)]
 ATARI_SCRIPTS = [name for name in SCRIPTS if "_atari" in name]
 LSTM_SCRIPTS = [name for name in SCRIPTS if name.endswith("_lstm")]  # their agents take sequences and states

@@ -12,7 +12,7 @@ import atexit
 import json
 import math
 import os
-from contextlib import suppress
+from contextlib import nullcontext, redirect_stdout, suppress
 from dataclasses import dataclass
 from importlib import import_module, util
 from pathlib import Path
@@ -84,12 +84,12 @@ class Game(GodotEnv):
 
     def __init__(self, args, seed, window):
         path = args.env_path and os.path.abspath(args.env_path)  # a bare name would be looked for in $PATH
-        with create_server(("127.0.0.1", 0 if path else self.DEFAULT_PORT)) as server:  # 0: one that is free
-            port = server.getsockname()[1]
+        port = create_server(("127.0.0.1", 0)).getsockname()[1] if path else self.DEFAULT_PORT  # a free one
         atexit.register(self._close)  # it may fail after the launch
         try:
             options = dict(speedup=args.speedup, show_window=window, seed=seed) | json.loads(args.env_kwargs)
-            super().__init__(path, port, **options)
+            with redirect_stdout(None) if path else nullcontext():  # it prints ports and spaces, and to press PLAY
+                super().__init__(path, port, **options)
         except (AssertionError, IndexError, OSError, ValueError) as error:
             reasons = {IndexError: "the game has no agents", TimeoutError: "the game does not connect"}
             reason = reasons.get(type(error)) or str(error) or "there is no such game"
@@ -100,7 +100,7 @@ class Game(GodotEnv):
             raise ConnectionError("the game has ended")
         return super()._get_json_dict()
 
-    def close(self):
+    def _close(self):  # GodotEnv too has it called when Python ends
         atexit.unregister(self._close)
         with suppress(OSError, AttributeError, TimeoutExpired):  # it has ended, or plays in the editor, or hangs
             self._send_as_json(dict(type="close"))
@@ -146,7 +146,7 @@ class Games:
 
     def close(self):
         while self.games:
-            self.games.pop().close()
+            self.games.pop()._close()
 
 
 def make_env(args, render_mode=None):

@@ -31,6 +31,8 @@ GOAL_SCRIPTS = ["sac_her"]  # they need goal environments
 ENVPOOL_SCRIPTS = ["ppo_envpool", "ppo_continuous_envpool"]  # their episodes end otherwise
 IMAGE_SCRIPTS = ["ppo_image"]  # images of any environment
 JAVA_SCRIPTS = ["ppo_microrts"]  # what trains them is in the slow tier, and skipped without gym_microrts
+GODOT_SCRIPTS = ["ppo_godot"]  # skipped without godot-rl; tests/like_godot.py is their game
+GODOT = importlib.util.find_spec("godot_rl") is not None
 JAVA = all(map(importlib.util.find_spec, ["jpype", "gym_microrts"])) and shutil.which("java") is not None
 
 
@@ -40,7 +42,8 @@ def family(script):
 
 
 FAMILIES = {root: [name for name in SCRIPTS if family(name) == root] for root in map(family, SCRIPTS)}
-OTHER_ENVS = ("_her", "_envpool", "_microrts", "_selfplay", "_image", "_multiagent", "_godot")  # not gymnasium's, or not vectors
+# Not gymnasium's, or not vectors:
+OTHER_ENVS = ("_her", "_envpool", "_microrts", "_selfplay", "_image", "_multiagent", "_godot")
 MLP_SCRIPTS = [name for name in SCRIPTS if "_atari" not in name and not name.endswith(OTHER_ENVS)]
 ATARI_SCRIPTS = [name for name in SCRIPTS if "_atari" in name]
 LSTM_SCRIPTS = [name for name in SCRIPTS if name.endswith("_lstm")]  # their agents take sequences and states
@@ -70,6 +73,8 @@ SMALL = dict(
     ppo_image=dict(env_id=DRAWN, num_envs=2, num_steps=16, total_timesteps=256, image_size=36, stack_size=2, threads=1),
     ppo_multiagent=dict(env_id="tests.probe_envs:ProbeTeam-v0", num_envs=4, num_steps=32, total_timesteps=512),
     ppo_selfplay=dict(env_id="tests.probe_envs:ProbeNim-v0", num_envs=4, num_steps=32, total_timesteps=512),
+    ppo_godot=dict(env_id="Answer", env_path=str(ROOT / "tests/like_godot.x86_64"), num_envs=4, num_steps=32)
+    | dict(total_timesteps=512, num_minibatches=4, update_epochs=2),
     ppo_atari=dict(**ATARI, num_steps=8, total_timesteps=64, num_minibatches=2),
     ppo_atari_lstm=dict(**ATARI, num_steps=8, total_timesteps=64, num_minibatches=2, seq_len=4),
     dqn=dict(**MLP, **DQN, env_id="CartPole-v1"),

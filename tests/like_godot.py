@@ -33,9 +33,9 @@ def reward(obs, action):
     return sum(rewards) / len(rewards) * (1 + obs["last"])
 
 
-def write(**line):
+def write(**line):  # of several games
     with open(options["log"], "a") as file:
-        file.write(json.dumps(line) + "\n")
+        file.write(json.dumps(dict(line, pid=os.getpid())) + "\n")
 
 
 def answer(message, state):
@@ -72,7 +72,7 @@ def play(stream):
 
 
 if __name__ == "__main__":
-    write(start=sys.argv[1:], pid=os.getpid())
+    write(start=sys.argv[1:])
     if options["fault"] == "silent":
         time.sleep(600)
     with socket.create_connection(("127.0.0.1", int(options["port"]))) as connection:

@@ -97,6 +97,7 @@ def read_run(run_dir):
     returns, lengths, sps = (events.Scalars(f"charts/{tag}") for tag in ("episodic_return", "episodic_length", "SPS"))
     start, values = events.FirstEventTimestamp(), np.array([event.value for event in returns])
     evaluation = json.loads((run_dir / "eval.json").read_text()) if (run_dir / "eval.json").exists() else {}
+    args["total_timesteps"] = evaluation.get("args", args)["total_timesteps"]  # a run may have been resumed for longer
     finished = evaluation.get("global_step", -1) >= args["total_timesteps"]  # the last one, not one on the way
     evaluations = events.Scalars("eval/episodic_return") if "eval/episodic_return" in tags else []
     seconds = clock(run_dir)

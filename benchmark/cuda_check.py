@@ -30,6 +30,11 @@ OFF_POLICY, ATARI = "--learning-starts 1000", "--env-id PongNoFrameskip-v4 --thr
 CHECK = {  # a few seconds of each
     "ppo": "--total-timesteps 4096",
     "ppo_continuous": "--total-timesteps 4096",
+    "vpg": "--total-timesteps 8192",
+    "a2c": "--total-timesteps 8192",
+    "ppo_simple": "--total-timesteps 8192",
+    "ppo_continuous_adaptive": "--total-timesteps 4096",
+    "ppo_continuous_asymmetric": "--env-id tests.probe_envs:ProbePrivileged-v0 --total-timesteps 4096",
     "ppo_masked": "--total-timesteps 4096",
     "ppo_multiagent": "--env-id tests.probe_envs:ProbeTeam-v0 --total-timesteps 4096",
     "ppo_envpool": "--total-timesteps 8192",

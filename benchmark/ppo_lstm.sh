@@ -7,11 +7,14 @@
 # ppo_lstm.py. Run directories go to runs/benchmark/; `python -m benchmark.collect` makes the results out of them.
 memory=benchmark.memory_envs
 for env in ${ENVS:-popgym:popgym-RepeatPreviousEasy-v0 $memory:CartPoleHidden-v0 $memory:MemoryS7-v0}; do
-    case $env in *MemoryS7-v0) steps=1000000 ;; *) steps=500000 ;; esac
+    case $env in
+        *MemoryS7-v0) name=_s7 flags="--total-timesteps 2500000 --num-envs 32 --num-minibatches 8 --ent-coef 0.03" ;;
+        *) name= flags="--total-timesteps 500000 --num-envs 8" ;;
+    esac
     for seed in ${SEEDS:-1 2 3}; do
-        echo "python cleanrl_lite/ppo_lstm.py --env-id $env --seed $seed --total-timesteps $steps" \
-            "--eval-episodes 100 $*"
-        echo "python cleanrl_lite/ppo.py --env-id $env --seed $seed --total-timesteps $steps" \
-            "--exp-name ppo_memoryless --num-envs 8 --learning-rate 1e-3 --eval-episodes 100 $*"
+        for script in lstm memoryless; do
+            case $script in lstm) run="ppo_lstm.py" ;; *) run="ppo.py --learning-rate 1e-3" ;; esac
+            echo "python cleanrl_lite/$run --env-id $env --seed $seed --exp-name ppo_$script$name $flags --eval-episodes 100 $*"
+        done
     done
 done | ${RUN:-python -m benchmark.launch --jobs ${JOBS:-2}}

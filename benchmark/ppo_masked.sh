@@ -4,13 +4,19 @@
 #     ENVS=Taxi-v4 SEEDS="1 2" benchmark/ppo_masked.sh                some of them
 #     RUN=cat benchmark/ppo_masked.sh                                 show the commands only
 # Run directories go to runs/benchmark/; `python -m benchmark.collect` makes the results out of them.
-# InvalidActions-v0 needs sb3-contrib (pip install --no-deps sb3-contrib==2.9.2).
-for env in ${ENVS:-Taxi-v4 benchmark.invalid_actions:InvalidActions-v0}; do
+# InvalidActions-v0 needs sb3-contrib (pip install --no-deps sb3-contrib==2.9.2), volleyball what benchmark/slimevolley.py says.
+volleyball=benchmark.slimevolley:SlimeVolleyBuiltin-v0
+for env in ${ENVS:-Taxi-v4 benchmark.invalid_actions:InvalidActions-v0 $volleyball}; do
     case $env in
         *InvalidActions-v0) name=ppo_masked_lr1e3 flags="--total-timesteps 100000 --learning-rate 1e-3" ;;
         *) name=ppo_masked flags= ;;
     esac
     for seed in ${SEEDS:-1 2 3}; do
+        if [ $env = $volleyball ]; then  # no mask there
+            echo "python cleanrl_lite/ppo_masked.py --env-id $env --seed $seed --exp-name ppo_masked_slime" \
+                "--total-timesteps 10000000 --num-envs 16 --eval-every 500000 --eval-episodes 20 $*"
+            continue
+        fi
         echo "python cleanrl_lite/ppo_masked.py --env-id $env --seed $seed --exp-name $name $flags $*"
         echo "python cleanrl_lite/ppo_masked.py --env-id $env --seed $seed --exp-name ${name}_off --no-mask $flags $*"
     done

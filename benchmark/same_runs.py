@@ -28,6 +28,11 @@ FRAMES = f"{ATARI} --learning-starts 100 --buffer-size 300 --batch-size 16 --tot
 RUNS = {
     "ppo": "--env-id CartPole-v1 --total-timesteps 5000 --eval-every 2000",
     "ppo_continuous": "--env-id Hopper-v4 --num-steps 512 --total-timesteps 5000",
+    "vpg": "--env-id CartPole-v1 --total-timesteps 5000",
+    "a2c": "--env-id CartPole-v1 --total-timesteps 5000",
+    "ppo_simple": "--env-id CartPole-v1 --total-timesteps 5000",
+    "ppo_continuous_adaptive": "--env-id Hopper-v4 --num-steps 512 --total-timesteps 5000",
+    "ppo_continuous_asymmetric": "--env-id tests.probe_envs:ProbePrivileged-v0 --total-timesteps 5000",
     "ppo_masked": "--env-id Taxi-v4 --total-timesteps 5000",
     "ppo_multiagent": "--env-id tests.probe_envs:ProbeTeam-v0 --total-timesteps 5000",
     "ppo_envpool": "--env-id CartPole-v1 --total-timesteps 12800 --eval-every 8000",

@@ -67,6 +67,10 @@ ROWS = {  # name: (what is measured, what it is compared with)
         f"ppo_continuous_envpool --num-envs 64 {MANY} 131072",
         "envpool Hopper-v4 64",
     ),
+    "ppo_continuous_adaptive": (
+        "ppo_continuous_adaptive --total-timesteps 20480",
+        "ppo_continuous --total-timesteps 20480",
+    ),
     "ppo_masked": (
         "ppo_masked --env-id CartPole-v1 --total-timesteps 60000",
         "ppo --env-id CartPole-v1 --total-timesteps 100000",

@@ -51,7 +51,7 @@ class Args:
     env_kwargs: str = "{}"  # keyword arguments of the environment as JSON, such as '{"continuous": false}'
     max_episode_steps: int | None = None  # time limit of an episode (none: the environment's own)
     total_timesteps: int = 500_000  # total environment steps, summed over the environments
-    learning_rate: float = 2.5e-4  # Adam's learning rate
+    learning_rate: float = 2.5e-4  # the optimizer's learning rate
     num_envs: int = 1  # number of environments stepped together
     async_envs: bool = False  # run each environment in its own process
     buffer_size: int = 10_000  # capacity of the replay buffer, in transitions

@@ -51,7 +51,7 @@ class Args:
     env_id: str = "BreakoutNoFrameskip-v4"  # game; ALE/Breakout-v5 has sticky actions, NoFrameskip-v4 does not
     env_kwargs: str = "{}"  # keyword arguments of the environment as JSON, such as '{"continuous": false}'
     total_timesteps: int = 10_000_000  # total environment steps, summed over the environments
-    learning_rate: float = 2.5e-4  # Adam's learning rate
+    learning_rate: float = 2.5e-4  # the optimizer's learning rate
     num_envs: int = 1  # number of environments stepped together
     buffer_size: int = 1_000_000  # capacity of the replay buffer, in transitions
     learning_starts: int = 80_000  # environment steps before training starts

@@ -52,7 +52,7 @@ class Args:
     env_id: str = "BreakoutNoFrameskip-v4"  # game; ALE/Breakout-v5 has sticky actions, NoFrameskip-v4 does not
     env_kwargs: str = "{}"  # keyword arguments of the environment as JSON, such as '{"continuous": false}'
     total_timesteps: int = 10_000_000  # total environment steps, summed over the environments
-    learning_rate: float = 2.5e-4  # Adam's learning rate
+    learning_rate: float = 2.5e-4  # the optimizer's learning rate
     num_envs: int = 8  # number of environments stepped together
     num_steps: int = 128  # steps per environment in each rollout
     anneal_lr: bool = True  # anneal the learning rate linearly to 0

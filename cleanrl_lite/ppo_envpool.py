@@ -58,7 +58,7 @@ class Args:
     env_kwargs: str = "{}"  # keyword arguments of the environment as JSON, such as '{"continuous": false}'
     max_episode_steps: int | None = None  # time limit of an episode (none: the environment's own)
     total_timesteps: int = 1_000_000  # total environment steps, summed over the environments
-    learning_rate: float = 1e-3  # Adam's learning rate
+    learning_rate: float = 1e-3  # the optimizer's learning rate
     num_envs: int = 64  # number of environments stepped together
     env_threads: int = 1  # threads in which envpool steps the environments (0: one for each core)
     num_steps: int = 32  # steps per environment in each rollout

@@ -56,7 +56,7 @@ class Args:
     image_size: int = 64  # height and width to which images are resized
     stack_size: int = 4  # latest images that make up an observation
     total_timesteps: int = 1_000_000  # total environment steps, summed over the environments
-    learning_rate: float = 2.5e-4  # Adam's learning rate
+    learning_rate: float = 2.5e-4  # the optimizer's learning rate
     num_envs: int = 8  # number of environments stepped together
     async_envs: bool = False  # run each environment in its own process
     num_steps: int = 128  # steps per environment in each rollout

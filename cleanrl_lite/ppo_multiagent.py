@@ -54,7 +54,7 @@ class Args:
     env_kwargs: str = "{}"  # keyword arguments of the environment as JSON, such as '{"continuous": false}'
     max_episode_steps: int | None = None  # time limit of an episode (none: the environment's own)
     total_timesteps: int = 150_000  # total environment steps, summed over the environments
-    learning_rate: float = 1e-3  # Adam's learning rate
+    learning_rate: float = 1e-3  # the optimizer's learning rate
     num_envs: int = 8  # number of environments stepped together
     async_envs: bool = False  # run each environment in its own process
     num_steps: int = 128  # steps per environment in each rollout

@@ -24,12 +24,16 @@ SOURCE = ROOT / "cleanrl_lite"
 SCRIPTS = sorted(path.stem for path in SOURCE.glob("*.py") if "class Args:" in path.read_text())
 PARENT = dict(ppo_continuous="ppo", ppo_masked="ppo", ppo_atari="ppo", dqn_atari="dqn", c51="dqn", c51_atari="c51")
 PARENT |= dict(td3="ddpg", sac="td3", sac_her="sac", ppo_microrts="ppo_masked", ppo_image="ppo_atari")
-PARENT |= dict(ppo_multiagent="ppo_masked", ppo_selfplay="ppo_masked", ppo_godot="ppo_continuous")
+PARENT |= dict(ppo_multiagent="ppo_masked", ppo_selfplay="ppo_masked")
+PARENT |= dict(ppo_continuous_adaptive="ppo_continuous", ppo_continuous_asymmetric="ppo_continuous")
+PARENT |= dict(ppo_hybrid="ppo_continuous", ppo_godot="ppo_continuous")
+PARENT |= dict(ppo_simple="ppo", vpg="ppo_simple", a2c="vpg")
 PARENT |= dict(ppo_envpool="ppo", ppo_continuous_envpool="ppo_continuous", ppo_lstm="ppo", ppo_atari_lstm="ppo_atari")
-# In the lists below these are in FAMILIES only:
+# In the lists below these are in FAMILIES only, and the plain ones in MLP_SCRIPTS:
 GOAL_SCRIPTS = ["sac_her"]  # they need goal environments
 ENVPOOL_SCRIPTS = ["ppo_envpool", "ppo_continuous_envpool"]  # their episodes end otherwise
 IMAGE_SCRIPTS = ["ppo_image"]  # images of any environment
+PLAIN_SCRIPTS = ["ppo_simple", "vpg", "a2c"]  # simpler than PPO: test_simple.py has their updates
 JAVA_SCRIPTS = ["ppo_microrts"]  # what trains them is in the slow tier, and skipped without gym_microrts
 GODOT_SCRIPTS = ["ppo_godot"]  # skipped without godot-rl; tests/like_godot.py is their game
 GODOT = importlib.util.find_spec("godot_rl") is not None
@@ -42,14 +46,14 @@ def family(script):
 
 
 FAMILIES = {root: [name for name in SCRIPTS if family(name) == root] for root in map(family, SCRIPTS)}
-# Not gymnasium's, or not vectors:
-OTHER_ENVS = ("_her", "_envpool", "_microrts", "_selfplay", "_image", "_multiagent", "_godot")
+# Not gymnasium's, or not vectors.
+OTHER_ENVS = "_her", "_envpool", "_microrts", "_selfplay", "_image", "_multiagent", "_asymmetric", "_hybrid", "_godot"
 MLP_SCRIPTS = [name for name in SCRIPTS if "_atari" not in name and not name.endswith(OTHER_ENVS)]
 ATARI_SCRIPTS = [name for name in SCRIPTS if "_atari" in name]
 LSTM_SCRIPTS = [name for name in SCRIPTS if name.endswith("_lstm")]  # their agents take sequences and states
-CONTINUOUS_SCRIPTS = ["ppo_continuous", "ddpg", "td3", "sac"]
+CONTINUOUS_SCRIPTS = ["ppo_continuous", "ppo_continuous_adaptive", "ddpg", "td3", "sac"]
 # They learn from rollouts, the others from a replay buffer.
-ROLLOUT_SCRIPTS = [name for name in FAMILIES["ppo"] if name not in ENVPOOL_SCRIPTS]
+ROLLOUT_SCRIPTS = [name for name in FAMILIES["ppo"] if name not in ENVPOOL_SCRIPTS + PLAIN_SCRIPTS]
 OFF_POLICY_SCRIPTS = [name for name in FAMILIES["dqn"] + FAMILIES["ddpg"] if name not in GOAL_SCRIPTS]
 
 # Small runs: a few rollouts, seconds. A test overrides what it is about.
@@ -61,8 +65,20 @@ FRAMES = dict(buffer_size=100, learning_starts=16, train_frequency=8, batch_size
 DRAWN = "tests.probe_envs:ProbeDrawn-v0"  # CartPole-v1, or another environment, drawn
 SMALL = dict(
     ppo=dict(env_id="CartPole-v1", num_envs=4, num_steps=32, total_timesteps=512),
+    ppo_simple=dict(env_id="CartPole-v1", num_envs=4, num_steps=32, total_timesteps=512),
+    vpg=dict(env_id="CartPole-v1", num_envs=4, num_steps=32, total_timesteps=512),
+    a2c=dict(env_id="CartPole-v1", num_envs=4, num_steps=8, total_timesteps=512),
     ppo_continuous=dict(
         env_id="InvertedPendulum-v4", num_envs=2, num_steps=64, total_timesteps=512, num_minibatches=4, update_epochs=2
+    ),
+    ppo_continuous_adaptive=dict(
+        env_id="InvertedPendulum-v4", num_envs=2, num_steps=64, total_timesteps=512, num_minibatches=4, update_epochs=2
+    ),
+    ppo_hybrid=dict(
+        env_id="tests.probe_envs:ProbeMixed-v0", num_envs=2, num_steps=64, total_timesteps=512, num_minibatches=4
+    ),
+    ppo_continuous_asymmetric=dict(
+        env_id="tests.probe_envs:ProbePrivileged-v0", num_envs=2, num_steps=64, total_timesteps=512, num_minibatches=4
     ),
     ppo_envpool=dict(env_id="CartPole-v1", num_envs=4, num_steps=32, total_timesteps=512),
     ppo_continuous_envpool=dict(
@@ -98,7 +114,10 @@ LOSSES = dict(  # what each script logs of its updates
     td3="qf1_loss qf1_values qf2_loss qf2_values qf_loss actor_loss",
     sac="qf1_loss qf1_values qf2_loss qf2_values qf_loss actor_loss alpha alpha_loss entropy",
 )
-LOSSES |= dict(ppo_masked=LOSSES["ppo"])  # and those of its variants
+LOSSES |= dict(ppo_simple="policy_loss value_loss entropy approx_kl explained_variance")
+LOSSES |= dict(vpg="policy_loss value_loss entropy explained_variance")
+LOSSES |= dict(a2c=LOSSES["vpg"] + " grad_norm", ppo_masked=LOSSES["ppo"])  # and those of its variants
+LOSSES |= dict(ppo_continuous_adaptive=LOSSES["ppo"] + " bounds_loss")
 CHARTS = dict(ppo="SPS learning_rate", dqn="SPS epsilon", ddpg="SPS")
 
 
@@ -106,8 +125,8 @@ def tags(script):
     """The tags that the script writes at every log, apart from those of episodes and evaluations."""
     while script not in LOSSES:
         script = PARENT[script]
-    losses = LOSSES[script].split()
-    return {f"losses/{name}" for name in losses} | {f"charts/{name}" for name in CHARTS[family(script)].split()}
+    losses, charts = LOSSES[script].split(), "SPS" if script in PLAIN_SCRIPTS else CHARTS[family(script)]
+    return {f"losses/{name}" for name in losses} | {f"charts/{name}" for name in charts.split()}
 
 
 def adams(state):
@@ -117,7 +136,9 @@ def adams(state):
 
 def rollout_only(script, **flags):
     """These flags where the script has them: sizes of a rollout."""
-    return flags if family(script) == "ppo" else {}
+    return {
+        name: size for name, size in flags.items() if hasattr(module(script).Args, name) and family(script) == "ppo"
+    }
 
 
 def module(script):

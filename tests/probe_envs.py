@@ -378,6 +378,53 @@ class Team(Probe):
         return self.first(), reward, over and self.length == 1, over and self.length > 1, {}
 
 
+class Privileged(Probe):
+    """One step: the state shows a sign, the privileged state a bonus; the action that pays most is half the sign."""
+
+    def __init__(self, layout="right", render_mode=None):
+        super().__init__(continuous=True, render_mode=render_mode)
+        spaces = dict(state=Box(-10.0, 10.0, (1,), np.float32), privileged_state=Box(-10.0, 10.0, (2,), np.float32))
+        if layout == "matrix":
+            spaces["privileged_state"] = Box(-10.0, 10.0, (2, 2), np.float32)
+        if layout == "other name":
+            spaces["privileged"] = spaces.pop("privileged_state")
+        self.observation_space = spaces["state"] if layout == "vector" else Dict(**spaces)
+
+    def first(self):
+        self.sign, self.bonus = self.np_random.choice([-1.0, 1.0]), float(self.np_random.integers(2))
+        return dict(state=self.vector(self.sign), privileged_state=self.vector(self.sign, self.bonus))
+
+    def step(self, action):
+        ACTIONS.append(action)
+        reward = 1 + self.bonus - abs(float(action[0]) - self.sign / 2)
+        return self.first(), reward, True, False, {}
+
+
+class Mixed(Probe):
+    """One step. The action that pays most, 3: the choice 3 of 2 to 4, the number 7 of 0 to 10, the observed sign."""
+
+    def __init__(self, kind="right", render_mode=None):
+        super().__init__(render_mode=render_mode)
+        inner = Dict(number=Box(0.0, 10.0, (1,), np.float32), sign=Discrete(2))
+        self.action_space = Tuple((Discrete(3, start=2), inner))
+        if kind != "right":
+            part = dict(unbounded=Box(-np.inf, np.inf, (1,)), whole=Box(0, 5, (1,), np.int64), binary=MultiBinary(2))[
+                kind
+            ]
+            self.action_space = Tuple((Discrete(3), part))
+
+    def first(self):
+        self.sign = int(self.np_random.integers(2))
+        return self.vector(self.sign)
+
+    def step(self, action):
+        ACTIONS.append(action)
+        assert self.action_space.contains(action), action
+        choice, inner = action
+        reward = float(choice == 3) + 1 - abs(float(inner["number"][0]) - 7) / 10 + float(inner["sign"] == self.sign)
+        return self.first(), reward, True, False, {}
+
+
 class Alone(Probe):
     """CartPole as a team of one, who sees the state."""
 
@@ -566,7 +613,7 @@ for kind in ("dict", "tuple", "discrete", "bytes", "sequence", "image"):
 OTHERS = dict(ProbeCorner=Corner, ProbePlain=Plain, ProbeUnbounded=Unbounded, ProbeDouble=Double)
 OTHERS |= dict(ProbeShows=Shows, ProbeInWorkers=InWorkers, ProbeMasked=Masked, ProbeSwitches=Switches)
 OTHERS |= dict(ProbeCountedParts=CountedParts, ProbeReach=Reach, ProbeRecall=Recall, ProbeDrawn=Drawn)
-OTHERS |= dict(ProbeTeam=Team, ProbeAlone=Alone, ProbeNim=Nim)
+OTHERS |= dict(ProbeMixed=Mixed, ProbePrivileged=Privileged, ProbeTeam=Team, ProbeAlone=Alone, ProbeNim=Nim)
 for name, cls in (OTHERS | dict(ProbeFixed=Fixed, ProbeHuge=Huge, ProbeWhole=Whole, ProbeCounted=Counted)).items():
     if f"{name}-v0" not in gym.registry:
         gym.register(f"{name}-v0", cls)
@@ -574,5 +621,5 @@ for name, cls in (OTHERS | dict(ProbeFixed=Fixed, ProbeHuge=Huge, ProbeWhole=Who
 
 def probe(name, script):
     """The id of a probe that exists for both kinds of action, as the script wants it."""
-    continuous = script in ("ppo_continuous", "ppo_continuous_envpool", "ddpg", "td3", "sac", "sac_her")
+    continuous = "continuous" in script or script in ("ddpg", "td3", "sac", "sac_her")
     return f"tests.probe_envs:Probe{name}{'Box' if continuous else 'Discrete'}-v0"

@@ -281,7 +281,7 @@ for name in ("ppo", "dqn", "c51"):  # spaces: each script has its own checks and
         f"actions from 1, {name}": (name, dict(env_id=f"tests.probe_envs:{COUNTED}"), r"actions .*1, not .*0"),
     }
 for name in helpers.CONTINUOUS_SCRIPTS:
-    other = "ppo" if name == "ppo_continuous" else "dqn"
+    other = "ppo" if name in helpers.FAMILIES["ppo"] else "dqn"
     image, whole = probe("ImageObs", name), dict(env_id=f"tests.probe_envs:{WHOLE}")
     BAD |= {
         f"discrete actions, {name}": (name, dict(env_id="CartPole-v1"), rf"must be Box, not Disc.*\b{other}\.py"),
@@ -322,6 +322,16 @@ BAD["one agent"] = (
 )
 TWO = dict(env_id="tests.probe_envs:ProbeTeam-v0", env_kwargs='{"layout": "few"}')
 BAD["actions for two of three agents"] = ("ppo_multiagent", TWO, r"one for each of 3 agents, not of 2")
+for kind in ("unbounded", "whole", "binary"):
+    flags, told = (
+        dict(env_kwargs=f'{{"kind": "{kind}"}}'),
+        "must be Discrete and Box parts, with finite bounds, not Tuple",
+    )
+    BAD[f"{kind} actions, ppo_hybrid"] = ("ppo_hybrid", flags, told)
+for layout in ("vector", "matrix", "other name"):
+    flags = dict(env_kwargs=f'{{"layout": "{layout}"}}')
+    told = r"must be Dict\(state=Box, privileged_state=Box\).*ppo_continuous\.py"
+    BAD[f"{layout}, for two kinds of critic"] = ("ppo_continuous_asymmetric", flags, told)
 for name in helpers.FAMILIES["ddpg"]:
     for kind in ("Unbounded", "Huge"):
         env_id = f"tests.probe_envs:Probe{kind}-v0"

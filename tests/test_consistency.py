@@ -19,6 +19,7 @@ from tests.helpers import (
     MLP_SCRIPTS,
     OFF_POLICY_SCRIPTS,
     PARENT,
+    PLAIN_SCRIPTS,
     ROOT,
     SCRIPTS,
     SOURCE,
@@ -27,6 +28,8 @@ from tests.helpers import (
 
 TEXT = {path.stem: path.read_text() for path in SOURCE.glob("*.py")}
 PPO, DQN, DDPG = FAMILIES["ppo"], FAMILIES["dqn"], FAMILIES["ddpg"]
+PPO = [name for name in PPO if name not in PLAIN_SCRIPTS]
+FIXED = [name for name in PPO if "_adaptive" not in name]  # the learning rate follows the steps alone
 VECTORS = [name for name in OFF_POLICY_SCRIPTS if name in MLP_SCRIPTS]
 REPLAY, SAC = OFF_POLICY_SCRIPTS + GOAL_SCRIPTS, ["sac", *GOAL_SCRIPTS]
 FRAMES = [name for name in OFF_POLICY_SCRIPTS if name in ATARI_SCRIPTS]
@@ -35,7 +38,10 @@ FRAMES = [name for name in OFF_POLICY_SCRIPTS if name in ATARI_SCRIPTS]
 LENGTH = dict(ppo=246, ppo_continuous=286, ppo_atari=291, dqn=221, c51=251, dqn_atari=296, c51_atari=326)
 LENGTH |= dict(ppo_masked=283, ppo_image=305, ddpg=261, td3=276, sac=301, sac_her=340, ppo_microrts=336)
 LENGTH |= dict(ppo_envpool=287, ppo_continuous_envpool=326, ppo_lstm=305, ppo_atari_lstm=334)
-LENGTH |= dict(ppo_multiagent=310, ppo_selfplay=333, ppo_godot=338)
+LENGTH |= dict(
+    ppo_multiagent=310, ppo_selfplay=333, ppo_continuous_adaptive=303, ppo_continuous_asymmetric=299, ppo_hybrid=328
+)
+LENGTH |= dict(ppo_simple=200, vpg=178, a2c=178, ppo_godot=338)
 LENGTH |= dict(utils=350)
 # For each two scripts: how many lines may be changed (added plus removed, by difflib, head docstrings aside), and the
 # functions, classes and methods of the same name that have another text. Raise a budget only for something that the
@@ -43,12 +49,18 @@ LENGTH |= dict(utils=350)
 GAMES = "Games Games.__init__ Games.reset Games.step"
 PAIRS = {
     ("ppo", "ppo_continuous"): (115, "Agent.act Agent.forward Agent.policy"),
+    ("ppo", "ppo_simple"): (95, "adam_step compute_gae mlp update"),
+    ("ppo_simple", "vpg"): (85, "Agent.forward update"),
+    ("vpg", "a2c"): (45, "update"),
     ("ppo", "ppo_masked"): (100, "Agent.act Agent.forward Agent.policy make_env"),
     ("ppo", "ppo_lstm"): (135, "Agent.act Agent.forward make_env update"),
     ("ppo", "ppo_envpool"): (85, ""),
     ("ppo", "ppo_atari"): (175, "Agent.act Agent.forward make_env"),
     ("ppo_atari", "ppo_image"): (176, "Agent.act Agent.forward make_env"),  # 57 are the environments, which go
     ("ppo_continuous", "ppo_continuous_envpool"): (88, ""),
+    ("ppo_continuous", "ppo_continuous_adaptive"): (50, "Agent.forward update"),
+    ("ppo_continuous", "ppo_hybrid"): (100, "Agent.act Agent.policy make_env"),
+    ("ppo_continuous", "ppo_continuous_asymmetric"): (45, "Agent.act Agent.forward make_env"),
     ("ppo_continuous", "ppo_godot"): (115, "make_env"),  # 68 lines of games and their client among them
     ("ppo_envpool", "ppo_continuous_envpool"): (120, "Agent.act Agent.forward Agent.policy"),
     ("ppo_masked", "ppo_microrts"): (285, "Agent.act Agent.forward make_env"),  # environment and networks
@@ -78,9 +90,9 @@ SPANS = [
     (["ppo_atari", *FRAMES], "    envs = Games", "    agent = "),
     (PPO, "def main", "    envs = "),
     (PPO, "    params = ", "    run = "),
-    (PPO, "        if args.anneal_lr", "        # act"),
-    ([name for name in PPO if name not in ENVPOOL_SCRIPTS + LSTM_SCRIPTS], "        # learn", "    # === evaluation"),
-    ([name for name in PPO if name not in ENVPOOL_SCRIPTS], "            metrics += epoch", "    # === evaluation"),
+    (FIXED, "        if args.anneal_lr", "        # act"),
+    ([name for name in FIXED if name not in ENVPOOL_SCRIPTS + LSTM_SCRIPTS], "        # learn", "    # === evaluation"),
+    ([name for name in FIXED if name not in ENVPOOL_SCRIPTS], "            metrics += epoch", "    # === evaluation"),
     (ENVPOOL_SCRIPTS, "        # learn", "    # === evaluation"),
     (LSTM_SCRIPTS, "    rest = ", "    agent = "),
     (LSTM_SCRIPTS, "        # The samples of each", "    # === evaluation"),
@@ -162,7 +174,7 @@ def test_anatomy(script):
     parent = [PARENT[script]] if script in PARENT else []
     assert re.findall(r"a variant of (\w+)\.py", text.splitlines()[0]) == parent
     outer = ["arguments", "environment", "networks", "replay", "pure functions"]
-    outer.remove("replay") if script in PPO else None
+    outer.remove("replay") if script in FAMILIES["ppo"] else None
     banners = [(len(indent), name) for indent, name in re.findall(r"^( *)# === (.+)$", text, re.M)]
     inner = [(4, name) for name in ("setup", "update", "training", "evaluation")]
     assert banners == [(0, name) for name in outer] + inner

@@ -13,7 +13,7 @@ from torch import nn
 
 from cleanrl_lite import ppo, ppo_continuous, sac, utils
 from tests import helpers, probe_envs
-from tests.probe_envs import probe
+from tests.probe_envs import Corner, probe
 
 
 def gae_by_definition(rewards, values, next_values, terminations, dones, gamma, gae_lambda):
@@ -87,7 +87,13 @@ def test_normalize():
 def test_initialisation(rollout_script):
     """Orthogonal; near zero where it decides on the first policy; log sigma 0."""
     sizes = dict(ppo_atari=[4], ppo_atari_lstm=[4], ppo_masked=[3, 2, 2], ppo_microrts=[8, 8, 4])
-    sizes |= dict(ppo_image=[(1, 3, 36, 36), 2, False], ppo_multiagent=[9, 2, 3, 2, True], ppo_selfplay=[3, 2, 2])
+    sizes |= dict(
+        ppo_continuous_asymmetric=[9, 2, 3, True],
+        ppo_hybrid=[3, 4, [(0, 3)]],
+        ppo_image=[(1, 3, 36, 36), 2, False],
+        ppo_multiagent=[9, 2, 3, 2, True],
+        ppo_selfplay=[3, 2, 2],
+    )
     agent = helpers.module(rollout_script).Agent(*sizes.get(rollout_script, [3, 4]))
     if rollout_script == "ppo_lstm":
         pytest.skip("test_lstm.py has it")
@@ -197,6 +203,10 @@ def losses_by_hand(batch, args):
         value_loss = torch.maximum(value_loss, (returns - clipped) ** 2)
     losses = dict(value_loss=0.5 * value_loss.mean(), entropy=entropy.mean())
     losses["policy_loss"] = -torch.minimum(advantages * ratio, advantages * near).mean()
+    if hasattr(args, "bounds_coef"):  # the bounds and a twentieth of their range
+        low, high = torch.tensor(Corner.low), torch.tensor(Corner.high)
+        far = torch.maximum(low - dist.mean, dist.mean - high) - 0.05 * (high - low)
+        losses["bounds_loss"] = torch.relu(far).square().sum(1).mean()
     losses["approx_kl"] = torch.mean((ratio - 1) - (log_probs - old_log_probs))
     losses["old_approx_kl"] = torch.mean(old_log_probs - log_probs)
     losses["clipfrac"] = (torch.abs(ratio - 1) > args.clip_coef).float().mean()
@@ -204,11 +214,12 @@ def losses_by_hand(batch, args):
 
 
 PLAIN = dict(clip_vloss=False, norm_adv=False, ent_coef=0.1, vf_coef=2.0)
+OPTIONS = dict(ppo_continuous_adaptive=dict(env_id="tests.probe_envs:ProbeCorner-v0", bounds_coef=5.0))
 
 
 @pytest.mark.parametrize(
     "script, options",
-    [("ppo", {}), ("ppo", PLAIN), *((name, {}) for name in helpers.ROLLOUT_SCRIPTS if name != "ppo")]
+    [("ppo", {}), ("ppo", PLAIN), *((name, OPTIONS.get(name, {})) for name in helpers.ROLLOUT_SCRIPTS if name != "ppo")]
     + [("ppo_image", dict(env_kwargs='{"env_id": "Pendulum-v1"}', max_episode_steps=50))]
     + [("ppo_multiagent", dict(central_critic=False))],
 )
@@ -228,6 +239,7 @@ def test_update(script, options, monkeypatch, tmp_path):
         batch[0] = helpers.look(main | dict(agent=reference), tensors[0])
         expected = losses_by_hand(batch, args)
         loss = expected["policy_loss"] - args.ent_coef * expected["entropy"] + args.vf_coef * expected["value_loss"]
+        loss = loss + getattr(args, "bounds_coef", 0) * expected.get("bounds_loss", 0)
         optimizer.zero_grad()
         loss.backward()
         expected["grad_norm"] = nn.utils.clip_grad_norm_(reference.parameters(), args.max_grad_norm)
@@ -243,7 +255,7 @@ def test_update(script, options, monkeypatch, tmp_path):
 
     calls = helpers.spy_on_updates(monkeypatch, check)
     # A large learning rate and a small clip range: after one epoch samples are on both sides of every clip.
-    helpers.train(script, tmp_path, learning_rate=3e-3, clip_coef=0.05, **options)
+    helpers.train(script, tmp_path, **dict(learning_rate=3e-3, clip_coef=0.05) | options)
     assert len(calls) >= 16
 
 
@@ -274,7 +286,8 @@ def test_epochs(rollout_script, monkeypatch, tmp_path):
         return {name: torch.tensor(metric) for name, metric in seen[-1].items()}
 
     helpers.spy_on_updates(monkeypatch, check)
-    run_dir, _ = helpers.train(rollout_script, tmp_path)
+    unscaled = dict(norm_value=False) if rollout_script == "ppo_continuous_adaptive" else {}  # test_adaptive.py has it
+    run_dir, _ = helpers.train(rollout_script, tmp_path, **unscaled)
     epochs = np.array(used).reshape(-1, batch)
     assert len(epochs) == args.update_epochs * (args.total_timesteps // batch)
     assert (np.sort(epochs) == np.arange(batch)).all() and (epochs[0] != epochs[1]).any()

@@ -1,0 +1,89 @@
+"""ppo_hybrid.py: actions of choices and numbers: as vectors, their probabilities, samples; it learns both at once."""
+
+import math
+
+import gymnasium as gym
+import numpy as np
+import pytest
+import torch
+from gymnasium.spaces import Box, Dict, Discrete, Tuple
+from torch.distributions import Categorical, Normal
+
+from cleanrl_lite import ppo_hybrid
+from tests import helpers, probe_envs
+
+CHOICES = [(1, 4), (6, 8)]  # of eight columns; the numbers are 0, 4 and 5
+
+
+def test_vectors_become_actions():
+    """Bounds of each number, clipped; choices that do not begin at 0; nested spaces; the order of the keys."""
+    env = gym.Env()
+    env.observation_space, numbers = Box(0, 1, (1,)), Box(np.float32([0, -5]), np.float32([10, 5]))
+    env.action_space = Tuple((numbers, Dict(b=Discrete(2), a=Discrete(3, start=4))))
+    wrapped = ppo_hybrid.MixedActions(env)
+    assert wrapped.action_space.shape == (7,) and wrapped.choices == [(2, 4), (4, 7)]
+    pair, named = wrapped.action(np.float32([0.5, -3.0, 1, -1, -1, -1, 1]))
+    assert pair == pytest.approx([7.5, -5]) and named == dict(a=6, b=0)
+    assert env.action_space.contains((pair, named))
+    for choice in range(3):  # what the script stores for a choice is that choice
+        vector = ppo_hybrid.choose(np.random.randn(1, 7), wrapped.choices)
+        one_hot = (vector[0, 4:7] == 1).nonzero()[0]
+        assert len(one_hot) == 1 and wrapped.action(vector[0])[1]["a"] == 4 + one_hot[0], choice
+
+
+def test_probabilities():
+    """The sum over independent parts, by hand."""
+    agent = ppo_hybrid.Agent(2, 8, CHOICES)
+    torch.nn.init.normal_(agent.actor[-1].weight)
+    agent.actor_logstd.data = torch.tensor([0.5, -1.0, 0.0])
+    assert agent.numbers == [0, 4, 5]
+    outputs = agent.actor(torch.randn(50, 2))
+    dist = agent.policy(outputs)
+    actions = torch.from_numpy(ppo_hybrid.choose(np.random.randn(50, 8).astype(np.float32), CHOICES))
+    gaussian = Normal(outputs[:, [0, 4, 5]], agent.actor_logstd.exp())
+    logprob, entropy = gaussian.log_prob(actions[:, [0, 4, 5]]).sum(1), gaussian.entropy().sum(1)
+    for i, j in CHOICES:
+        part = Categorical(logits=outputs[:, i:j])
+        logprob, entropy = logprob + part.log_prob((actions[:, i:j] == 1).int().argmax(1)), entropy + part.entropy()
+    torch.testing.assert_close(dist.log_prob(actions), logprob)
+    torch.testing.assert_close(dist.entropy(), entropy)
+    greedy = agent.act(torch.randn(20, 2, dtype=torch.float64))
+    for i, j in CHOICES:
+        assert ((greedy[:, i:j] == 1).sum(1) == 1).all() and (greedy[:, i:j].abs() == 1).all()
+
+
+def test_samples_follow_the_policy(monkeypatch, tmp_path):
+    """Frequencies of the choices, mean and deviation of the number."""
+
+    class Biased(ppo_hybrid.Agent):
+        def __init__(self, *sizes):
+            super().__init__(*sizes)
+            self.actor[-1].weight.data.zero_()
+            number = self.numbers[0]
+            self.actor[-1].bias.data[number] = 0.2
+            self.actor[-1].bias.data[self.choices[0][0]] = 1.0
+            self.actor_logstd.data.fill_(math.log(0.1))
+
+    monkeypatch.setattr(ppo_hybrid, "Agent", Biased)
+    probe_envs.ACTIONS.clear()
+    sizes = dict(num_envs=5, num_steps=400, num_minibatches=1, update_epochs=1, total_timesteps=10_000)
+    helpers.train("ppo_hybrid", tmp_path, **sizes, learning_rate=1e-20)
+    actions = probe_envs.ACTIONS[:10_000]
+    choices = np.bincount([choice - 2 for choice, _ in actions]) / 10_000
+    assert choices == pytest.approx(torch.tensor([1.0, 0, 0]).softmax(0), abs=0.02)
+    numbers = np.array([inner["number"][0] for _, inner in actions])  # 0.2 of [-1, 1] is 6 of [0, 10]
+    assert (numbers.mean(), numbers.std()) == (pytest.approx(6, abs=0.05), pytest.approx(0.5, abs=0.03))
+    assert np.mean([inner["sign"] for _, inner in actions]) == pytest.approx(0.5, abs=0.02)
+
+
+def test_learns_both_kinds_of_action(tmp_path):
+    flags = dict(num_envs=4, num_steps=64, num_minibatches=4, total_timesteps=12_288, learning_rate=1e-2)
+    _, returns = helpers.train("ppo_hybrid", tmp_path, **flags, eval_episodes=20)
+    assert min(returns) > 2.8
+
+
+@pytest.mark.slow
+def test_platform(tmp_path):
+    pytest.importorskip("gym_platform")
+    _, returns = helpers.train("ppo_hybrid", tmp_path, env_id="gym_platform:Platform-v0")
+    assert 0 <= returns[0] <= 1

@@ -61,7 +61,7 @@ class Args:
     speedup: int = 8  # how much faster than real time the game may run
     viz: bool = False  # show the games in windows while they train
     total_timesteps: int = 1_000_000  # total environment steps, summed over the environments
-    learning_rate: float = 3e-4  # Adam's learning rate
+    learning_rate: float = 3e-4  # the optimizer's learning rate
     num_envs: int = 16  # number of environments stepped together
     num_steps: int = 128  # steps per environment in each rollout
     anneal_lr: bool = True  # anneal the learning rate linearly to 0

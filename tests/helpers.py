@@ -90,7 +90,7 @@ SMALL = dict(
     ppo_multiagent=dict(env_id="tests.probe_envs:ProbeTeam-v0", num_envs=4, num_steps=32, total_timesteps=512),
     ppo_selfplay=dict(env_id="tests.probe_envs:ProbeNim-v0", num_envs=4, num_steps=32, total_timesteps=512),
     ppo_godot=dict(env_id="Answer", env_path=str(ROOT / "tests/like_godot.x86_64"), num_envs=4, num_steps=32)
-    | dict(total_timesteps=512, num_minibatches=4, update_epochs=2),
+    | dict(total_timesteps=512, num_minibatches=4, update_epochs=4),
     ppo_atari=dict(**ATARI, num_steps=8, total_timesteps=64, num_minibatches=2),
     ppo_atari_lstm=dict(**ATARI, num_steps=8, total_timesteps=64, num_minibatches=2, seq_len=4),
     dqn=dict(**MLP, **DQN, env_id="CartPole-v1"),

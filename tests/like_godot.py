@@ -28,8 +28,8 @@ def reward(obs, action):
     """At most 2: 1 for a number like the observed one, or for the side on which it is; twice that at the end."""
     number, rewards = obs["obs"][0], []
     for name, value in action.items():
-        right = 1 - abs(value[0] - number) if name == "number" else value == (number > -1 / 3) + (number > 1 / 3)
-        rewards.append(float(right))
+        side = (number > -1 / 3) + (number > 1 / 3)
+        rewards.append(round(1 - abs(value[0] - number), 1) if name == "number" else float(value == side))
     return sum(rewards) / len(rewards) * (1 + obs["last"])
 
 

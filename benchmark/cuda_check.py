@@ -34,6 +34,7 @@ CHECK = {  # a few seconds of each
     "a2c": "--total-timesteps 8192",
     "ppo_simple": "--total-timesteps 8192",
     "ppo_continuous_adaptive": "--total-timesteps 4096",
+    "ppo_hybrid": "--env-id tests.probe_envs:ProbeMixed-v0 --total-timesteps 8192",
     "ppo_continuous_asymmetric": "--env-id tests.probe_envs:ProbePrivileged-v0 --total-timesteps 4096",
     "ppo_masked": "--total-timesteps 4096",
     "ppo_multiagent": "--env-id tests.probe_envs:ProbeTeam-v0 --total-timesteps 4096",
@@ -41,8 +42,10 @@ CHECK = {  # a few seconds of each
     "ppo_continuous_envpool": "--total-timesteps 4096",
     "ppo_selfplay": "--env-id tests.probe_envs:ProbeNim-v0 --total-timesteps 8192",
     "ppo_microrts": "--total-timesteps 4096 --eval-episodes 1",
+    "ppo_godot": "--env-path tests/like_godot.x86_64 --total-timesteps 8192",
     "ppo_lstm": "--total-timesteps 4096",
     "ppo_atari": f"{ATARI} --total-timesteps 4096",
+    "ppo_atari_multigpu": f"{ATARI} --total-timesteps 4096",
     "ppo_atari_lstm": f"{ATARI} --total-timesteps 4096",
     "ppo_atari_visual": f"{ATARI} --total-timesteps 4096 --capture-video",
     "ppo_image": "--env-id tests.probe_envs:ProbeDrawn-v0 --image-size 36 --threads 1 --total-timesteps 4096",
@@ -81,7 +84,10 @@ def run(script, mode, flags, out, core=None):
     """One run and its outcome."""
     name = f"{script}-{mode}-{abs(hash(flags)) % 1000}"
     runs, log = out / name, out / f"{name}.log"
-    command = [sys.executable, f"cleanrl_lite/{script}.py", *flags.split(), *MODES[mode], "--runs-dir", str(runs)]
+    words = [f"cleanrl_lite/{script}.py", *flags.split(), *MODES[mode], "--runs-dir", str(runs)]
+    if script.endswith("_multigpu"):  # a process for each GPU
+        words = ["-m", "torch.distributed.run", "--standalone", "--nproc_per_node=gpu", *words]
+    command = [sys.executable, *words]
     began = time.time()
     with open(log, "w") as file:
         status = subprocess.run(command, cwd=ROOT, stdout=file, stderr=subprocess.STDOUT, timeout=400).returncode

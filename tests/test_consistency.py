@@ -29,7 +29,8 @@ from tests.helpers import (
 TEXT = {path.stem: path.read_text() for path in SOURCE.glob("*.py")}
 PPO, DQN, DDPG = FAMILIES["ppo"], FAMILIES["dqn"], FAMILIES["ddpg"]
 PPO = [name for name in PPO if name not in PLAIN_SCRIPTS]
-FIXED = [name for name in PPO if "_adaptive" not in name]  # the learning rate follows the steps alone
+ALONE = [name for name in PPO if name != "ppo_atari_multigpu"]  # one process
+FIXED = [name for name in ALONE if "_adaptive" not in name]  # the learning rate follows the steps alone
 VECTORS = [name for name in OFF_POLICY_SCRIPTS if name in MLP_SCRIPTS]
 REPLAY, SAC = DQN + FAMILIES["ddpg"], ["sac", *GOAL_SCRIPTS]
 FRAMES = [name for name in DQN if name in ATARI_SCRIPTS]
@@ -41,7 +42,7 @@ LENGTH |= dict(ppo_envpool=287, ppo_continuous_envpool=326, ppo_lstm=305, ppo_at
 LENGTH |= dict(
     ppo_multiagent=310, ppo_selfplay=333, ppo_continuous_adaptive=303, ppo_continuous_asymmetric=299, ppo_hybrid=328
 )
-LENGTH |= dict(ppo_simple=200, vpg=178, a2c=178)
+LENGTH |= dict(ppo_simple=200, vpg=178, a2c=178, ppo_atari_multigpu=338, ppo_godot=338)
 LENGTH |= dict(dqn_atari_visual=307, c51_atari_visual=336, ppo_atari_visual=302)
 LENGTH |= dict(utils=350)
 # For each two scripts: how many lines may be changed (added plus removed, by difflib, head docstrings aside), and the
@@ -63,11 +64,13 @@ PAIRS = {
     ("ppo_continuous", "ppo_continuous_adaptive"): (50, "Agent.forward update"),
     ("ppo_continuous", "ppo_hybrid"): (100, "Agent.act Agent.policy make_env"),
     ("ppo_continuous", "ppo_continuous_asymmetric"): (45, "Agent.act Agent.forward make_env"),
+    ("ppo_continuous", "ppo_godot"): (115, "make_env"),  # 68 lines of games and their client among them
     ("ppo_envpool", "ppo_continuous_envpool"): (120, "Agent.act Agent.forward Agent.policy"),
     ("ppo_masked", "ppo_microrts"): (285, "Agent.act Agent.forward make_env"),  # environment and networks
     ("ppo_masked", "ppo_multiagent"): (90, "Agent.act Agent.forward Agent.policy make_env"),
     ("ppo_masked", "ppo_selfplay"): (95, "make_env"),  # 45 lines of wrappers among them
     ("ppo_atari", "ppo_atari_lstm"): (105, f"Agent.act Agent.forward make_env update {GAMES}"),
+    ("ppo_atari", "ppo_atari_multigpu"): (95, "Games Games.__init__ Games.reset adam_step game_settings update"),
     ("ppo_lstm", "ppo_atari_lstm"): (None, "Agent.act Agent.forward make_env update"),
     ("ppo", "dqn"): (None, "Agent.act adam_step mlp update"),
     ("ppo_atari", "dqn_atari"): (None, "Agent.act adam_step update"),
@@ -91,8 +94,8 @@ SPANS = [
     (MLP_SCRIPTS + GOAL_SCRIPTS + IMAGE_SCRIPTS, "    envs = utils.vector_env", "    obs_space, "),
     (MLP_SCRIPTS + GOAL_SCRIPTS + ENVPOOL_SCRIPTS + IMAGE_SCRIPTS, "    obs_space, ", "    "),
     (ATARI_SCRIPTS, "    envs = Games", "    obs_space, "),
+    (ALONE, "def main", "    envs = "),
     (["ppo_atari", "ppo_atari_visual", *FRAMES], "    envs = Games", "    agent = "),
-    (PPO, "def main", "    envs = "),
     (PPO, "    params = ", "    run = "),
     (FIXED, "        if args.anneal_lr", "        # act"),
     ([name for name in FIXED if name not in ENVPOOL_SCRIPTS + LSTM_SCRIPTS], "        # learn", "    # === evaluation"),
@@ -100,6 +103,7 @@ SPANS = [
     (ENVPOOL_SCRIPTS, "        # learn", "    # === evaluation"),
     (LSTM_SCRIPTS, "    rest = ", "    agent = "),
     (LSTM_SCRIPTS, "        # The samples of each", "    # === evaluation"),
+    (["ppo_atari", "ppo_atari_multigpu"], "        # values and adv", "            if args.target_kl"),
     (["ppo_atari", "ppo_atari_visual", "ppo_image"], "        # act", "            obs, "),
     (["ppo_continuous", "ppo_image"], "            under_way = ", "        values"),
     (["dqn", *DDPG], "def main", "    envs = "),

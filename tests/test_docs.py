@@ -19,7 +19,7 @@ def commands(page):
     """(script, words) of every command of a script in the page's shell blocks."""
     text = (ROOT / page).read_text().replace("\\\n", " ")
     for block in re.findall(r"^```sh\n(.*?)^```", text, re.M | re.S):
-        for script, words in re.findall(r"(?:python|cleanrl_lite) (?:cleanrl_lite/)?(\w+)\.py(.*)", block):
+        for script, words in re.findall(r"(?:python|cleanrl_lite|torchrun .*) (?:cleanrl_lite/)?(\w+)\.py(.*)", block):
             if script in helpers.SCRIPTS:
                 yield script, shlex.split(re.split(r"[&;|]", words)[0].rstrip("\"'"), comments=True)
 
@@ -71,7 +71,8 @@ def test_the_variant_of_the_guide_applies_and_runs(tmp_path):
 
 @pytest.mark.parametrize(
     "script",
-    [*helpers.MLP_SCRIPTS, *helpers.GOAL_SCRIPTS, *helpers.ENVPOOL_SCRIPTS, *helpers.IMAGE_SCRIPTS, "ppo_multiagent"],
+    [*helpers.MLP_SCRIPTS, *helpers.GOAL_SCRIPTS, *helpers.ENVPOOL_SCRIPTS, *helpers.IMAGE_SCRIPTS, "ppo_multiagent"]
+    + ["ppo_continuous_asymmetric", "ppo_hybrid"],
 )
 def test_a_trained_agent_from_python(script, tmp_path, monkeypatch):
     """docs/guides/agents.py: the loaded agent plays as the run's evaluation did."""

@@ -17,7 +17,7 @@ def load(run_dir):
     obs_shape, actions = env.observation_space.shape, env.action_space
     obs_dim = obs_shape[0]
     match checkpoint["script"]:  # Agent(...) as in the script's section `setup`
-        case "ppo" | "ppo_lstm" | "ppo_envpool" | "dqn":
+        case "ppo" | "ppo_lstm" | "ppo_envpool" | "ppo_simple" | "vpg" | "a2c" | "dqn":
             agent = script.Agent(obs_dim, int(actions.n))
         case "c51":
             agent = script.Agent(obs_dim, int(actions.n), args.n_atoms, args.v_min, args.v_max)
@@ -27,8 +27,12 @@ def load(run_dir):
         case "ppo_multiagent":  # masks and state are behind the agents' own observations
             sizes = len(actions.nvec), int(max(actions.nvec)), env.get_wrapper_attr("own_dim")
             agent = script.Agent(obs_dim - sizes[0] * sizes[1], *sizes, args.central_critic)
-        case "ppo_continuous" | "ppo_continuous_envpool":
+        case "ppo_continuous" | "ppo_continuous_envpool" | "ppo_continuous_adaptive":
             agent = script.Agent(obs_dim, actions.shape[0])
+        case "ppo_continuous_asymmetric":
+            agent = script.Agent(obs_dim, actions.shape[0], env.get_wrapper_attr("state_dim"), args.privileged_critic)
+        case "ppo_hybrid":
+            agent = script.Agent(obs_dim, actions.shape[0], env.get_wrapper_attr("choices"))
         case "ppo_image":
             discrete = isinstance(actions, Discrete)
             agent = script.Agent(obs_shape, int(actions.n) if discrete else actions.shape[0], discrete, args.bf16)

@@ -1,0 +1,390 @@
+"""ppo_atari_multigpu.py: two processes are one, in what they learn, log and save; how groups stop and go on."""
+
+import contextlib
+import itertools
+import json
+import multiprocessing
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+from concurrent.futures import ProcessPoolExecutor
+from pathlib import Path
+from unittest import mock
+
+import numpy as np
+import pytest
+import torch
+from torch.distributions import Categorical
+
+from cleanrl_lite import ppo_atari_multigpu, utils
+from tests import helpers
+from tests.test_slurm import cluster, free_port  # noqa: F401
+from tests.test_slurm import pytestmark as slurm_marks
+
+pytestmark = pytest.mark.xdist_group("multigpu")
+SCRIPT, ENVS = "ppo_atari_multigpu", 4
+FLAGS = dict(num_envs=ENVS, num_steps=8, total_timesteps=80, num_minibatches=2, update_epochs=2)  # the last is shorter
+GAMES = json.dumps(dict(max_num_frames_per_episode=40))  # truncated after ten steps
+FLAGS |= dict(env_id="CarnivalNoFrameskip-v4", env_kwargs=GAMES)  # they bring rewards early
+RANK = int(os.environ.get("RANK", 0))
+
+
+class Pair:
+    """Two processes that run jobs, functions of this module, as torchrun's processes would."""
+
+    def __init__(self):
+        names = dict(WORLD_SIZE="2", MASTER_ADDR="127.0.0.1", MASTER_PORT=str(free_port()), OMP_NUM_THREADS="1")
+        spawn = multiprocessing.get_context("spawn")
+        self.pools = []
+        for rank in "01":
+            with mock.patch.dict(os.environ, **names, RANK=rank, LOCAL_RANK=rank):
+                self.pools.append(ProcessPoolExecutor(1, spawn))
+                self.pools[-1].submit(int)  # the process starts with this environment
+
+    def __call__(self, job, *args, **kwargs):
+        futures = [pool.submit(job, *args, **kwargs) for pool in self.pools]
+        return [future.exception(400) or future.result() for future in futures]
+
+    def end(self):
+        for pool in self.pools:
+            for process in pool._processes.values():
+                process.kill()  # one may wait for the other
+
+
+@pytest.fixture(scope="module")
+def pair():
+    pair = Pair()
+    yield pair
+    pair.end()
+
+
+def train(runs_dir, *patches, **flags):
+    """A small run; its directory, in the first process."""
+    with contextlib.ExitStack() as stack:
+        for patch in patches:
+            stack.enter_context(patch())
+        if RANK > 0:
+            stack.enter_context(mock.patch.object(ppo_atari_multigpu, "make_env", None))  # it never evaluates
+        elif "resume" not in flags:
+            return helpers.train(SCRIPT, runs_dir, **FLAGS | flags)[0]
+        helpers.main(SCRIPT, helpers.small_args(SCRIPT, runs_dir, **FLAGS | flags))
+
+
+@contextlib.contextmanager
+def same_numbers():
+    """Actions, and the order of samples, are drawn such that one process has the minibatches that two have together."""
+    draws, world = itertools.count(), int(os.environ.get("WORLD_SIZE", 1))
+
+    def sample(dist):
+        noise = np.random.default_rng(next(draws)).random(ENVS)
+        mine = torch.from_numpy(np.split(noise, world)[RANK])
+        return (dist.probs.cumsum(-1)[:, :-1] < mine[:, None]).sum(-1)
+
+    def permutation(size):
+        draw = next(draws)
+        orders = [np.random.default_rng([draw, rank]).permutation(size * world // 2) for rank in range(2)]
+        steps, envs = zip(*(np.divmod(order, ENVS // 2) for order in orders))  # of each one's two environments
+        both = [step * ENVS + env + rank * ENVS // 2 for rank, (step, env) in enumerate(zip(steps, envs))]
+        return orders[RANK] if world == 2 else np.stack(both, 1).ravel()
+
+    with mock.patch.object(Categorical, "sample", sample), mock.patch.object(np.random, "permutation", permutation):
+        yield
+
+
+def test_two_processes_are_one(pair, tmp_path):
+    """All that is logged and saved, to rounding: losses, episodes, schedule, steps, weights, Adam. The first one
+    evaluates, and the only files are its own."""
+    tmp = tmp_path / "tmp"
+    tmp.mkdir()
+    flags = dict(learning_rate=1e-3, eval_every=32)
+    both, none = pair(train_below, tmp_path / "two", tmp, same_numbers, **flags)
+    one = train(tmp_path / "one", same_numbers, **flags)
+    assert none is None and both == helpers.only_run(tmp_path / "two") and not list(tmp.glob("tmp*"))
+    mine, theirs = helpers.scalars(one), helpers.scalars(both)
+    assert mine.keys() == theirs.keys() and [step for step, _ in mine["charts/episodic_length"]] == [40] * 4 + [80] * 4
+    assert len({value for _, value in mine["charts/episodic_return"]}) > 2
+    assert [step for step, _ in mine["charts/learning_rate"]] == [32, 64, 80]
+    assert [step for step, _ in mine["eval/episodic_return"]] == [32, 64, 80]
+    for tag in mine.keys() - helpers.UNSEEDED:
+        np.testing.assert_allclose(theirs[tag], mine[tag], rtol=1e-3, atol=1e-5, err_msg=tag)
+    one, both = helpers.load(one), helpers.load(both)
+    assert one["global_step"] == both["global_step"] == 80 and one["adam"]["step"] == both["adam"]["step"] == 10
+    for name, weight in one["agent"].items():
+        assert (weight - both["agent"][name]).abs().max() < 0.05 * 1e-3, name  # of a step of Adam
+    torch.testing.assert_close(one["adam"]["exp_avg"], both["adam"]["exp_avg"], rtol=1e-3, atol=1e-6)
+
+
+def train_below(runs_dir, folder, *patches, **flags):
+    with mock.patch.object(tempfile, "tempdir", str(folder)):
+        return train(runs_dir, *patches, **flags)
+
+
+def gradient_of(rank):
+    return torch.randn(12, generator=torch.Generator().manual_seed(rank))
+
+
+def step_of_adam():
+    ppo_atari_multigpu.join_processes(torch.device("cpu"))
+    adam = dict(step=torch.zeros(()), exp_avg=torch.zeros(12), exp_avg_sq=torch.zeros(12))
+    grads = gradient_of(RANK).split([4, 8])
+    norm = ppo_atari_multigpu.adam_step([torch.zeros(2, 2), torch.zeros(8)], grads, adam, torch.tensor(0.1), 0.5)
+    return norm.item(), adam["exp_avg"].tolist()
+
+
+def test_averaged_gradients_by_hand(pair):
+    """The mean of both; it is clipped, not each of them."""
+    mean = (gradient_of(0) + gradient_of(1)) / 2
+    assert mean.norm() > 0.5
+    for norm, exp_avg in pair(step_of_adam):
+        assert norm == pytest.approx(mean.norm().item(), rel=1e-5)
+        assert exp_avg == pytest.approx((0.1 * 0.5 * mean / mean.norm()).tolist(), rel=1e-4)
+
+
+def test_a_process_alone_is_ppo_atari(tmp_path):
+    """The same random numbers, so the same run: curves, networks, random generators."""
+    alone, plain = (helpers.train(script, tmp_path / script, **FLAGS)[0] for script in (SCRIPT, "ppo_atari"))
+    mine, theirs = helpers.scalars(alone), helpers.scalars(plain)
+    assert mine.keys() == theirs.keys()
+    for tag in mine.keys() - helpers.UNSEEDED:
+        np.testing.assert_allclose(mine[tag], theirs[tag], rtol=1e-3, atol=1e-5, err_msg=tag)
+    alone, plain = helpers.load(alone), helpers.load(plain)
+    helpers.assert_same_state(alone["rng"], plain["rng"])
+    for name, weight in alone["agent"].items():
+        torch.testing.assert_close(weight, plain["agent"][name], rtol=1e-3, atol=2e-5)
+
+
+def look(runs_dir, *patches, **flags):
+    """What this process had: seeds of its environments, their actions, the weights and Adam's steps of each update."""
+    seeds, actions, states, make = [], [], [], ppo_atari_multigpu.ale_py.vector_env.AtariVectorEnv
+
+    class Spied(make):
+        def reset(self, *, seed):
+            seeds.extend(seed.tolist())
+            return super().reset(seed=seed)
+
+        def step(self, moves):
+            actions.append(moves.tolist())
+            if len(actions) == flags.get("signal_at") and RANK == 1:
+                os.kill(os.getpid(), signal.SIGTERM)
+            return super().step(moves)
+
+    def compile(run, update):
+        def spied(inds):
+            states.append([weight.sum().item() for weight in [*run.agent.parameters(), run.parts["adam"]["step"]]])
+            return update(inds)
+
+        return spied
+
+    spies = (
+        lambda: mock.patch("ale_py.vector_env.AtariVectorEnv", Spied),
+        lambda: mock.patch.object(utils.Run, "compile", compile),
+    )
+    status = 0
+    try:
+        train(runs_dir, *spies, **{name: flag for name, flag in flags.items() if name != "signal_at"})
+    except SystemExit as end:
+        status = end.code
+    return status, seeds, actions, states
+
+
+def test_a_group_stops_and_goes_on(pair, tmp_path):
+    """The second process alone gets a SIGTERM, in the second rollout: both leave in that iteration, and it is saved.
+
+    Together they have the environments that one process has, also where the run is resumed; each draws its own actions.
+    """
+    (code, one, acts, states), (other_code, other, other_acts, _) = pair(look, tmp_path, signal_at=12)
+    assert code == other_code == 143
+    run_dir = helpers.only_run(tmp_path)
+    saved = helpers.load(run_dir)
+    assert saved["global_step"] == 64 and not (run_dir / "eval.json").exists()
+    assert one + other == [1, *np.random.SeedSequence([1, 0]).generate_state(ENVS)[1:] >> 1]
+    assert len(acts) == len(other_acts) == 16 and np.mean(np.array(acts) == np.array(other_acts)) < 0.5
+    helpers.next_second()
+    (code, one, more, states), (other_code, other, other_more, others) = pair(look, tmp_path, resume="auto")
+    assert code == other_code == 0 and helpers.only_run(tmp_path) == run_dir
+    assert one + other == [*np.random.SeedSequence([1, 64]).generate_state(ENVS) >> 1]
+    assert (
+        len(more) == len(other_more) == 4 and more != other_more and more != acts[:4] and other_more != other_acts[:4]
+    )
+    weights = [weight.sum().item() for weight in [*saved["agent"].values(), saved["adam"]["step"]]]
+    assert states == others and states[0] == pytest.approx(weights, rel=1e-4, abs=1e-4)
+    assert [step for step, _ in helpers.scalars(run_dir)["charts/learning_rate"]] == [32, 64, 80]
+    assert helpers.load(run_dir)["adam"]["step"] == 10
+
+
+@pytest.mark.slow
+def test_another_number_of_processes_goes_on(pair, tmp_path):
+    pair(train, tmp_path)
+    run_dir = helpers.only_run(tmp_path)
+    helpers.next_second()
+    train(tmp_path, resume=str(run_dir), total_timesteps=112)
+    helpers.next_second()
+    pair(train, tmp_path, resume=str(run_dir), total_timesteps=144)
+    assert helpers.load(run_dir)["global_step"] == 144
+    assert [step for step, _ in helpers.scalars(run_dir)["charts/learning_rate"]] == [32, 64, 80, 112, 144]
+
+
+@contextlib.contextmanager
+def nan_in_the_second():
+    gae = ppo_atari_multigpu.compute_gae
+    with mock.patch.object(ppo_atari_multigpu, "compute_gae", lambda *x: gae(*x) * (np.nan if RANK else 1)):
+        yield
+
+
+def test_what_is_not_finite_anywhere_stops_all(pair, tmp_path):
+    errors = pair(train, tmp_path, nan_in_the_second)
+    assert [type(error) for error in errors] == [FloatingPointError] * 2
+    run_dir = helpers.only_run(tmp_path)
+    assert helpers.load(run_dir)["global_step"] == 0 and pair(named_in_errors) == [str(run_dir), None]
+
+
+def named_in_errors():
+    return utils.Run.current and str(utils.Run.current.dir)
+
+
+def updates_with(runs_dir, **flags):
+    """How many updates there were where the first one's divergence is 1 and the other's 0."""
+    updates = []
+
+    def compile(run, update):
+        def spied(inds):
+            updates.append(inds)
+            return update(inds) | {"losses/approx_kl": torch.tensor(1.0 - RANK)}
+
+        return spied
+
+    train(runs_dir, lambda: mock.patch.object(utils.Run, "compile", compile), **flags)
+    return len(updates)
+
+
+@pytest.mark.parametrize("bound, updates", [(0.4, 2), pytest.param(0.6, 4, marks=pytest.mark.slow)])
+def test_target_kl_is_decided_together(bound, updates, pair, tmp_path):
+    assert pair(updates_with, tmp_path, target_kl=bound, total_timesteps=32) == [updates, updates]
+
+
+@pytest.mark.parametrize(
+    "flags, message",
+    [
+        (dict(num_envs=3, num_steps=16), "--num-envs = 3 must be a multiple of the 2 processes"),
+        (dict(num_envs=2, num_steps=3, num_minibatches=2), "--num-minibatches = 3 must be a multiple of the 2"),
+        (dict(evaluate="x"), "--evaluate takes one process: start it with python"),
+    ],
+)
+def test_wrong_input(flags, message, pair, tmp_path):
+    for error in pair(train, tmp_path, **flags):
+        assert isinstance(error, SystemExit) and message in str(error)
+    assert not list(tmp_path.iterdir())
+
+
+def test_more_processes_than_gpus(monkeypatch):
+    monkeypatch.setenv("LOCAL_RANK", "1")
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    with pytest.raises(SystemExit, match="--nproc_per_node must be at most 1, the number of GPUs"):
+        ppo_atari_multigpu.join_processes(torch.device("cuda"))
+
+
+@contextlib.contextmanager
+def compiled_against_eager():
+    """Each update is made twice, from the same weights: eagerly, then compiled."""
+    original = utils.Run.compile
+
+    def compile(run, update):
+        compiled, tensors = original(run, update), [*run.agent.parameters(), *run.parts["adam"].values()]
+
+        @torch.no_grad()
+        def both(inds):
+            before = [tensor.clone() for tensor in tensors]
+            with torch.enable_grad():
+                expected = update(inds)
+            after = [tensor.clone() for tensor in tensors]
+            torch._foreach_copy_(tensors, before)
+            with torch.enable_grad():
+                metrics = compiled(inds)
+            for tag, value in metrics.items():
+                torch.testing.assert_close(value, expected[tag], rtol=1e-3, atol=1e-5, msg=tag)
+            for tensor, other in zip(tensors, after):
+                torch.testing.assert_close(tensor, other, rtol=1e-3, atol=5e-5)  # a fifth of a step of Adam
+            return metrics
+
+        return both
+
+    with mock.patch.object(utils.Run, "compile", compile):
+        yield
+
+
+@pytest.mark.slow
+def test_compiled_is_eager(pair, tmp_path, capfd):
+    pair(train, tmp_path, compiled_against_eager, compile=True)
+    assert helpers.load(helpers.only_run(tmp_path))["global_step"] == 80
+    assert "compilation failed" not in capfd.readouterr().err
+
+
+# --- torchrun
+
+
+def torchrun(tmp_path, *words, **flags):
+    """Two processes, in the background; their output goes to tmp_path/log."""
+    flags = dict(num_envs=4, num_steps=16, num_minibatches=2, resume="auto", save_every=64, threads=1) | flags
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node=2", *words]
+    command += [helpers.SOURCE / f"{SCRIPT}.py", *helpers.small_flags(SCRIPT, tmp_path / "runs", **flags)]
+    with open(tmp_path / "log", "a") as log:
+        return subprocess.Popen(
+            list(map(str, command)), env=helpers.environment(), stdout=log, stderr=log, start_new_session=True
+        )
+
+
+def saved_step(tmp_path):
+    found = [helpers.load(path.parent) for path in (tmp_path / "runs").glob("*/checkpoint.pt")]
+    return max((state["global_step"] for state in found), default=0)
+
+
+def workers(torchrun):
+    """The processes that torchrun has started."""
+    children = Path(f"/proc/{torchrun.pid}/task/{torchrun.pid}/children").read_text().split()
+    return [int(pid) for pid in children if SCRIPT in Path(f"/proc/{pid}/cmdline").read_text()]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_to_torchrun(number, tmp_path):
+    """The group saves and ends within torchrun's 30 s; the same command goes on, in the same run directory."""
+    process = torchrun(tmp_path, total_timesteps=1_000_000)
+    helpers.wait_for(lambda: saved_step(tmp_path) > 0)
+    process.send_signal(number)
+    assert process.wait(40) != 0
+    run_dir, stopped = helpers.only_run(tmp_path / "runs"), saved_step(tmp_path)
+    assert f"stopped. Resume with --resume {run_dir}" in (tmp_path / "log").read_text()
+    flags = dict(total_timesteps=stopped + 128, resume=run_dir)
+    assert torchrun(tmp_path, **flags).wait(120) == 0
+    assert helpers.only_run(tmp_path / "runs") == run_dir and saved_step(tmp_path) == stopped + 128
+    steps = [step for step, _ in helpers.scalars(run_dir)["charts/learning_rate"]]
+    assert steps == [*range(64, stopped + 129, 64)]
+
+
+@pytest.mark.slow
+def test_a_process_that_is_killed(tmp_path):
+    """torchrun ends the others and, with --max-restarts, starts the group again, which --resume auto lets go on."""
+    process = torchrun(tmp_path, "--max-restarts=1", total_timesteps=2048)
+    helpers.wait_for(lambda: saved_step(tmp_path) > 0)
+    os.kill(workers(process)[-1], signal.SIGKILL)
+    assert process.wait(180) == 0, (tmp_path / "log").read_text()
+    run_dir = helpers.only_run(tmp_path / "runs")
+    assert saved_step(tmp_path) == 2048 and (run_dir / "eval.json").exists()
+    assert [step for step, _ in helpers.scalars(run_dir)["charts/learning_rate"]] == [*range(64, 2049, 64)]
+
+
+@pytest.mark.slow
+@slurm_marks[1]
+def test_two_nodes_of_slurm(cluster, tmp_path):  # noqa: F811
+    """The command of docs/guides/cluster.md, one process a node."""
+    flags = dict(num_envs=4, num_steps=16, num_minibatches=2, total_timesteps=128, threads=1)
+    words = ["srun", "-N2", "--ntasks-per-node=1", sys.executable, "-m", "torch.distributed.run", "--nnodes=2"]
+    words += ["--nproc_per_node=1", "--rdzv_backend=c10d", f"--rdzv_endpoint=127.0.0.1:{free_port()}"]
+    words += [helpers.SOURCE / f"{SCRIPT}.py", *helpers.small_flags(SCRIPT, tmp_path, **flags)]
+    done = helpers.run(words, cwd=tmp_path, **cluster)
+    assert done.returncode == 0, done.stdout + done.stderr
+    run_dir = helpers.only_run(tmp_path)
+    assert helpers.load(run_dir)["global_step"] == 128 and (run_dir / "eval.json").exists()
+    assert done.stdout.count("run directory: ") == 1

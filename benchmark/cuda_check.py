@@ -42,6 +42,7 @@ CHECK = {  # a few seconds of each
     "ppo_continuous_envpool": "--total-timesteps 4096",
     "ppo_selfplay": "--env-id tests.probe_envs:ProbeNim-v0 --total-timesteps 8192",
     "ppo_microrts": "--total-timesteps 4096 --eval-episodes 1",
+    "ppo_godot": "--env-path tests/like_godot.x86_64 --total-timesteps 8192",
     "ppo_lstm": "--total-timesteps 4096",
     "ppo_atari": f"{ATARI} --total-timesteps 4096",
     "ppo_atari_multigpu": f"{ATARI} --total-timesteps 4096",

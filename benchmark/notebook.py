@@ -1,6 +1,6 @@
 """Makes a notebook of a script:
 
-python -m benchmark.notebook ddpg --env-id Pendulum-v1 --total-timesteps 10000 --execute
+python -m benchmark.notebook ddpg --env-id Pendulum-v1 --total-timesteps 10000 --learning-starts 1000 --execute
 
 The script's flags become the notebook's arguments. It goes to docs/notebooks/SCRIPT.ipynb, or to --output; --execute
 runs it, in the current directory. Never edit a notebook by hand: edit the script and make it again.

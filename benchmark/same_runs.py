@@ -39,6 +39,7 @@ RUNS = {
     "ppo_envpool": "--env-id CartPole-v1 --total-timesteps 12800 --eval-every 8000",
     "ppo_continuous_envpool": "--env-id Hopper-v4 --num-steps 64 --total-timesteps 4096",
     "ppo_selfplay": "--env-id tests.probe_envs:ProbeNim-v0 --total-timesteps 8192",
+    "ppo_godot": "--env-path tests/like_godot.x86_64 --total-timesteps 8192",
     "ppo_microrts": "--opponents passiveAI --num-envs 2 --num-steps 32 --total-timesteps 512 --eval-episodes 1",
     "ppo_lstm": "--env-id CartPole-v1 --total-timesteps 5000 --seq-len 8",
     "ppo_atari": f"{ATARI} --num-steps 32 --total-timesteps 320",

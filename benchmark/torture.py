@@ -58,12 +58,14 @@ RUNS = dict(  # a few seconds each, with a checkpoint about every 0.1 s
     ppo_atari_lstm=f"--env-id PongNoFrameskip-v4 --total-timesteps 1024 --num-steps 32 --seq-len 8 {ATARI}",
     ppo_image="--env-id tests.probe_envs:ProbeDrawn-v0 --image-size 36 --total-timesteps 6000 --save-every 1000",
     ppo_selfplay="--env-id tests.probe_envs:ProbeNim-v0 --total-timesteps 60000 --save-every 4096 --eval-every 40000",
+    ppo_godot="--env-path tests/like_godot.x86_64 --total-timesteps 30000 --save-every 2048 --eval-every 16000",
     ppo_microrts="--opponents passiveAI --max-episode-steps 200 --total-timesteps 2048 --num-steps 32 --num-envs 2"
     " --save-every 64 --eval-episodes 1",
     dqn_atari=f"--env-id PongNoFrameskip-v4 --total-timesteps 1200 --learning-starts 400 --buffer-size 5000 {ATARI}",
     c51_atari=f"--env-id PongNoFrameskip-v4 --total-timesteps 1200 --learning-starts 400 --buffer-size 5000 {ATARI}",
 )
-RESTARTED = "_atari", "_envpool", "_microrts", "_selfplay"  # their environments cannot be saved: episodes start again
+# Their environments cannot be saved: episodes start again.
+RESTARTED = "_atari", "_envpool", "_microrts", "_selfplay", "_godot"
 LONG = dict(  # long enough to fill the replay buffer
     ppo="--env-id CartPole-v1 --total-timesteps 500000",
     dqn="--env-id CartPole-v1 --total-timesteps 500000",

@@ -4,7 +4,7 @@ Paper:    Mnih et al. 2016 (arXiv:1602.01783), with environments stepped togethe
 Run:      python cleanrl_lite/a2c.py --env-id CartPole-v1
 Differs:  From vpg.py: rollouts of 5 steps, so returns are mostly values; an entropy bonus; RMSprop in place of Adam.
           Two networks, not one with two outputs.
-Expected: not measured yet.
+Expected: CartPole-v1 466.2, Acrobot-v1 -82.6 (500,000 steps, mean of the last 100 training episodes, 3 seeds, 5ed444d).
 Details:  docs/a2c.md
 """
 
@@ -122,7 +122,7 @@ def main(args: Args):
 
     envs = utils.vector_env([lambda: make_env(args)] * args.num_envs, args.async_envs, AutoresetMode.SAME_STEP)
     obs_space, action_space = envs.single_observation_space, envs.single_action_space
-    others = "Box: ppo_continuous.py; MultiDiscrete: ppo_masked.py"
+    others = "Box: ppo_continuous.py; MultiDiscrete: ppo_masked.py; Tuple: ppo_hybrid.py"
     check(isinstance(action_space, Discrete), f"actions must be Discrete, not {action_space}. {others}")
     check(action_space.start == 0, f"{args.env_id} has actions that start at {action_space.start}, not at 0")
 

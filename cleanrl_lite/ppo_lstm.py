@@ -221,7 +221,7 @@ def main(args: Args):
 
     envs = utils.vector_env([lambda: make_env(args)] * args.num_envs, args.async_envs, AutoresetMode.SAME_STEP)
     obs_space, action_space = envs.single_observation_space, envs.single_action_space
-    others = "Box: ppo_continuous.py; MultiDiscrete: ppo_masked.py"
+    others = "Box: ppo_continuous.py; MultiDiscrete: ppo_masked.py; Tuple: ppo_hybrid.py"
     check(isinstance(action_space, Discrete), f"actions must be Discrete, not {action_space}. {others}")
     check(action_space.start == 0, f"{args.env_id} has actions that start at {action_space.start}, not at 0")
     rest = args.num_steps % args.seq_len or minibatch_size % args.seq_len

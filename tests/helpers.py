@@ -26,7 +26,7 @@ PARENT = dict(ppo_continuous="ppo", ppo_masked="ppo", ppo_atari="ppo", dqn_atari
 PARENT |= dict(td3="ddpg", sac="td3", sac_her="sac", ppo_microrts="ppo_masked", ppo_image="ppo_atari")
 PARENT |= dict(ppo_multiagent="ppo_masked", ppo_selfplay="ppo_masked", ppo_atari_multigpu="ppo_atari")
 PARENT |= dict(ppo_continuous_adaptive="ppo_continuous", ppo_continuous_asymmetric="ppo_continuous")
-PARENT |= dict(ppo_hybrid="ppo_continuous")
+PARENT |= dict(ppo_hybrid="ppo_continuous", ppo_godot="ppo_continuous")
 PARENT |= dict(ppo_simple="ppo", vpg="ppo_simple", a2c="vpg")
 PARENT |= dict(ppo_envpool="ppo", ppo_continuous_envpool="ppo_continuous", ppo_lstm="ppo", ppo_atari_lstm="ppo_atari")
 # In the lists below these are in FAMILIES only, and the plain ones in MLP_SCRIPTS:
@@ -35,6 +35,8 @@ ENVPOOL_SCRIPTS = ["ppo_envpool", "ppo_continuous_envpool"]  # their episodes en
 IMAGE_SCRIPTS = ["ppo_image"]  # images of any environment
 PLAIN_SCRIPTS = ["ppo_simple", "vpg", "a2c"]  # simpler than PPO: test_simple.py has their updates
 JAVA_SCRIPTS = ["ppo_microrts"]  # what trains them is in the slow tier, and skipped without gym_microrts
+GODOT_SCRIPTS = ["ppo_godot"]  # skipped without godot-rl; tests/like_godot.py is their game
+GODOT = importlib.util.find_spec("godot_rl") is not None
 JAVA = all(map(importlib.util.find_spec, ["jpype", "gym_microrts"])) and shutil.which("java") is not None
 
 
@@ -45,7 +47,7 @@ def family(script):
 
 FAMILIES = {root: [name for name in SCRIPTS if family(name) == root] for root in map(family, SCRIPTS)}
 # Not gymnasium's, or not vectors.
-OTHER_ENVS = ("_her", "_envpool", "_microrts", "_selfplay", "_image", "_multiagent", "_asymmetric", "_hybrid")
+OTHER_ENVS = "_her", "_envpool", "_microrts", "_selfplay", "_image", "_multiagent", "_asymmetric", "_hybrid", "_godot"
 MLP_SCRIPTS = [name for name in SCRIPTS if "_atari" not in name and not name.endswith(OTHER_ENVS)]
 ATARI_SCRIPTS = [name for name in SCRIPTS if "_atari" in name]
 LSTM_SCRIPTS = [name for name in SCRIPTS if name.endswith("_lstm")]  # their agents take sequences and states
@@ -87,6 +89,8 @@ SMALL = dict(
     ppo_image=dict(env_id=DRAWN, num_envs=2, num_steps=16, total_timesteps=256, image_size=36, stack_size=2, threads=1),
     ppo_multiagent=dict(env_id="tests.probe_envs:ProbeTeam-v0", num_envs=4, num_steps=32, total_timesteps=512),
     ppo_selfplay=dict(env_id="tests.probe_envs:ProbeNim-v0", num_envs=4, num_steps=32, total_timesteps=512),
+    ppo_godot=dict(env_id="Answer", env_path=str(ROOT / "tests/like_godot.x86_64"), num_envs=4, num_steps=32)
+    | dict(total_timesteps=512, num_minibatches=4, update_epochs=4),
     ppo_atari=dict(**ATARI, num_steps=8, total_timesteps=64, num_minibatches=2),
     ppo_atari_multigpu=dict(**ATARI, num_steps=8, total_timesteps=64, num_minibatches=2),
     ppo_atari_lstm=dict(**ATARI, num_steps=8, total_timesteps=64, num_minibatches=2, seq_len=4),

@@ -165,3 +165,29 @@ def test_a_dict_of_minigrid(tmp_path):
     obs, _ = env.reset(seed=1)
     assert obs.shape == (1, 3, 56, 56) and env.observation_space.contains(obs)
     np.testing.assert_array_equal(obs[0].transpose(1, 2, 0), env.unwrapped.get_frame(tile_size=8, agent_pov=True))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "task, name, repeat", [("CoinrunEasy-v0", "Coinrun-v0", 1), ("CarRacing-v3", "CarRacing-v0", 4)]
+)
+def test_images_of_envpool(task, name, repeat, real_envpool, tmp_path):
+    """One environment each: seeds repeat an episode, an action holds for some frames, whose rewards are summed."""
+    from benchmark.envpool_images import EnvpoolImages
+
+    def play(seed, repeat, steps):
+        env = EnvpoolImages(task, repeat)
+        obs, _ = env.reset(seed=seed)
+        action = env.action_space.sample() * 0
+        seen = [env.step(action) for _ in range(steps)]
+        assert all(env.observation_space.contains(x) for x in (obs, *(step[0] for step in seen)))
+        return [int(obs.sum()), *(int(step[0].sum()) for step in seen)], sum(step[1] for step in seen)
+
+    try:
+        sums, total = play(1, repeat, 8)
+    except (ImportError, OSError) as error:  # procgen needs libqt5gui5
+        pytest.skip(str(error))
+    assert (sums, total) == play(1, repeat, 8) and sums != play(2, repeat, 8)[0]
+    every, same = play(1, 1, 8 * repeat)
+    assert sums == every[::repeat] and total == pytest.approx(same)
+    helpers.train("ppo_image", tmp_path, env_id=f"benchmark.envpool_images:{name}", max_episode_steps=20)

@@ -308,7 +308,7 @@ def test_the_commands_of_a_benchmark(name):
     shell = helpers.run(["sh", f"benchmark/{name}.sh"], cwd=ROOT, RUN="cat")
     assert shell.returncode == 0 and not shell.stderr
     commands = list(launch.piped(shell.stdout.splitlines(), []))
-    assert len(launch.jobs(commands, "runs/benchmark")) == len(commands) > 5
+    assert len(launch.jobs(commands, "runs/benchmark")) == len(commands) >= 3
     for command in commands:
         module = helpers.module(Path(command[0]).stem)
         args = tyro.cli(module.Args, args=command[1:])

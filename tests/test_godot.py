@@ -1,0 +1,343 @@
+"""ppo_godot.py: what games are told and what is learned from their answers; games that are wrong, end, or hang.
+
+Fast tests play tests/like_godot.py, slow ones tests/godot_game in Godot itself, where godot3-server is installed."""
+
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+
+import numpy as np
+import psutil
+import pytest
+
+from cleanrl_lite import ppo_godot, utils
+from tests import helpers
+
+pytestmark = pytest.mark.skipif(not helpers.GODOT, reason="godot-rl is not installed")
+ENGINE = pytest.mark.skipif(not shutil.which("godot3-server"), reason="godot3-server is not installed")
+GAME = str(helpers.ROOT / "tests/godot_game/reach.x86_64")
+KINDS = ["continuous", "discrete", "mixed"]
+
+
+def asked(**options):
+    return dict(env_kwargs=json.dumps(options))
+
+
+def train(folder, *, overrides=(), **options):
+    """A small run of the game with these options; its directory, returns, and what each game was started with, got and
+    sent: of training's two games, then of the evaluation's."""
+    folder.mkdir(exist_ok=True)
+    log = folder / "log"
+    run_dir, returns = helpers.train("ppo_godot", folder / "runs", **asked(log=str(log), **options), **dict(overrides))
+    games = {}
+    for line in map(json.loads, log.read_text().splitlines()):
+        games.setdefault(line.pop("pid"), []).append(line)
+    return run_dir, returns, [*games.values()]
+
+
+def flags_of(game):
+    return dict(word.removeprefix("--").partition("=")[::2] for word in game[0]["start"])
+
+
+def messages(game, direction, kind):
+    return [line[direction] for line in game if direction in line and line[direction]["type"] == kind]
+
+
+# --- what is learned
+@pytest.mark.parametrize("actions", [*(pytest.param(kind, marks=pytest.mark.slow) for kind in KINDS[:2]), "mixed"])
+def test_the_right_answer(actions, tmp_path):
+    """Numbers, choices, and both in one action: the greedy policy gives nearly the best answers."""
+    learn = dict(learning_rate=1e-2, num_minibatches=4, update_epochs=4, total_timesteps=6_144, gamma=0.5)
+    learn |= dict(num_envs=16, num_steps=16, eval_episodes=30) | asked(actions=actions, agents=8)
+    run_dir, returns = helpers.train("ppo_godot", tmp_path, **learn)
+    lengths = helpers.read_json(run_dir / "eval.json")["lengths"]
+    assert sum(returns) / (sum(lengths) + len(lengths)) > 0.85  # 1 for each step, 2 for the last; by chance 0.3
+    first = np.mean([value for _, value in helpers.scalars(run_dir)["charts/episodic_return"]][:50])
+    assert np.mean(returns) > 1.5 * first
+
+
+@pytest.mark.parametrize("actions", KINDS)
+def test_what_the_games_are_told(actions, tmp_path):
+    """Numbers within their bounds, which noise exceeds, and as choices all of their options, for each agent its own."""
+    _, _, games = train(tmp_path, actions=actions)
+    assert len(games) == 3
+    for game in games[:2]:
+        sent = [action for message in messages(game, "got", "action") for action in message["action"]]
+        assert len(sent) == 512 / 2
+        numbers = np.array([action["number"] for action in sent if "number" in action])
+        if actions != "discrete":
+            assert numbers.shape == (256, 1) and numbers.max() == 1 and numbers.min() == -1
+            assert len(np.unique(numbers)) > 100
+        for name in dict(continuous=[], discrete=["side", "again"], mixed=["side"])[actions]:
+            assert {action[name] for action in sent} == {0, 1, 2}
+    if actions == "discrete":
+        assert any(action["side"] != action["again"] for action in sent)
+
+
+def test_the_largest_number_of_a_choice_is_taken():
+    """An action of a game with a choice of three, a number and a choice of two, in the order of the game."""
+    told, args = [], helpers.small_args("ppo_godot", "", **asked(actions="mixed"))
+    games = ppo_godot.Games(args, 1, False)
+    games.reset([1, 1, 2, 2])
+    kinds = {name: str(space) for name, space in games.games[0].action_spaces[0].items()}
+    assert [*kinds] == ["number", "side"] or [*kinds] == ["side", "number"]
+    rows = dict(side=[[0.1, 3.0, -5.0], [9.0, 8.0, 7.0]] * 2, number=[[5.0], [-0.25]] * 2)
+    for game in games.games:
+        game._send_as_json = lambda message, send=game._send_as_json: (told.append(message), send(message))
+    games.step(np.hstack([rows[name] for name in kinds]).astype(np.float32))
+    assert [message["action"] for message in told] == [[dict(side=1, number=[1.0]), dict(side=0, number=[-0.25])]] * 2
+    games.close()
+
+
+def test_every_answer_is_stored(monkeypatch, tmp_path):
+    """Observations, flattened, rewards and ends of all agents of both games; an end is a termination."""
+    rollouts, batches, gae = [], [], ppo_godot.compute_gae
+    monkeypatch.setattr(ppo_godot, "compute_gae", lambda *rollout: rollouts.append(rollout) or gae(*rollout))
+
+    def check(update, main, tensors):
+        batches.append(main["b_obs"].reshape(32, 4, 4).clone())
+        return update(*tensors)
+
+    helpers.spy_on_updates(monkeypatch, check)
+    run_dir, _, games = train(tmp_path, overrides=dict(total_timesteps=128, num_minibatches=1, update_epochs=1))
+    answers = [messages(game, "sent", "step") for game in games[:2]]
+    rewards, dones = (np.hstack([[a[name] for a in answer] for answer in answers]) for name in ("reward", "done"))
+    (scaled, _, _, terminations, ends, *_), (obs,) = rollouts[0], batches
+    assert rewards.shape == (32, 4) and dones.any() and not dones.all()
+    assert (terminations == dones).all() and (ends == dones).all()
+    np.testing.assert_allclose(scaled / scaled[0, 0], rewards / rewards[0, 0], rtol=1e-5)
+    seen = [messages(game, "sent", "reset") + answer[:-1] for game, answer in zip(games, answers)]
+    seen = [[[o["obs"] + [o["last"]] for o in message["obs"]] for message in game] for game in seen]
+    seen = np.concatenate(seen, 1)  # (steps, agents, 3)
+    flat = np.concatenate([1 - seen[..., 2:], seen[..., 2:], seen[..., :2]], -1)  # `last` is one of two
+    np.testing.assert_allclose(obs, flat, rtol=1e-6)  # the first rollout's statistics are 0 and 1
+    agent = helpers.load(run_dir)["agent"]
+    np.testing.assert_allclose(agent["obs_stats.mean"], flat.mean((0, 1)), rtol=1e-5)
+
+
+def test_episodes(tmp_path):
+    """Each in training, with its return and length, and in the evaluation those of the first agent, from a reset on."""
+    run_dir, returns, games = train(tmp_path, overrides=dict(eval_episodes=5))
+    expected, totals, lengths = [], np.zeros(4), np.zeros(4)
+    for t, answers in enumerate(zip(*[messages(game, "sent", "step") for game in games[:2]])):
+        reward, done = (np.hstack([answer[name] for answer in answers]) for name in ("reward", "done"))
+        totals, lengths = totals + reward, lengths + 1
+        expected += [(4 * (t + 1), pytest.approx(totals[n], rel=1e-5), lengths[n]) for n in np.flatnonzero(done)]
+        totals, lengths = totals * ~done, lengths * ~done
+    logged = helpers.scalars(run_dir)
+    assert [
+        (s, r, n) for (s, r), (_, n) in zip(logged["charts/episodic_return"], logged["charts/episodic_length"])
+    ] == (expected)
+    played, total = [], 0.0
+    for answer in messages(games[2], "sent", "step"):
+        total += answer["reward"][0]
+        if answer["done"][0]:
+            played, total = [*played, total], 0.0
+    assert played == pytest.approx(returns) and len(played) == 5
+    assert len(messages(games[2], "sent", "reset")) == 6  # utils.Run's evaluation resets after the last one too
+
+
+# --- how games are started
+def test_flags_of_the_games(tmp_path):
+    """Ports and seeds of their own, --speedup and what --env-kwargs adds; a resumed run plays other episodes."""
+    run_dir, _, games = train(tmp_path, overrides=dict(speedup=17), action_repeat=3)
+    flags = [flags_of(game) for game in games]
+    assert len({flag["port"] for flag in flags}) == 3
+    assert all(flag["speedup"] == "17" and flag["action_repeat"] == "3" and "headless" in flag for flag in flags)
+    seeds = [int(flag["env_seed"]) for flag in flags]
+    assert seeds[0] == 1 and seeds[1] > 100 and seeds[2] == 10_001
+    helpers.next_second()
+    (tmp_path / "log").unlink()
+    again = dict(total_timesteps=640, speedup=17) | asked(log=str(tmp_path / "log"), action_repeat=3)
+    helpers.main("ppo_godot", helpers.small_args("ppo_godot", tmp_path, resume=str(run_dir), **again))
+    started = [json.loads(line) for line in (tmp_path / "log").read_text().splitlines() if '"start"' in line]
+    new = [int(flags_of([line])["env_seed"]) for line in started]
+    assert new[0] == 1 and not {*new[1:-1]} & {*seeds} and len(new) == 4  # the first one only told its spaces
+    assert helpers.load(run_dir)["global_step"] == 640
+
+
+def test_windows(tmp_path):
+    """--viz shows training's games, --render evaluations."""
+    for name, flags in dict(viz=[True, True, False], render=[False, False, True]).items():
+        _, _, games = train(tmp_path / name, overrides={name: True, "total_timesteps": 128})
+        assert ["headless" not in flags_of(game) for game in games] == flags
+
+
+def test_a_path_without_a_slash(monkeypatch, tmp_path):
+    """It is a file in the current folder, with or without godot-rl's suffix."""
+    for name in ("like_godot.x86_64", "like_godot.py"):
+        shutil.copy(helpers.ROOT / "tests" / name, tmp_path)
+    monkeypatch.chdir(tmp_path)
+    for path in ("like_godot", "like_godot.x86_64"):
+        helpers.train("ppo_godot", tmp_path / f"runs of {path}", env_path=path, total_timesteps=128)
+
+
+def test_connecting_to_the_editor(monkeypatch, tmp_path, capfd):
+    """Without --env-path the client waits for a game that somebody else starts, and says so."""
+    games, wait = [], ppo_godot.GodotEnv._start_server
+
+    def press_play(game):
+        words = [helpers.SMALL["ppo_godot"]["env_path"], f"--port={ppo_godot.GodotEnv.DEFAULT_PORT}", "--env_seed=5"]
+        games.append(subprocess.Popen(["sh", "-c", 'sleep 0.5; exec "$0" "$@"', *words, "--agents=4"]))
+        return wait(game)
+
+    monkeypatch.setattr(ppo_godot.GodotEnv, "_start_server", press_play)
+    helpers.train("ppo_godot", tmp_path, env_path=None)
+    assert [game.wait(10) for game in games] == [0, 0] and "press PLAY" in capfd.readouterr().out
+
+
+# --- what can be wrong
+WRONG = {
+    "no such file": (dict(env_path="/no/game.x86_64"), r"--env-path /no/game.x86_64 .*no such game"),
+    "not executable": (dict(env_path="plain.x86_64"), "--env-path plain.x86_64 .*Permission denied"),
+    "no JSON": (dict(env_kwargs="{x"), r"--env-kwargs \{x: Expecting"),
+    "never connects": (asked(fault="silent"), "the game does not connect"),
+    "no agents": (asked(agents=0), "the game has no agents"),
+    "too few environments": (
+        dict(num_envs=2) | asked(agents=4),
+        "--num-envs must be a multiple of the game's 4 agents",
+    ),
+    "agents of two kinds": (asked(fault="differ"), "several policies or spaces"),
+    "images": (asked(fault="image"), "with images, are not supported"),
+}
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_wrong_games(name, monkeypatch, capfd, tmp_path):
+    flags, line = WRONG[name]
+    monkeypatch.setattr(ppo_godot.GodotEnv, "DEFAULT_TIMEOUT", 0.5)
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "plain.x86_64").write_text("#!/bin/sh\n")
+    assert helpers.command_line("ppo_godot", helpers.small_flags("ppo_godot", tmp_path / "runs", **flags)) == 1
+    error = capfd.readouterr().err.splitlines()
+    assert len(error) == 1 and error[0].startswith("error: ")
+    assert re.search(line, error[0]), error[0]
+    assert not (tmp_path / "runs").exists()
+
+
+def test_without_godot_rl(monkeypatch, capfd, tmp_path):
+    monkeypatch.setitem(sys.modules, "godot_rl", None)
+    assert helpers.command_line("ppo_godot", helpers.small_flags("ppo_godot", tmp_path / "runs")) == 1
+    assert capfd.readouterr().err == "error: godot-rl is missing: pip install --no-deps godot-rl==0.8.2\n"
+
+
+def test_a_game_that_ends(capfd, tmp_path):
+    """godot-rl itself would read from the closed connection for ever. The run can be resumed."""
+    words = helpers.small_flags("ppo_godot", tmp_path / "runs", save_every=64, **asked(fault="dies"))
+    assert helpers.command_line("ppo_godot", words) == 1
+    error = capfd.readouterr().err.splitlines()
+    assert len(error) == 1 and "the game has ended" in error[0] and "last good checkpoint: step 128" in error[0]
+    utils.Run.current.lock.release()  # it would end with the process
+    helpers.next_second()
+    flags = dict(resume=str(helpers.only_run(tmp_path / "runs")), total_timesteps=640)
+    helpers.main("ppo_godot", helpers.small_args("ppo_godot", tmp_path / "runs", **flags))
+    assert helpers.load(flags["resume"])["global_step"] == 640
+
+
+# --- processes, and Godot itself
+def children(process):
+    """The games of a script that runs in a process of its own."""
+    return psutil.Process(process.pid).children(recursive=True)
+
+
+def start(folder, **flags):
+    words = helpers.small_flags("ppo_godot", folder, total_timesteps=10**7, **flags)
+    process = subprocess.Popen(
+        [sys.executable, "-m", "cleanrl_lite.ppo_godot", *map(str, words)],
+        cwd=helpers.ROOT,
+        env=helpers.environment(),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    return process
+
+
+def under_way(folder):
+    """Until it has trained for a while."""
+    helpers.wait_for(lambda: any(path.stat().st_size > 5_000 for path in folder.glob("*/events*")))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("fault", ["silent", "hangs"])
+def test_no_game_is_left_behind(fault, tmp_path):
+    """Neither one that never connects nor one that does not end when it is asked to."""
+    flags, log = asked(fault=fault, log=str(tmp_path / "log")), tmp_path / "log"
+    process = start(tmp_path / "runs", **flags)
+    helpers.wait_for(lambda: log.exists() and '"start"' in log.read_text())
+    if fault == "hangs":
+        under_way(tmp_path / "runs")
+    games = children(process)
+    assert games
+    process.send_signal(signal.SIGINT)
+    process.communicate(timeout=120)
+    assert process.returncode and psutil.wait_procs(games, 5)[1] == []
+
+
+PLAYED = dict(env_id="Reach-v0", env_path=GAME, speedup=1000, num_envs=16, num_steps=128, num_minibatches=32)
+
+
+@ENGINE
+@pytest.mark.slow
+@pytest.mark.parametrize("actions", KINDS)
+def test_godot_learns(actions, tmp_path):
+    """By chance an episode returns 0.2, or -1.0 where it may grab; at best 1 and the way to the target: 2.0."""
+    flags = PLAYED | dict(total_timesteps=30_720, update_epochs=10, eval_episodes=30) | asked(actions=actions)
+    run_dir, returns = helpers.train("ppo_godot", tmp_path, **flags)
+    trained = [value for _, value in helpers.scalars(run_dir)["charts/episodic_return"]]
+    assert np.mean(trained[:50]) < 0.5 and np.mean(trained[-100:]) > 1.6 and np.mean(returns) > 1.6
+
+
+@ENGINE
+@pytest.mark.slow
+def test_godot_repeats(tmp_path):
+    """The same seed is the same run, with two games and evaluations in between."""
+    flags = PLAYED | dict(num_envs=32, num_steps=16, total_timesteps=2048)
+    one, other = (helpers.train("ppo_godot", tmp_path / str(every), **flags, eval_every=every)[0] for every in (0, 600))
+    helpers.assert_same_run(one, other, helpers.UNSEEDED | {"eval/episodic_return", "eval/episodic_length"})
+    third, _ = helpers.train("ppo_godot", tmp_path / "third", **flags, seed=2)
+    assert helpers.scalars(one)["losses/value_loss"] != helpers.scalars(third)["losses/value_loss"]
+
+
+@ENGINE
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGKILL])
+def test_godot_and_signals(number, tmp_path):
+    """Godot ends with the script, however that ends; the run resumes and is evaluated."""
+    process = start(tmp_path, **PLAYED, save_every=2048)
+    under_way(tmp_path)
+    games = children(process)
+    assert any("godot3-server" in game.name() for game in games)
+    os.killpg(process.pid, number)
+    process.communicate(timeout=120)
+    assert process.returncode == (-number if number == signal.SIGKILL else 128 + number)
+    assert psutil.wait_procs(games, 10)[1] == []
+    run_dir = helpers.only_run(tmp_path)
+    step = helpers.load(run_dir)["global_step"]
+    assert step >= 2048 or number == signal.SIGKILL
+    helpers.next_second()
+    args = dict(PLAYED, resume=str(run_dir), total_timesteps=step + 4096)
+    helpers.main("ppo_godot", helpers.small_args("ppo_godot", tmp_path, **args))
+    assert helpers.load(run_dir)["global_step"] == step + 4096
+    trained = helpers.load(run_dir)["agent"]["obs_stats.count"]
+    args = dict(PLAYED, total_timesteps=4096, evaluate=str(run_dir), eval_episodes=3)
+    assert len(helpers.main("ppo_godot", helpers.small_args("ppo_godot", tmp_path, **args))) == 3
+    assert helpers.load(run_dir)["agent"]["obs_stats.count"] == trained == step + 4096
+
+
+@ENGINE
+@pytest.mark.slow
+def test_godot_crashes(tmp_path):
+    """One line that says how to go on."""
+    process = start(tmp_path, **PLAYED)
+    under_way(tmp_path)
+    (game,) = [game for game in children(process) if "godot3-server" in game.name()]
+    game.kill()
+    _, error = process.communicate(timeout=120)
+    last = error.splitlines()[-1]
+    assert process.returncode == 1 and "Traceback" not in error and re.search("Resume with --resume ", last), error

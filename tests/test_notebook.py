@@ -1,0 +1,61 @@
+"""benchmark/notebook.py: the notebook is what the script makes today, and it runs."""
+
+import ast
+import json
+
+import pytest
+
+nbformat = pytest.importorskip("nbformat")
+
+from benchmark import notebook  # noqa: E402
+from tests import helpers  # noqa: E402
+
+SHORT = dict(env_id="Pendulum-v1", total_timesteps=2_000, learning_starts=500, compile=False, eval_episodes=2)
+
+
+def sources(made):
+    return [(cell.cell_type, cell.source) for cell in made.cells]
+
+
+def test_the_published_notebook_is_todays():
+    """Where this fails, run the command at the top of benchmark/notebook.py."""
+    published = nbformat.read(helpers.ROOT / "docs/notebooks/ddpg.ipynb", as_version=4)
+    assert sources(published) == sources(
+        notebook.notebook("ddpg", dict(env_id="Pendulum-v1", total_timesteps=10_000, learning_starts=1_000))
+    )
+    outputs = [output for cell in published.cells for output in cell.get("outputs", [])]
+    assert any("image/png" in output.get("data", {}) for output in outputs)
+    assert not [output for output in outputs if output.output_type == "error"]
+
+
+def test_every_script_has_a_notebook(script):
+    """Valid cells that hold every line of the script, once and in its order, but for main()'s frame."""
+    made = notebook.notebook(script, {})
+    nbformat.validate(made)
+    code = [cell.source for cell in made.cells if cell.cell_type == "code"]
+    for source in code:
+        ast.parse(source)
+    left_out = {"def main(args: Args):", "if run.result is not None:  # --evaluate", "return run.result"}
+    left_out |= {"return run.end()", 'if __name__ == "__main__":', "main(utils.parse(Args))"}
+    text = (helpers.SOURCE / f"{script}.py").read_text()
+    text = text[text.index("\nimport") :]
+    lines = [line.strip() for line in text.splitlines() if line.strip() and "# === " not in line]
+    found = iter(line.strip() for source in code for line in source.splitlines())
+    assert [line for line in lines if line not in left_out and line not in found] == []
+
+
+@pytest.mark.slow
+def test_a_notebook_runs(tmp_path):
+    """It trains, films, saves the networks, evaluates and draws, as a reader who runs all cells sees it."""
+    pytest.importorskip("ipykernel")
+    nbclient = pytest.importorskip("nbclient")
+    made = notebook.notebook("ddpg", SHORT)
+    nbclient.NotebookClient(made, timeout=600, resources=dict(metadata=dict(path=tmp_path))).execute()
+    run_dir = helpers.only_run(tmp_path / "runs")
+    assert {"actor.pt", "qf1.pt"} <= {path.name for path in run_dir.glob("*.pt")}
+    assert json.loads((run_dir / "eval.json").read_text())["global_step"] == 2_000
+    assert len(list((tmp_path / "videos").glob("*.mp4"))) == 4
+    shown = [output for cell in made.cells for output in cell.get("outputs", [])]
+    printed = "".join(output.get("text", "") for output in shown)
+    assert '"global_step": 2000' in printed and "actor.pt" in printed
+    assert any("image/png" in output.get("data", {}) for output in shown)

@@ -39,7 +39,7 @@ def export(run_dir, path):
     check(not hasattr(agent, "memory"), f"{problem}: it remembers. Play the agent with {GUIDE.name} of docs/guides")
     obs = torch.as_tensor(env.reset()[0])
     options = dict(input_names=["obs"], output_names=["actions"], dynamic_shapes=[{0: "batch"}], verbose=False)
-    try:  # the older exporter (dynamo=False) writes what leaves torch as a constant, without a word
+    try:  # not dynamo=False, which writes what leaves torch as a constant
         batch = torch.stack([obs, obs])  # torch.export takes a size of one for a constant
         torch.onnx.export(Policy(agent, env.action_space), (batch,), path, dynamo=True, external_data=False, **options)
     except ImportError as error:

@@ -67,7 +67,7 @@ def test_trained_agents(name, tmp_path, monkeypatch):
 
 @needs_onnx
 @pytest.mark.slow
-@pytest.mark.parametrize("script", [name for name in helpers.SCRIPTS if name not in helpers.LSTM_SCRIPTS])
+@pytest.mark.parametrize("script", sorted({*helpers.SCRIPTS} - {*helpers.LSTM_SCRIPTS, *helpers.GODOT_SCRIPTS}))
 def test_all_scripts(script, tmp_path, monkeypatch):
     if script in helpers.JAVA_SCRIPTS and not helpers.JAVA:
         pytest.skip("needs gym_microrts and Java")
@@ -114,6 +114,9 @@ def test_refusals(tmp_path):
         SystemExit, match="cannot export act.. of cleanrl_lite.ppo_lstm: it remembers. Play the agent with"
     ):
         export_onnx.export(run_dir, tmp_path / "policy.onnx")
+    torch.save(dict(script="ppo_godot"), tmp_path / "checkpoint.pt")
+    with pytest.raises(SystemExit, match="a game's agents play together. Play them with ppo_godot.py --evaluate"):
+        export_onnx.export(tmp_path, tmp_path / "policy.onnx")
     words = ["export_onnx.py", str(AGENTS / "CartPole-v1__ppo"), "policy.onnx"]
     program = f"import runpy, sys; sys.argv = {words}; sys.modules['onnxscript'] = None; "
     program += f"runpy.run_path({str(SCRIPT)!r}, run_name='__main__')"

@@ -11,6 +11,8 @@ from gymnasium.spaces import Box, Discrete
 # --8<-- [start:load]
 def load(run_dir):
     checkpoint = torch.load(f"{run_dir}/checkpoint.pt", map_location="cpu", weights_only=True, mmap=True)
+    if checkpoint["script"] == "ppo_godot":
+        raise SystemExit("error: a game's agents play together. Play them with ppo_godot.py --evaluate")
     script = importlib.import_module(f"cleanrl_lite.{checkpoint['script']}")
     args = script.Args(**checkpoint["args"])
     env = script.make_env(args)

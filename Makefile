@@ -24,7 +24,7 @@ train: .venv/run
 test: .venv/test
 	$(BIN)/python -m pytest -n auto --dist loadgroup -m "not slow"
 
-test-slow: .venv/test
+test-slow: .venv/test .venv/onnx
 	$(BIN)/python -m pytest -n auto --dist loadgroup -m slow
 
 torture: .venv/test  # kills runs at random moments and compares them with whole runs; watches long runs for leaks
@@ -62,6 +62,10 @@ clean:
 .venv/test: .venv/run
 	$(BIN)/pip install -q -c constraints.txt -e ".[test,results]"
 	$(BIN)/pip install -q -c constraints.txt --no-deps godot-rl  # its other requirements are older than ours
+	touch $@
+
+.venv/onnx: .venv/run
+	$(BIN)/pip install -q -c constraints.txt -e ".[onnx]"
 	touch $@
 
 .venv/docs: .venv/run

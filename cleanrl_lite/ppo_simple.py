@@ -4,7 +4,8 @@ Paper:    Schulman et al. 2017 (arXiv:1707.06347); advantages: Schulman et al. 2
 Run:      python cleanrl_lite/ppo_simple.py --env-id CartPole-v1
 Differs:  From ppo.py: no orthogonal initialisation, no annealed learning rate, no normalised advantages, no clipping of
           the value loss or the gradient, no entropy bonus, Adam's usual epsilon. Episodes end as in ppo.py.
-Expected: not measured yet.
+Expected: CartPole-v1 491.3, Acrobot-v1 -82.1, LunarLander-v3 -60.5, where ppo.py has 500.0, -83.5 and 4.0 (500,000
+          steps, mean of the last 100 training episodes, 5 seeds, 5ed444d).
 Details:  docs/ppo_simple.md
 """
 

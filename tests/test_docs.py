@@ -5,6 +5,7 @@ import shlex
 import shutil
 import sys
 
+import gymnasium as gym
 import pytest
 import tyro
 
@@ -72,7 +73,8 @@ def test_the_variant_of_the_guide_applies_and_runs(tmp_path):
 @pytest.mark.parametrize(
     "script",
     [*helpers.MLP_SCRIPTS, *helpers.GOAL_SCRIPTS, *helpers.ENVPOOL_SCRIPTS, *helpers.IMAGE_SCRIPTS, "ppo_multiagent"]
-    + ["ppo_continuous_asymmetric", "ppo_hybrid"],
+    + ["ppo_continuous_asymmetric", "ppo_hybrid", "ppo_selfplay"]
+    + [pytest.param(script, marks=pytest.mark.slow) for script in helpers.ATARI_SCRIPTS],
 )
 def test_a_trained_agent_from_python(script, tmp_path, monkeypatch):
     """docs/guides/agents.py: the loaded agent plays as the run's evaluation did."""
@@ -81,4 +83,5 @@ def test_a_trained_agent_from_python(script, tmp_path, monkeypatch):
 
     run_dir, returns = helpers.train(script, tmp_path)
     agent, env = agents.load(run_dir)
+    env = gym.wrappers.TimeLimit(env, 40) if script in helpers.ATARI_SCRIPTS else env  # as helpers.main does
     assert agents.play(agent, env, seed=10_001) == pytest.approx(returns[0])

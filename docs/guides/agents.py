@@ -11,6 +11,8 @@ from gymnasium.spaces import Box, Discrete
 # --8<-- [start:load]
 def load(run_dir):
     checkpoint = torch.load(f"{run_dir}/checkpoint.pt", map_location="cpu", weights_only=True, mmap=True)
+    if checkpoint["script"] == "ppo_godot":
+        raise SystemExit("error: a game's agents play together. Play them with ppo_godot.py --evaluate")
     script = importlib.import_module(f"cleanrl_lite.{checkpoint['script']}")
     args = script.Args(**checkpoint["args"])
     env = script.make_env(args)
@@ -21,7 +23,7 @@ def load(run_dir):
             agent = script.Agent(obs_dim, int(actions.n))
         case "c51":
             agent = script.Agent(obs_dim, int(actions.n), args.n_atoms, args.v_min, args.v_max)
-        case "ppo_masked":
+        case "ppo_masked" | "ppo_selfplay":
             parts, choices = len(actions.nvec), int(max(actions.nvec))
             agent = script.Agent(obs_dim - parts * choices, parts, choices)  # the mask is behind the observation
         case "ppo_multiagent":  # masks and state are behind the agents' own observations
@@ -36,6 +38,12 @@ def load(run_dir):
         case "ppo_image":
             discrete = isinstance(actions, Discrete)
             agent = script.Agent(obs_shape, int(actions.n) if discrete else actions.shape[0], discrete, args.bf16)
+        case name if name.startswith("c51_atari"):
+            agent = script.Agent(int(actions.n), args.n_atoms, args.v_min, args.v_max, args.bf16)
+        case name if "_atari" in name:
+            agent = script.Agent(int(actions.n), args.bf16)
+        case "ppo_microrts":
+            agent = script.Agent(*obs_shape[:2], min(args.max_orders, len(actions.nvec)))
         case "ddpg" | "td3" | "sac" | "sac_her":
             agent = script.Agent(obs_dim, actions, args.bf16)
     agent.load_state_dict(checkpoint["agent"])
@@ -47,14 +55,14 @@ def load(run_dir):
 @torch.no_grad()
 def play(agent, env, seed):
     obs, _ = env.reset(seed=seed)
-    done = False
+    episodic_return, done = 0.0, False
     while not done:
         action = agent.act(torch.as_tensor(obs)[None])[0].numpy()[()]  # act() takes a batch of observations
         if isinstance(env.action_space, Box):  # actions of ppo_continuous may lie outside the bounds
             action = np.clip(action, env.action_space.low, env.action_space.high)
-        obs, reward, terminated, truncated, info = env.step(action)
-        done = terminated or truncated
-    return info["statistics"]["r"]
+        obs, reward, terminated, truncated, _ = env.step(action)
+        episodic_return, done = episodic_return + reward, terminated or truncated
+    return episodic_return
 
 
 # --8<-- [end:play]

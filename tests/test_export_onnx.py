@@ -1,0 +1,125 @@
+"""benchmark/export_onnx.py: onnxruntime plays a run's exported policy as the script's own evaluation does."""
+
+import importlib.util
+import re
+import shutil
+import sys
+
+import numpy as np
+import pytest
+import torch
+from gymnasium.spaces import Box
+
+from benchmark import export_onnx
+from tests import helpers
+
+AGENTS = helpers.ROOT / "benchmark/results/agents"
+SCRIPT = helpers.ROOT / "benchmark/export_onnx.py"
+INSTALLED = all(map(importlib.util.find_spec, ["onnx", "onnxscript", "onnxruntime"]))
+needs_onnx = pytest.mark.skipif(not INSTALLED, reason="needs the extra `onnx`")
+
+
+def policy(path):
+    """The exported policy as a function of a batch of observations."""
+    import onnxruntime
+
+    session = onnxruntime.InferenceSession(path)
+    return lambda obs: torch.from_numpy(session.run(["actions"], {"obs": obs.numpy()})[0])
+
+
+def evaluate(script, run_dir, monkeypatch, act):
+    """--evaluate with act(agent, obs): the returns, and each step's observation and action."""
+    steps, module = [], helpers.module(script)
+
+    def watched(agent, obs):
+        steps.append((obs.clone(), act(agent, obs)))
+        return steps[-1][1]
+
+    monkeypatch.setattr(module.Agent, "act", watched)
+    returns = helpers.main(script, module.Args(**helpers.load(run_dir)["args"] | dict(evaluate=str(run_dir))))
+    return returns, *map(torch.cat, zip(*steps))
+
+
+def assert_plays_alike(script, run_dir, monkeypatch):
+    """The same actions for an evaluation's observations, as one batch, and the same returns. Returns the actions."""
+    export_onnx.export(run_dir, run_dir / "policy.onnx")
+    module, exported = helpers.module(script), policy(run_dir / "policy.onnx")
+    returns, obs, actions = evaluate(script, run_dir, monkeypatch, module.Agent.act)
+    space = module.make_env(module.Args(**helpers.load(run_dir)["args"])).action_space
+    played = np.clip(actions.numpy(), space.low, space.high) if isinstance(space, Box) else actions
+    torch.testing.assert_close(exported(obs), torch.as_tensor(played), rtol=0, atol=2e-5)
+    theirs, *_ = evaluate(script, run_dir, monkeypatch, lambda agent, obs: exported(obs))
+    assert theirs == pytest.approx(returns, rel=0.02)
+    return actions
+
+
+@needs_onnx
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["CartPole-v1__ppo", "Hopper-v4__ppo_continuous_200k"])
+def test_trained_agents(name, tmp_path, monkeypatch):
+    """Hopper's returns are not equal to the last digit: rounding changes how it falls."""
+    run_dir = shutil.copytree(AGENTS / name, tmp_path / name)
+    actions = assert_plays_alike(helpers.load(run_dir)["script"], run_dir, monkeypatch)
+    assert actions.unique().numel() > 1 and (
+        actions.abs().max() > 1.5 or not name.startswith("Hopper")
+    )  # beyond bounds
+
+
+@needs_onnx
+@pytest.mark.slow
+@pytest.mark.parametrize("script", sorted({*helpers.SCRIPTS} - {*helpers.LSTM_SCRIPTS, *helpers.GODOT_SCRIPTS}))
+def test_all_scripts(script, tmp_path, monkeypatch):
+    if script in helpers.JAVA_SCRIPTS and not helpers.JAVA:
+        pytest.skip("needs gym_microrts and Java")
+    assert_plays_alike(script, helpers.train(script, tmp_path)[0], monkeypatch)
+
+
+@needs_onnx
+@pytest.mark.slow
+def test_bfloat16(tmp_path):
+    """onnxruntime refuses a file with convolutions in bfloat16."""
+    run_dir, _ = helpers.train("dqn_atari", tmp_path, bf16=True)
+    export_onnx.export(run_dir, run_dir / "policy.onnx")
+    assert policy(run_dir / "policy.onnx")(torch.zeros(3, 4, 84, 84, dtype=torch.uint8)).shape == (3,)
+
+
+@needs_onnx
+@pytest.mark.slow
+def test_the_guide(tmp_path, monkeypatch):
+    """Its command writes one file and prints its name only; its program plays the agent."""
+    words = [sys.executable, SCRIPT, AGENTS / "CartPole-v1__ppo", "policy.onnx"]
+    done = helpers.run(words, cwd=tmp_path)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "policy.onnx\n", "")
+    assert [path.name for path in tmp_path.iterdir()] == ["policy.onnx"]
+    monkeypatch.chdir(tmp_path)
+    text, played = (helpers.ROOT / "docs/guides/agents.md").read_text(), {}
+    exec(re.search(r"```python\n(import gymnasium as gym\nimport onnxruntime.*?)```", text, re.S)[1], played)
+    assert played["episodic_return"] == 500
+
+
+@needs_onnx
+@pytest.mark.slow
+def test_what_torch_cannot_trace(tmp_path, monkeypatch):
+    monkeypatch.setattr(helpers.module("ppo").Agent, "act", lambda agent, obs: torch.tensor(obs.argmax(-1).tolist()))
+    with pytest.raises(SystemExit, match=r"^error: cannot export act\(\) of cleanrl_lite.ppo: write it with torch .*$"):
+        export_onnx.export(AGENTS / "CartPole-v1__ppo", tmp_path / "policy.onnx")
+    assert not any(tmp_path.iterdir())
+
+
+def test_refusals(tmp_path):
+    with pytest.raises(SystemExit, match="is not a run directory: it has no checkpoint.pt"):
+        export_onnx.export(tmp_path, tmp_path / "policy.onnx")
+    run_dir, _ = helpers.train("ppo_lstm", tmp_path / "runs")
+    with pytest.raises(
+        SystemExit, match="cannot export act.. of cleanrl_lite.ppo_lstm: it remembers. Play the agent with"
+    ):
+        export_onnx.export(run_dir, tmp_path / "policy.onnx")
+    torch.save(dict(script="ppo_godot"), tmp_path / "checkpoint.pt")
+    with pytest.raises(SystemExit, match="a game's agents play together. Play them with ppo_godot.py --evaluate"):
+        export_onnx.export(tmp_path, tmp_path / "policy.onnx")
+    words = ["export_onnx.py", str(AGENTS / "CartPole-v1__ppo"), "policy.onnx"]
+    program = f"import runpy, sys; sys.argv = {words}; sys.modules['onnxscript'] = None; "
+    program += f"runpy.run_path({str(SCRIPT)!r}, run_name='__main__')"
+    done = helpers.run([sys.executable, "-c", program], cwd=tmp_path)
+    message = "error: onnx(script)? is not installed. Run: pip install -c constraints.txt -e '.[onnx]'\n"
+    assert done.returncode == 1 and re.fullmatch(message.replace("[", r"\["), done.stderr)

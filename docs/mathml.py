@@ -8,8 +8,8 @@ import re
 
 from mkdocs.exceptions import PluginError
 
-IDENTIFIERS = "alpha beta gamma delta epsilon lambda mu phi pi rho sigma tau theta Delta".split()
-IDENTIFIERS = dict(zip(IDENTIFIERS, "αβγδελμφπρστθΔ"))
+IDENTIFIERS = "alpha beta gamma delta epsilon lambda mu phi pi rho sigma tau theta Delta nabla".split()
+IDENTIFIERS = dict(zip(IDENTIFIERS, "αβγδελμφπρστθΔ∇"))
 OPERATORS = "cdot pm leftarrow sim lVert rVert lfloor rfloor lceil rceil ldots lt gt le ge sum in".split()
 OPERATORS = dict(zip(OPERATORS, "·±←~‖‖⌊⌋⌈⌉…<>≤≥∑∈"))
 WORDS = "min max mean log exp tanh softplus clip sign arg Var".split()

@@ -4,7 +4,7 @@ Paper:    Schulman et al. 2017 (arXiv:1707.06347); advantages: Schulman et al. 2
 Run:      python cleanrl_lite/ppo_simple.py --env-id CartPole-v1
 Differs:  From ppo.py: no orthogonal initialisation, no annealed learning rate, no normalised advantages, no clipping of
           the value loss or the gradient, no entropy bonus, Adam's usual epsilon. Episodes end as in ppo.py.
-Expected: CartPole-v1 491.3, Acrobot-v1 -82.1, LunarLander-v3 -60.5 (500,000 steps, last 100 episodes, 5 seeds, 5ed444d).
+Expected: CartPole-v1 491.3, Acrobot-v1 -82.1, LunarLander-v3 -60.5 (500k steps, last 100 episodes, 5 seeds, 5ed444d).
 Details:  docs/ppo_simple.md
 """
 
@@ -109,7 +109,7 @@ def compute_gae(rewards, values, next_values, terminations, dones, gamma, gae_la
 
 
 def adam_step(params, grads, adam, learning_rate, beta1=0.9, beta2=0.999, eps=1e-8):
-    """One step of Adam (Kingma & Ba 2015, algorithm 1), in place; written out, because this compiles into the update."""
+    """One step of Adam (Kingma & Ba 2015, algorithm 1), in place; written out, as this compiles into the update."""
     grad = torch.cat([g.flatten() for g in grads])
     adam["step"].add_(1)
     adam["exp_avg"].lerp_(grad, 1 - beta1)

@@ -156,11 +156,12 @@ class Agent(nn.Module):
     def __init__(self, obs_dim, action_dim, choices):
         super().__init__()
         self.choices, columns = choices, [k for i, j in choices for k in range(i, j)]
-        self.numbers = [k for k in range(action_dim) if k not in columns]
+        numbers = [k for k in range(action_dim) if k not in columns]
+        self.register_buffer("numbers", torch.tensor(numbers, dtype=torch.int64), persistent=False)
         self.obs_stats, self.return_stats = RunningMeanStd(obs_dim), RunningMeanStd()
         self.critic = mlp(obs_dim, 1, last_gain=1.0)
         self.actor = mlp(obs_dim, action_dim, last_gain=0.01)  # near zero: uniform choices, means 0
-        self.actor_logstd = nn.Parameter(torch.zeros(len(self.numbers)))
+        self.actor_logstd = nn.Parameter(torch.zeros(len(numbers)))
 
     def normalize(self, obs):
         """Observations as the networks want them: mean 0 and variance 1 by all that was seen in training."""
@@ -308,8 +309,8 @@ def main(args: Args):
         # act, step, store
         actor = utils.numpy_forward(agent.actor, device)
         noise = np.random.gumbel(size=means[:num_steps].shape).astype(np.float32)  # the Gumbel-max trick, for choices
-        std = agent.actor_logstd.detach().exp().cpu().numpy()
-        noise[..., agent.numbers] = np.random.standard_normal(noise[..., agent.numbers].shape) * std
+        std, numbers = agent.actor_logstd.detach().exp().cpu().numpy(), agent.numbers.tolist()
+        noise[..., numbers] = np.random.standard_normal(noise[..., numbers].shape) * std
         obs_mean, obs_std = agent.obs_stats.mean.cpu().numpy(), (agent.obs_stats.var + 1e-8).sqrt().cpu().numpy()
         for t in range(num_steps):
             raw_obs[t] = obs  # float32, as the statistics, V(s') and evaluations see it: MuJoCo's own are float64

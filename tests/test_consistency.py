@@ -40,7 +40,7 @@ LENGTH = dict(ppo=246, ppo_continuous=286, ppo_atari=291, dqn=221, c51=251, dqn_
 LENGTH |= dict(ppo_masked=283, ppo_image=305, ddpg=261, td3=276, sac=301, sac_her=340, ppo_microrts=336)
 LENGTH |= dict(ppo_envpool=287, ppo_continuous_envpool=326, ppo_lstm=305, ppo_atari_lstm=334)
 LENGTH |= dict(
-    ppo_multiagent=310, ppo_selfplay=333, ppo_continuous_adaptive=303, ppo_continuous_asymmetric=299, ppo_hybrid=328
+    ppo_multiagent=310, ppo_selfplay=333, ppo_continuous_adaptive=303, ppo_continuous_asymmetric=299, ppo_hybrid=311
 )
 LENGTH |= dict(ppo_simple=199, vpg=178, a2c=178, ppo_atari_multigpu=338, ppo_godot=338)
 LENGTH |= dict(dqn_atari_visual=307, c51_atari_visual=336, ppo_atari_visual=302)

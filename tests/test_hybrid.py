@@ -36,7 +36,7 @@ def test_probabilities():
     agent = ppo_hybrid.Agent(2, 8, CHOICES)
     torch.nn.init.normal_(agent.actor[-1].weight)
     agent.actor_logstd.data = torch.tensor([0.5, -1.0, 0.0])
-    assert agent.numbers == [0, 4, 5]
+    assert agent.numbers.tolist() == [0, 4, 5]
     outputs = agent.actor(torch.randn(50, 2))
     dist = agent.policy(outputs)
     actions = torch.from_numpy(ppo_hybrid.choose(np.random.randn(50, 8).astype(np.float32), CHOICES))

@@ -2,7 +2,6 @@
 
 Paper:    Schulman et al. 2017 (arXiv:1707.06347); network and preprocessing: Mnih et al. 2015 (Nature 518).
 Run:      torchrun --standalone --nproc_per_node=2 cleanrl_lite/ppo_atari_multigpu.py --env-id BreakoutNoFrameskip-v4
-          python cleanrl_lite/ppo_atari_multigpu.py is one process
 Differs:  torchrun starts N processes, each with a GPU (or CPU cores) and 1/N of --num-envs. They average gradients and
           the statistics that normalise advantages. Flags mean the same for any N.
 Expected: BreakoutNoFrameskip-v4 4.14 after 150,000 steps, two processes, --bf16, one seed (first 100: 1.42).
@@ -176,10 +175,12 @@ class Agent(nn.Module):
 
 # === pure functions
 def join_processes(device):
-    """Joins the processes that torchrun has started, if any; returns this one's rank and their number."""
+    """Joins the processes that torchrun started, if any; they wait up to a day for each other. Returns rank and number."""
     if not distributed.is_initialized():
-        alone = {} if "RANK" in os.environ else dict(store=distributed.HashStore(), rank=0, world_size=1)
-        distributed.init_process_group(**alone, timeout=timedelta(days=1))  # while the first one evaluates, others wait
+        alone = distributed.HashStore(), 0, 1
+        store, rank, size = next(distributed.rendezvous("env://")) if "RANK" in os.environ else alone
+        store = distributed.PrefixStore(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0"), store)  # not a dead group's
+        distributed.init_process_group(store=store, rank=rank, world_size=size, timeout=timedelta(days=1))
         atexit.register(distributed.destroy_process_group)
     if device.type == "cuda":
         gpu, gpus = int(os.environ.get("LOCAL_RANK", 0)), torch.cuda.device_count()

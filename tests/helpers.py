@@ -74,7 +74,7 @@ SMALL = dict(
         env_id="InvertedPendulum-v4", num_envs=2, num_steps=64, total_timesteps=512, num_minibatches=4, update_epochs=2
     ),
     ppo_continuous_adaptive=dict(
-        env_id="InvertedPendulum-v4", num_envs=2, num_steps=64, total_timesteps=512, num_minibatches=4, update_epochs=2
+        env_id="InvertedPendulum-v4", num_envs=2, num_steps=64, total_timesteps=512, num_minibatches=4, update_epochs=4
     ),
     ppo_hybrid=dict(
         env_id="tests.probe_envs:ProbeMixed-v0", num_envs=2, num_steps=64, total_timesteps=512, num_minibatches=4
@@ -134,7 +134,9 @@ def tags(script):
 
 
 def adams(state):
-    """{name: Adam's state} of a checkpoint."""
+    """{name: Adam's state} of a checkpoint; a2c has RMSprop, which does not count its steps."""
+    if "square_avg" in state:
+        return dict(all=dict(step=torch.tensor(state["global_step"]), square_avg=state["square_avg"]))
     return state.get("adams") or dict(all=state["adam"])
 
 

@@ -78,7 +78,7 @@ def test_the_critic_predicts_normalised_returns(monkeypatch, tmp_path):
 
 
 def test_the_learning_rate_is_resumed(tmp_path):
-    flags = dict(kl_threshold=1e-20, learning_rate=3e-3)
+    flags = dict(kl_threshold=1e-20, learning_rate=3e-3, update_epochs=2)
     run, _ = helpers.train("ppo_continuous_adaptive", tmp_path, **flags)
     first = torch.load(run / "checkpoint.pt")["learning_rate"].item()
     args = helpers.small_args("ppo_continuous_adaptive", tmp_path, **flags, total_timesteps=640, resume=str(run))

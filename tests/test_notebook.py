@@ -45,11 +45,12 @@ def test_every_script_has_a_notebook(script):
 
 
 @pytest.mark.slow
-def test_a_notebook_runs(tmp_path):
+def test_a_notebook_runs(tmp_path, monkeypatch):
     """It trains, films, saves the networks, evaluates and draws, as a reader who runs all cells sees it."""
     pytest.importorskip("ipykernel")
     nbclient = pytest.importorskip("nbclient")
     made = notebook.notebook("ddpg", SHORT)
+    monkeypatch.delenv("MPLBACKEND", raising=False)  # another one than the notebook's would not draw into it
     nbclient.NotebookClient(made, timeout=600, resources=dict(metadata=dict(path=tmp_path))).execute()
     run_dir = helpers.only_run(tmp_path / "runs")
     assert {"actor.pt", "qf1.pt"} <= {path.name for path in run_dir.glob("*.pt")}

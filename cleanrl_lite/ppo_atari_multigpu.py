@@ -175,7 +175,7 @@ class Agent(nn.Module):
 
 # === pure functions
 def join_processes(device):
-    """Joins the processes that torchrun started, if any; they wait up to a day for each other. Returns rank and number."""
+    """Joins the processes that torchrun started, if any; they wait a day for each other at most. Returns rank, size."""
     if not distributed.is_initialized():
         alone = distributed.HashStore(), 0, 1
         store, rank, size = next(distributed.rendezvous("env://")) if "RANK" in os.environ else alone

@@ -1,7 +1,7 @@
 """Proximal Policy Optimization for Atari games on several GPUs; a variant of ppo_atari.py.
 
 Paper:    Schulman et al. 2017 (arXiv:1707.06347); network and preprocessing: Mnih et al. 2015 (Nature 518).
-Run:      torchrun --standalone --nproc_per_node=2 cleanrl_lite/ppo_atari_multigpu.py --env-id BreakoutNoFrameskip-v4
+Run:      python cleanrl_lite/ppo_atari_multigpu.py; with torchrun --standalone --nproc_per_node=2 in place of python
 Differs:  torchrun starts N processes, each with a GPU (or CPU cores) and 1/N of --num-envs. They average gradients and
           the statistics that normalise advantages. Flags mean the same for any N.
 Expected: BreakoutNoFrameskip-v4 4.14 after 150,000 steps, two processes, --bf16, one seed (first 100: 1.42).

@@ -101,10 +101,7 @@ def compute_returns(rewards, next_values, terminations, dones, gamma):
 
 
 def adam_step(params, grads, adam, learning_rate, beta1=0.9, beta2=0.999, eps=1e-8):
-    """One step of Adam (Kingma & Ba 2015, algorithm 1), in place.
-
-    Written out, on one flat vector, because this compiles into the update's graph; torch.optim.Adam would not.
-    """
+    """One step of Adam (Kingma & Ba 2015, algorithm 1), in place; written out, as this compiles into the update."""
     grad = torch.cat([g.flatten() for g in grads])
     adam["step"].add_(1)
     adam["exp_avg"].lerp_(grad, 1 - beta1)

@@ -244,7 +244,7 @@ def test_compiled_is_eager(script, capfd, tmp_path):
     """
     seed = 2 if script == "td3" else 1
     torch._dynamo.reset()
-    total = dict(ppo=1024, ppo_continuous=1024, ppo_continuous_envpool=1024).get(
+    total = dict(ppo=1024, ppo_continuous=1024, ppo_continuous_envpool=1024, vpg=4096, a2c=1024).get(
         script, min(helpers.SMALL[script]["total_timesteps"], 256)
     )
     eager, _ = helpers.train(script, tmp_path / "eager", total_timesteps=total, seed=seed)

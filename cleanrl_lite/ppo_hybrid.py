@@ -83,16 +83,15 @@ class MixedActions(gym.ActionWrapper):
     def __init__(self, env):
         super().__init__(env)
         parts, flat = leaves(env.action_space), flatten_space(env.action_space)
-        kinds = all(
-            isinstance(x, Discrete) or (isinstance(x, Box) and np.issubdtype(x.dtype, np.floating)) for x in parts
-        )
+        kinds = all(isinstance(x, Discrete) or (isinstance(x, Box) and x.dtype.kind == "f") for x in parts)
         bounded = kinds and np.isfinite((flat.low, flat.high)).all() and (flat.low < flat.high).all()
         utils.check(bounded, f"actions must be Discrete and Box parts, with finite bounds, not {env.action_space}")
-        self.ends, self.low, self.range = np.cumsum([*map(flatdim, parts)]), flat.low, flat.high - flat.low
-        self.choices = [(int(end - x.n), int(end)) for x, end in zip(parts, self.ends) if isinstance(x, Discrete)]
+        self.low, self.range, ends = flat.low, flat.high - flat.low, np.cumsum([*map(flatdim, parts)])
+        self.choices = [(int(end - x.n), int(end)) for x, end in zip(parts, ends) if isinstance(x, Discrete)]
         self.action_space = Box(-1.0, 1.0, flat.shape)
 
     def action(self, action):
+        # The bounds of a choice's columns are 0 and 1, so this makes gymnasium's one-hot vector of it.
         return unflatten(self.env.action_space, self.low + self.range * (1 + action.clip(-1, 1)) / 2)
 
 

@@ -200,7 +200,8 @@ def main(args: Args):
         b_returns[:size] = torch.from_numpy(returns).flatten()
 
         # learn
-        metrics = update(torch.from_numpy(np.resize(np.arange(size), batch_size)).to(device))  # a short one is repeated
+        # The last rollout may be shorter: it is repeated until it fills the batch.
+        metrics = update(torch.from_numpy(np.resize(np.arange(size), batch_size)).to(device))
 
         # log
         explained_variance = 1 - (returns - values).var() / (returns.var() + 1e-8)

@@ -4,7 +4,6 @@ import json
 import shutil
 import subprocess
 import sys
-from pathlib import Path
 
 import gymnasium as gym
 import numpy as np
@@ -119,18 +118,19 @@ def test_evaluations_in_a_window(tmp_path):
     if not (shutil.which("Xvfb") and shutil.which("xwd")):
         pytest.skip("needs xvfb and x11-apps")
     run_dir, _ = helpers.train("ppo", tmp_path)
-    server = subprocess.Popen(["Xvfb", ":97", "-screen", "0", "800x600x24"])
+    # Without -noreset the server starts anew whenever xwd leaves, and refuses the player that connects just then.
+    command = ["Xvfb", "-displayfd", "1", "-screen", "0", "800x600x24", "-noreset"]
+    server = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
     try:
-        helpers.wait_for(lambda: Path("/tmp/.X11-unix/X97").exists(), 20)
+        display = f":{server.stdout.readline().strip()}"  # a free one; printed when the server is ready
         command = [sys.executable, "-m", "cleanrl_lite.ppo", "--evaluate", run_dir, "--render", "--eval-episodes", "50"]
-        environ = helpers.environment(DISPLAY=":97", SDL_VIDEODRIVER="x11")
+        environ = helpers.environment(DISPLAY=display, SDL_VIDEODRIVER="x11")
         player = subprocess.Popen(list(map(str, command)), env=environ)
         shots = set()
 
         def shows():
-            shot = subprocess.run(["xwd", "-root", "-silent", "-display", ":97"], capture_output=True).stdout[
-                -(10**6) :
-            ]
+            xwd = ["xwd", "-root", "-silent", "-display", display]
+            shot = subprocess.run(xwd, capture_output=True).stdout[-(10**6) :]
             shots.add(len(set(shot)))
             return max(shots) > 2
 

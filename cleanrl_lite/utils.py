@@ -263,7 +263,7 @@ class Run:
             with open(self.dir / "checkpoint.tmp", "wb") as file:
                 torch.save(state, file), file.flush(), os.fsync(file.fileno())
             os.replace(self.dir / "checkpoint.tmp", self.dir / "checkpoint.pt")  # at any moment a complete one
-            if self.last_save < 1 and np.abs(obs).max() > 1e3 and not hasattr(self.agent, "normalize"):
+            if self.last_save < 1 and not hasattr(self.agent, "normalize") and np.abs(obs).max() > 1e3:
                 tqdm.write("warning: with observations beyond 1,000 few agents learn; docs, Environments, scales them")
             self.last_save = global_step
         self.log_time = time.perf_counter() - (began - self.log_time if self.log_time else 0)

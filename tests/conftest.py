@@ -62,7 +62,7 @@ def real_envpool(monkeypatch):
 
 @pytest.hookimpl(tryfirst=True)  # before -m looks at the marks
 def pytest_collection_modifyitems(items):
-    """What trains on microRTS is slow, and skipped where the game is not installed; so is what needs godot-rl."""
+    """What trains on microRTS or brax is slow, and skipped where they are not installed; so is what needs godot-rl."""
     for item in items:
         used = set(map(str, item.callspec.params.values())) if hasattr(item, "callspec") else set()
         if used & {*helpers.JAVA_SCRIPTS} and item.module.__name__ not in JAVA_FREE:
@@ -70,6 +70,9 @@ def pytest_collection_modifyitems(items):
             item.add_marker(
                 pytest.mark.skipif(not helpers.JAVA, reason="gym_microrts, JPype1 or Java is not installed")
             )
+        if used & {*helpers.MJX_SCRIPTS} and item.module.__name__ not in JAVA_FREE:
+            item.add_marker(pytest.mark.slow)
+            item.add_marker(pytest.mark.skipif(not helpers.BRAX, reason="brax is not installed"))
         if used & {*helpers.GODOT_SCRIPTS} and item.module.__name__ not in JAVA_FREE:
             item.add_marker(pytest.mark.skipif(not helpers.GODOT, reason="godot-rl is not installed"))
 

@@ -26,7 +26,7 @@ PARENT = dict(ppo_continuous="ppo", ppo_masked="ppo", ppo_atari="ppo", dqn_atari
 PARENT |= dict(td3="ddpg", sac="td3", sac_her="sac", ppo_microrts="ppo_masked", ppo_image="ppo_atari")
 PARENT |= dict(ppo_multiagent="ppo_masked", ppo_selfplay="ppo_masked", ppo_atari_multigpu="ppo_atari")
 PARENT |= dict(ppo_continuous_adaptive="ppo_continuous", ppo_continuous_asymmetric="ppo_continuous")
-PARENT |= dict(ppo_hybrid="ppo_continuous", ppo_godot="ppo_continuous")
+PARENT |= dict(ppo_hybrid="ppo_continuous", ppo_godot="ppo_continuous", ppo_continuous_mjx="ppo_continuous")
 PARENT |= dict(ppo_simple="ppo", vpg="ppo_simple", a2c="vpg")
 PARENT |= dict(dqn_atari_visual="dqn_atari", c51_atari_visual="c51_atari", ppo_atari_visual="ppo_atari")
 PARENT |= dict(ppo_envpool="ppo", ppo_continuous_envpool="ppo_continuous", ppo_lstm="ppo", ppo_atari_lstm="ppo_atari")
@@ -39,6 +39,8 @@ PLAIN_SCRIPTS = ["ppo_simple", "vpg", "a2c"]  # simpler than PPO: test_simple.py
 JAVA_SCRIPTS = ["ppo_microrts"]  # what trains them is in the slow tier, and skipped without gym_microrts
 GODOT_SCRIPTS = ["ppo_godot"]  # skipped without godot-rl; tests/like_godot.py is their game
 GODOT = importlib.util.find_spec("godot_rl") is not None
+MJX_SCRIPTS = ["ppo_continuous_mjx"]  # test_mjx.py has them; what needs brax is slow, and skipped without it
+BRAX = importlib.util.find_spec("brax") is not None
 JAVA = all(map(importlib.util.find_spec, ["jpype", "gym_microrts"])) and shutil.which("java") is not None
 
 
@@ -49,7 +51,7 @@ def family(script):
 
 FAMILIES = {root: [name for name in SCRIPTS if family(name) == root] for root in map(family, SCRIPTS)}
 # Not gymnasium's, or not vectors.
-OTHER_ENVS = "_her", "_envpool", "_microrts", "_selfplay", "_image", "_multiagent", "_asymmetric", "_hybrid", "_godot"
+OTHER_ENVS = tuple("_her _envpool _microrts _selfplay _image _multiagent _asymmetric _hybrid _godot _mjx".split())
 MLP_SCRIPTS = [name for name in SCRIPTS if "_atari" not in name and not name.endswith(OTHER_ENVS)]
 ATARI_SCRIPTS = [name for name in SCRIPTS if "_atari" in name]
 LSTM_SCRIPTS = [name for name in SCRIPTS if name.endswith("_lstm")]  # their agents take sequences and states
@@ -93,6 +95,9 @@ SMALL = dict(
     ppo_selfplay=dict(env_id="tests.probe_envs:ProbeNim-v0", num_envs=4, num_steps=32, total_timesteps=512),
     ppo_godot=dict(env_id="Answer", env_path=str(ROOT / "tests/like_godot.x86_64"), num_envs=4, num_steps=32)
     | dict(total_timesteps=512, num_minibatches=4, update_epochs=4),
+    ppo_continuous_mjx=dict(
+        env_id="inverted_pendulum", num_envs=4, num_steps=32, total_timesteps=512, num_minibatches=4, update_epochs=2
+    ),
     ppo_atari=dict(**ATARI, num_steps=8, total_timesteps=64, num_minibatches=2),
     ppo_atari_multigpu=dict(**ATARI, num_steps=8, total_timesteps=64, num_minibatches=2),
     ppo_atari_lstm=dict(**ATARI, num_steps=8, total_timesteps=64, num_minibatches=2, seq_len=4),

@@ -1,0 +1,251 @@
+"""ppo_continuous_mjx.py: what is learned from a batch of tensors, and brax's episodes. Fast tests step a stand-in."""
+
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+
+from cleanrl_lite import ppo_continuous, ppo_continuous_mjx
+from tests import helpers
+
+SCRIPT = "ppo_continuous_mjx"
+needs_brax = pytest.mark.skipif(not helpers.BRAX, reason="brax is not installed")
+LOGGED = dict(num_envs=3, num_steps=40, num_minibatches=2, update_epochs=2, total_timesteps=360, max_episode_steps=9)
+
+
+# --- without JAX
+def stand_in(steps):
+    """ppo_continuous_mjx.simulator for environments of torch: points that walk at random and are lost beyond 2.
+
+    A batch is (state, returns, lengths, generators' numbers); `steps` gets what each step was given and answered.
+    """
+
+    def draw(numbers, low, high):
+        """Another number between low and high for each, and the numbers that come after."""
+        numbers = (numbers * 1_103_515_245 + 12_345) % 2**31
+        return low + (high - low) * numbers.float() / 2**31, numbers
+
+    def start(numbers):
+        position, numbers = draw(numbers, -1, 1)
+        zeros = torch.zeros_like(position)
+        return [SimpleNamespace(obs=torch.stack([position, zeros], 1)), zeros, zeros, numbers]
+
+    def simulator(env_id, backend, env_kwargs, max_episode_steps, cuda):
+        def step(batch, actions):
+            state, totals, lengths, numbers = batch
+            push, numbers = draw(numbers, -1, 1)
+            position = state.obs[:, 0] + push + 0.1 * torch.as_tensor(actions)[:, 0]
+            rewards, lengths = 1 - position.abs(), lengths + 1
+            totals, obs = totals + rewards, torch.stack([position, lengths / 10], 1)
+            terminated = position.abs() > 2
+            done = terminated | (lengths >= max_episode_steps)
+            ended = [SimpleNamespace(obs=obs), totals, lengths, numbers]
+            batch = unflatten(None, [torch.where(done.reshape(-1, *[1] * (new.dim() - 1)), new, old)
+                                     for new, old in zip(leaves(start(numbers)), leaves(ended))])  # fmt: skip
+            results = batch[0].obs, rewards, terminated, done, obs, totals, lengths
+            if torch.is_tensor(actions):  # in evaluations, and in the step that compiles, they are numpy's
+                steps.append([state.obs.numpy(), *(result.numpy() for result in results)])
+            return batch, results
+
+        def leaves(batch):
+            return [batch[0].obs, *batch[1:]]
+
+        def unflatten(_, leaves):
+            return [SimpleNamespace(obs=leaves[0]), *leaves[1:]]
+
+        tree = SimpleNamespace(leaves=leaves, structure=lambda batch: None, unflatten=unflatten)
+        put = lambda arrays, device: [torch.from_numpy(array) for array in arrays]  # noqa: E731
+        jax = SimpleNamespace(tree=tree, device_put=put, devices=lambda: [None])
+        env = SimpleNamespace(observation_size=2, action_size=1, dt=0.05)
+        return jax, env, lambda seeds: start(torch.as_tensor(seeds)), step
+
+    return simulator
+
+
+@pytest.fixture
+def steps(monkeypatch):
+    """(observation before, and the results of Brax.step) of every step of training."""
+    steps = []
+    monkeypatch.setattr(ppo_continuous_mjx, "simulator", stand_in(steps))
+    return steps
+
+
+def played(steps, part=slice(None)):
+    """Arrays (steps, environments): observations, rewards, terminated, done, next observations, returns, lengths."""
+    obs, _, *results = map(np.stack, zip(*steps[part]))
+    return obs, *results
+
+
+def test_advantages_are_the_parents():
+    random = np.random.default_rng(0)
+    rewards, values, next_values = random.normal(size=(3, 20, 5))
+    dones = random.random((20, 5)) < 0.3
+    rollout = rewards, values, next_values, dones & (random.random((20, 5)) < 0.5), dones
+    expected = ppo_continuous.compute_gae(*rollout, 0.99, 0.95)
+    actual = ppo_continuous_mjx.compute_gae(*map(torch.from_numpy, rollout), 0.99, 0.95)
+    np.testing.assert_allclose(actual, expected, atol=1e-5)
+
+
+def test_a_batch_is_what_was_played(monkeypatch, tmp_path, steps):
+    """Normalised observations, and returns that bootstrap where an episode was cut, from its own last observation."""
+    first = []
+
+    def check(update, main, tensors):
+        if not first:  # the networks and the statistics of the observations are those of the rollout
+            obs, rewards, terminated, done, next_obs, _, _ = played(steps)
+            assert done.sum() > terminated.sum() > 3
+            np.testing.assert_allclose(main["b_obs"], obs.reshape(-1, 2), rtol=1e-6)  # mean 0 and variance 1 as yet
+            with torch.no_grad():
+                values = [main["agent"].critic(torch.from_numpy(x)).squeeze(-1).numpy() for x in (obs, next_obs)]
+            under_way, running, discounted = np.ones(3), np.zeros(3), []
+            for reward, over in zip(rewards, done):
+                running = reward + 0.99 * under_way * running
+                under_way = ~over
+                discounted.append(running)
+            scaled = rewards / np.sqrt(np.var(discounted) + 1e-8)
+            advantages = ppo_continuous.compute_gae(scaled, *values, terminated, done, 0.99, 0.95)
+            np.testing.assert_allclose(main["b_advantages"], advantages.flatten(), atol=1e-4)
+            np.testing.assert_allclose(main["b_returns"], (advantages + values[0]).flatten(), atol=1e-4)
+            first.append(True)
+        return update(*tensors)
+
+    helpers.spy_on_updates(monkeypatch, check)
+    run_dir, _ = helpers.train(SCRIPT, tmp_path, **LOGGED)
+    assert first
+    agent, (obs, *_) = helpers.load(run_dir)["agent"], played(steps)
+    assert agent["obs_stats.count"] == agent["return_stats.count"] == 360
+    np.testing.assert_allclose(agent["obs_stats.mean"], obs.mean((0, 1)), atol=1e-5)
+    np.testing.assert_allclose(agent["obs_stats.var"], obs.var((0, 1)), rtol=1e-4)
+
+
+def test_means_of_the_episodes_of_a_rollout(tmp_path, steps):
+    run_dir, _ = helpers.train(SCRIPT, tmp_path, **LOGGED)
+    logged, expected = helpers.scalars(run_dir), []
+    for start in range(0, 120, 40):
+        *_, done, _, returns, lengths = played(steps, slice(start, start + 40))
+        expected.append((3 * (start + 40), returns[done].mean(), lengths[done].mean()))
+    assert logged["charts/episodic_return"] == [(step, pytest.approx(mean, rel=1e-5)) for step, mean, _ in expected]
+    assert logged["charts/episodic_length"] == [(step, pytest.approx(mean)) for step, _, mean in expected]
+
+
+def test_a_resumed_run_is_the_run(tmp_path, steps):
+    """It goes on in the middle of the episodes."""
+    part, _ = helpers.train(SCRIPT, tmp_path / "part", **LOGGED | dict(total_timesteps=240, anneal_lr=False))
+    whole, returns = helpers.train(SCRIPT, tmp_path / "whole", **LOGGED | dict(anneal_lr=False))
+    helpers.next_second()
+    flags = LOGGED | dict(anneal_lr=False, resume=str(part))
+    assert helpers.main(SCRIPT, helpers.small_args(SCRIPT, tmp_path, **flags)) == returns
+    mine, theirs = helpers.load(part), helpers.load(whole)
+    for name in ("agent", "adam", "rng", "values"):
+        helpers.assert_same_state(mine[name], theirs[name])
+
+
+def test_the_last_rollout_is_short(tmp_path, steps):
+    run_dir, _ = helpers.train(SCRIPT, tmp_path, **LOGGED | dict(total_timesteps=200))
+    assert len(steps) == 67 and helpers.load(run_dir)["global_step"] == 201
+
+
+@pytest.mark.parametrize("part", [1, 4])  # rewards, and observations before a reset
+def test_nothing_is_learned_from_nan(part, monkeypatch, tmp_path, steps):
+    step = ppo_continuous_mjx.Brax.step
+
+    def broken(brax, actions):
+        results = [*step(brax, actions)]
+        if len(steps) == 70:
+            results[part] = results[part] * torch.nan
+        return results
+
+    monkeypatch.setattr(ppo_continuous_mjx.Brax, "step", broken)
+    with pytest.raises(FloatingPointError, match="is nan"):
+        helpers.train(SCRIPT, tmp_path, **LOGGED | dict(save_every=120))
+    checkpoint = helpers.load(helpers.only_run(tmp_path))
+    assert checkpoint["global_step"] == 120 and checkpoint["agent"]["return_stats.var"].isfinite()
+
+
+def test_a_window_is_refused(tmp_path, steps):
+    with pytest.raises(SystemExit, match="brax has no window: use --capture-video"):
+        helpers.train(SCRIPT, tmp_path, **LOGGED, render=True)
+
+
+def test_without_brax(monkeypatch, tmp_path):
+    monkeypatch.setattr(ppo_continuous_mjx, "find_spec", lambda name: None)
+    with pytest.raises(SystemExit, match=r"brax is missing: pip install 'cleanrl_lite\[mjx\]'"):
+        helpers.train(SCRIPT, tmp_path, env_id="ant")
+
+
+# --- brax itself
+@pytest.fixture
+def pendulums():
+    """Five of brax's, with episodes of at most 30 steps."""
+    args = helpers.small_args(SCRIPT, "", max_episode_steps=30, num_envs=5)
+    brax = ppo_continuous_mjx.Brax(args)
+    brax.reset([1, 2, 3, 4, 5])
+    return brax
+
+
+@needs_brax
+@pytest.mark.slow
+def test_episodes_of_brax(pendulums):
+    """Each step is that of brax; each episode begins in another state; a cut one is not terminated."""
+    import jax
+
+    begun, step = [], jax.jit(jax.vmap(pendulums.env.step))
+    totals, lengths, cut = torch.zeros(5), torch.zeros(5), 0
+    for t in range(100):
+        state = pendulums.batch[0]
+        actions = torch.full((5, 1), 0.0 if t < 40 else 1.0)
+        following, rewards, terminated, done, next_obs, returns, counted = pendulums.step(actions)
+        plain = step(state, actions.numpy())
+        np.testing.assert_allclose(next_obs, plain.obs, atol=1e-5)
+        assert torch.equal(terminated, torch.tensor(np.array(plain.done) > 0))
+        totals, lengths = totals + rewards, lengths + 1
+        assert torch.equal(returns, totals) and torch.equal(counted, lengths.int())
+        assert torch.equal(done, terminated | (lengths == 30))
+        assert torch.equal(following[~done], next_obs[~done])
+        begun += following[done].tolist()
+        cut += (done & ~terminated).sum()
+        totals, lengths = totals * ~done, lengths * ~done
+    assert cut >= 5 and len(begun) > 10 and len({*map(tuple, begun)}) == len(begun)
+    assert np.abs(begun).max() <= 0.01
+
+
+@needs_brax
+@pytest.mark.slow
+def test_batches_do_not_depend_on_their_size(pendulums):
+    """An environment's episodes follow from its own seed."""
+    args = helpers.small_args(SCRIPT, "", max_episode_steps=30)
+    alone = ppo_continuous_mjx.OneBrax(args)
+    first, _ = alone.reset(seed=4)
+    np.testing.assert_allclose(first, pendulums.reset()[0][3], atol=1e-6)
+    for _ in range(70):
+        results = pendulums.step(torch.ones(5, 1))
+        obs, reward, terminated, truncated, _ = alone.step(np.ones(1, np.float32))
+        np.testing.assert_allclose(obs, results[4][3], atol=1e-3)
+        assert (reward, terminated, terminated or truncated) == tuple(result[3].item() for result in results[1:4])
+        if terminated or truncated:
+            alone.reset()
+
+
+@needs_brax
+@pytest.mark.slow
+def test_it_learns(tmp_path):
+    flags = dict(env_id="inverted_pendulum", num_envs=64, num_steps=64, num_minibatches=16, total_timesteps=160_000)
+    run_dir = helpers.train_defaults(SCRIPT, tmp_path, **flags, eval_episodes=3)
+    assert helpers.read_json(run_dir / "eval.json")["mean"] > 900
+
+
+@needs_brax
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "flags, told",
+    [
+        (dict(env_id="nothing"), "nothing.*brax has .*'ant'"),
+        (dict(backend="nothing"), "backend should be in .*'mjx'"),
+        (dict(env_kwargs='{"nothing": 1}'), "unexpected keyword argument 'nothing'"),
+        (dict(env_kwargs="{"), "--env-kwargs {: JSONDecodeError"),
+    ],
+)
+def test_wrong_input(flags, told, tmp_path):
+    with pytest.raises(SystemExit, match=told):
+        helpers.train(SCRIPT, tmp_path, **flags)

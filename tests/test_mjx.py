@@ -177,8 +177,8 @@ def test_without_brax(monkeypatch, tmp_path):
 # --- brax itself
 @pytest.fixture
 def pendulums():
-    """Five of brax's, with episodes of at most 30 steps."""
-    args = helpers.small_args(SCRIPT, "", max_episode_steps=30, num_envs=5)
+    """Five of brax's, with episodes of at most 12 steps."""
+    args = helpers.small_args(SCRIPT, "", max_episode_steps=12, num_envs=5)
     brax = ppo_continuous_mjx.Brax(args)
     brax.reset([1, 2, 3, 4, 5])
     return brax
@@ -191,7 +191,7 @@ def test_episodes_of_brax(pendulums):
     import jax
 
     begun, step = [], jax.jit(jax.vmap(pendulums.env.step))
-    totals, lengths, cut = torch.zeros(5), torch.zeros(5), 0
+    totals, lengths, cut, lost = torch.zeros(5), torch.zeros(5), 0, 0
     for t in range(100):
         state = pendulums.batch[0]
         actions = torch.full((5, 1), 0.0 if t < 40 else 1.0)
@@ -201,12 +201,12 @@ def test_episodes_of_brax(pendulums):
         assert torch.equal(terminated, torch.tensor(np.array(plain.done) > 0))
         totals, lengths = totals + rewards, lengths + 1
         assert torch.equal(returns, totals) and torch.equal(counted, lengths.int())
-        assert torch.equal(done, terminated | (lengths == 30))
+        assert torch.equal(done, terminated | (lengths == 12))
         assert torch.equal(following[~done], next_obs[~done])
         begun += following[done].tolist()
-        cut += (done & ~terminated).sum()
+        cut, lost = cut + (done & ~terminated).sum(), lost + terminated.sum()
         totals, lengths = totals * ~done, lengths * ~done
-    assert cut >= 5 and len(begun) > 10 and len({*map(tuple, begun)}) == len(begun)
+    assert cut >= 5 and lost >= 5 and len({*map(tuple, begun)}) == len(begun)
     assert np.abs(begun).max() <= 0.01
 
 
@@ -214,7 +214,7 @@ def test_episodes_of_brax(pendulums):
 @pytest.mark.slow
 def test_batches_do_not_depend_on_their_size(pendulums):
     """An environment's episodes follow from its own seed."""
-    args = helpers.small_args(SCRIPT, "", max_episode_steps=30)
+    args = helpers.small_args(SCRIPT, "", max_episode_steps=12)
     alone = ppo_continuous_mjx.OneBrax(args)
     first, _ = alone.reset(seed=4)
     np.testing.assert_allclose(first, pendulums.reset()[0][3], atol=1e-6)

@@ -34,6 +34,7 @@ CHECK = {  # a few seconds of each
     "a2c": "--total-timesteps 8192",
     "ppo_simple": "--total-timesteps 8192",
     "ppo_continuous_adaptive": "--total-timesteps 4096",
+    "ppo_continuous_mjx": "--env-id inverted_pendulum --total-timesteps 262144",
     "ppo_hybrid": "--env-id tests.probe_envs:ProbeMixed-v0 --total-timesteps 8192",
     "ppo_continuous_asymmetric": "--env-id tests.probe_envs:ProbePrivileged-v0 --total-timesteps 4096",
     "ppo_masked": "--total-timesteps 4096",

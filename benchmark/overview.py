@@ -22,7 +22,8 @@ from benchmark.speed import ROOT, default_args
 
 SCRIPTS = "vpg a2c ppo_simple".split()
 SCRIPTS += "ppo ppo_continuous ppo_masked ppo_microrts ppo_multiagent ppo_selfplay ppo_lstm ppo_envpool".split()
-SCRIPTS += "ppo_continuous_envpool ppo_continuous_mjx ppo_continuous_adaptive ppo_continuous_asymmetric ppo_hybrid ppo_godot".split()
+SCRIPTS += "ppo_continuous_envpool ppo_continuous_mjx ppo_godot".split()
+SCRIPTS += "ppo_continuous_adaptive ppo_continuous_asymmetric ppo_hybrid".split()
 SCRIPTS += "ppo_atari ppo_atari_multigpu ppo_atari_lstm ppo_image".split()
 SCRIPTS += "dqn dqn_atari c51 c51_atari ddpg td3 sac sac_her".split()
 CHOICES = {"ENVS", "SEEDS", "STEPS", "EXP_NAME", "FLAGS", "THREADS"}  # what a user asks of benchmark/*.sh

@@ -38,6 +38,7 @@ RUNS = {
     "ppo_multiagent": "--env-id tests.probe_envs:ProbeTeam-v0 --total-timesteps 5000",
     "ppo_envpool": "--env-id CartPole-v1 --total-timesteps 12800 --eval-every 8000",
     "ppo_continuous_envpool": "--env-id Hopper-v4 --num-steps 64 --total-timesteps 4096",
+    "ppo_continuous_mjx": "--env-id inverted_pendulum --num-envs 16 --num-steps 64 --total-timesteps 4096",
     "ppo_selfplay": "--env-id tests.probe_envs:ProbeNim-v0 --total-timesteps 8192",
     "ppo_godot": "--env-path tests/like_godot.x86_64 --total-timesteps 8192",
     "ppo_microrts": "--opponents passiveAI --num-envs 2 --num-steps 32 --total-timesteps 512 --eval-episodes 1",

@@ -47,6 +47,8 @@ RUNS = dict(  # a few seconds each, with a checkpoint about every 0.1 s
     ppo_multiagent="--env-id tests.probe_envs:ProbeTeam-v0 --total-timesteps 60000 --save-every 512 --eval-every 40000",
     ppo_envpool="--env-id CartPole-v1 --total-timesteps 200000 --save-every 2048 --eval-every 80000",
     ppo_continuous_envpool="--env-id Hopper-v4 --total-timesteps 30000 --num-steps 64 --save-every 512",
+    ppo_continuous_mjx="--env-id inverted_pendulum --num-envs 16 --num-steps 64 --total-timesteps 60000"
+    " --save-every 2048",
     ppo_lstm="--env-id CartPole-v1 --total-timesteps 40000 --save-every 512 --eval-every 15000 --seq-len 8",
     dqn=f"--env-id CartPole-v1 --total-timesteps 16000 {OFF_POLICY}",
     c51=f"--env-id Acrobot-v1 --total-timesteps 10000 {OFF_POLICY}",

@@ -54,7 +54,7 @@ class Args:
     env_id: str = "hopper"  # name of the environment in brax
     backend: str = "mjx"  # physics: mjx (MuJoCo's in JAX), or brax's own generalized, positional or spring
     env_kwargs: str = "{}"  # keyword arguments of the environment as JSON, such as '{"continuous": false}'
-    max_episode_steps: int = 1000  # time limit of an episode
+    max_episode_steps: int | None = None  # time limit of an episode (none: the environment's own)
     total_timesteps: int = 50_000_000  # total environment steps, summed over the environments
     learning_rate: float = 3e-4  # the optimizer's learning rate
     num_envs: int = 2048  # number of environments stepped together
@@ -100,7 +100,7 @@ def simulator(env_id, backend, env_kwargs, max_episode_steps, cuda):
         state, length = env.step(state, action), length + 1
         total += state.reward
         terminated = jnp.asarray(state.done) > 0
-        done = terminated | (length >= max_episode_steps)
+        done = terminated | (length >= (max_episode_steps or 1000))  # as brax.envs.create has it
         # Each episode begins in a state of its own; brax's wrapper returns to the same one for ever.
         both = reset(key), (state, total, length, key)
         one = jax.tree.map(lambda new, old: jnp.where(done, new, old), *both)
@@ -339,8 +339,8 @@ def main(args: Args):
         num_steps = min(args.num_steps, math.ceil((args.total_timesteps - global_step) / args.num_envs))
         size = num_steps * args.num_envs
 
+        # act, step, store
         with torch.no_grad():
-            # act, step, store
             noise = torch.randn_like(means[:num_steps]) * agent.actor_logstd.exp()
             for t in range(num_steps):
                 raw_obs[t], rollout_obs[t] = obs, agent.normalize(obs)
@@ -350,6 +350,10 @@ def main(args: Args):
                 obs, rewards[t], terminations[t], dones[t], *results = envs.step(actions[t].clamp(-1, 1))
                 next_obs[t], episodic_returns[t], episodic_lengths[t] = results
             global_step += size
+            if (finished := dones[:num_steps]).any():  # one number a rollout: thousands of episodes may end in it
+                run.returns = [episodic_returns[:num_steps][finished].mean().item()]
+                writer.add_scalar("charts/episodic_return", run.returns[0], global_step)
+                writer.add_scalar("charts/episodic_length", episodic_lengths[:num_steps][finished].mean(), global_step)
 
             # values, log-probabilities and advantages of the whole rollout
             b_obs[:size], b_actions[:size] = rollout_obs[:num_steps].flatten(0, 1), actions[:num_steps].flatten(0, 1)
@@ -383,10 +387,6 @@ def main(args: Args):
                 break
 
         # log
-        if (finished := dones[:num_steps]).any():  # one number for the rollout: thousands of episodes may end in it
-            run.returns = [episodic_returns[:num_steps][finished].mean().item()]
-            writer.add_scalar("charts/episodic_return", run.returns[0], global_step)
-            writer.add_scalar("charts/episodic_length", episodic_lengths[:num_steps][finished].mean(), global_step)
         losses = {name: torch.stack([m[name] for m in metrics]).mean().item() for name in metrics[0]}
         losses["losses/explained_variance"] = 1 - (returns - values).var() / (returns.var() + 1e-8)
         run.log(losses | {"charts/learning_rate": learning_rate}, global_step)

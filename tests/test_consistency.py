@@ -42,7 +42,7 @@ LENGTH |= dict(ppo_envpool=287, ppo_continuous_envpool=326, ppo_lstm=305, ppo_at
 LENGTH |= dict(
     ppo_multiagent=310, ppo_selfplay=333, ppo_continuous_adaptive=303, ppo_continuous_asymmetric=299, ppo_hybrid=311
 )
-LENGTH |= dict(ppo_simple=199, vpg=178, a2c=178, ppo_atari_multigpu=339, ppo_godot=338)
+LENGTH |= dict(ppo_simple=199, vpg=178, a2c=178, ppo_atari_multigpu=339, ppo_godot=338, ppo_continuous_mjx=340)
 LENGTH |= dict(dqn_atari_visual=307, c51_atari_visual=336, ppo_atari_visual=302)
 LENGTH |= dict(utils=350)
 # For each two scripts: how many lines may be changed (added plus removed, by difflib, head docstrings aside), and the
@@ -64,6 +64,8 @@ PAIRS = {
     ("ppo_continuous", "ppo_continuous_adaptive"): (50, "Agent.forward update"),
     ("ppo_continuous", "ppo_hybrid"): (100, "Agent.act Agent.policy make_env"),
     ("ppo_continuous", "ppo_continuous_asymmetric"): (45, "Agent.act Agent.forward make_env"),
+    # 90 lines of environments among them, and a rollout of tensors
+    ("ppo_continuous", "ppo_continuous_mjx"): (225, "compute_gae linear_recurrence make_env"),
     ("ppo_continuous", "ppo_godot"): (115, "make_env"),  # 68 lines of games and their client among them
     ("ppo_envpool", "ppo_continuous_envpool"): (120, "Agent.act Agent.forward Agent.policy"),
     ("ppo_masked", "ppo_microrts"): (285, "Agent.act Agent.forward make_env"),  # environment and networks
@@ -210,14 +212,16 @@ def test_flags(script):
 
 
 def test_same_flag_same_meaning():
-    """Type, help and place of a flag are the same in every script; of a run flag (but --threads) the default, too."""
+    """Type, help and place of a flag are the same in every script; of a run flag the default, too, but of --threads and,
+    in thousands of environments, --save-every."""
     seen, run_flags = {}, "exp_name seed torch_deterministic cuda threads compile cuda_graph track wandb_project_name"
     run_flags += " wandb_entity runs_dir save_every resume evaluate eval_episodes eval_every capture_video"
     for script in SCRIPTS:
         for i, (name, (kind, default, text)) in enumerate(fields(script).items()):
             meaning = kind, None if name == "env_id" else text
             if name in run_flags.split():
-                meaning += i, None if name == "threads" else default
+                other = name == "threads" or (name, script) == ("save_every", "ppo_continuous_mjx")
+                meaning += i, None if name == "threads" else fields("ppo")[name][1] if other else default
             assert seen.setdefault(name, meaning) == meaning, f"{script}: {name}"
     for one, other in PAIRS:
         shared = set(fields(one)) & set(fields(other))
@@ -278,7 +282,7 @@ def test_nothing_is_stored_and_never_read(name):
     everything = [node for text in TEXT.values() for node in ast.walk(ast.parse(text))]
     read = {node.attr for node in everything if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Load)}
     stored = {n.attr for n in ast.walk(tree) if isinstance(n, ast.Attribute) and isinstance(n.ctx, ast.Store)}
-    elsewhere = {"trace_autograd_ops", "cpp_wrapper", "deterministic", "excepthook", "ai2"}  # torch, Python, microRTS
+    elsewhere = {"trace_autograd_ops", "cpp_wrapper", "deterministic", "excepthook", "ai2", "metadata"}  # others read them
     assert {attr for attr in stored - read - elsewhere if not attr.startswith("_")} == set()
 
 

@@ -29,7 +29,7 @@ def load(run_dir):
         case "ppo_multiagent":  # masks and state are behind the agents' own observations
             sizes = len(actions.nvec), int(max(actions.nvec)), env.get_wrapper_attr("own_dim")
             agent = script.Agent(obs_dim - sizes[0] * sizes[1], *sizes, args.central_critic)
-        case "ppo_continuous" | "ppo_continuous_envpool" | "ppo_continuous_adaptive":
+        case "ppo_continuous" | "ppo_continuous_envpool" | "ppo_continuous_mjx" | "ppo_continuous_adaptive":
             agent = script.Agent(obs_dim, actions.shape[0])
         case "ppo_continuous_asymmetric":
             agent = script.Agent(obs_dim, actions.shape[0], env.get_wrapper_attr("state_dim"), args.privileged_critic)

@@ -156,7 +156,8 @@ class OneBrax(Brax):
 
     def render(self):
         camera = self.env.sys.mj_model.camera(0).name if self.env.sys.mj_model.ncam else None
-        return self.env.render(self.batch[0].pipeline_state.take(0), 480, 480, camera)
+        state = self.jax.tree.map(lambda leaf: leaf[0], self.batch[0].pipeline_state)
+        return self.env.render(state, 480, 480, camera)
 
 
 def make_env(args, render_mode=None):

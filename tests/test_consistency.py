@@ -282,7 +282,14 @@ def test_nothing_is_stored_and_never_read(name):
     everything = [node for text in TEXT.values() for node in ast.walk(ast.parse(text))]
     read = {node.attr for node in everything if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Load)}
     stored = {n.attr for n in ast.walk(tree) if isinstance(n, ast.Attribute) and isinstance(n.ctx, ast.Store)}
-    elsewhere = {"trace_autograd_ops", "cpp_wrapper", "deterministic", "excepthook", "ai2", "metadata"}  # others read them
+    elsewhere = {
+        "trace_autograd_ops",
+        "cpp_wrapper",
+        "deterministic",
+        "excepthook",
+        "ai2",
+        "metadata",
+    }  # others read them
     assert {attr for attr in stored - read - elsewhere if not attr.startswith("_")} == set()
 
 

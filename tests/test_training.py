@@ -244,9 +244,9 @@ def test_compiled_is_eager(script, capfd, tmp_path):
     """
     seed = 2 if script == "td3" else 1
     torch._dynamo.reset()
-    total = dict(ppo=1024, ppo_continuous=1024, ppo_continuous_envpool=1024, vpg=4096, a2c=1024).get(
-        script, min(helpers.SMALL[script]["total_timesteps"], 256)
-    )
+    total = dict(
+        ppo=1024, ppo_continuous=1024, ppo_continuous_envpool=1024, ppo_continuous_mjx=1024, vpg=4096, a2c=1024
+    ).get(script, min(helpers.SMALL[script]["total_timesteps"], 256))
     eager, _ = helpers.train(script, tmp_path / "eager", total_timesteps=total, seed=seed)
     compiled, _ = helpers.train(script, tmp_path / "compiled", total_timesteps=total, seed=seed, compile=True)
     assert "compilation failed" not in capfd.readouterr().err

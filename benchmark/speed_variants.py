@@ -71,6 +71,34 @@ ROWS = {  # name: (what is measured, what it is compared with)
         "ppo_continuous_adaptive --total-timesteps 20480",
         "ppo_continuous --total-timesteps 20480",
     ),
+    "ppo_continuous_asymmetric": (  # the same observations in two parts
+        "ppo_continuous_asymmetric --env-id tests.probe_envs:ProbePrivilegedPendulum-v0 --total-timesteps 20480",
+        "ppo_continuous --env-id Pendulum-v1 --total-timesteps 20480",
+    ),
+    "ppo_hybrid": (
+        "ppo_hybrid --env-id tests.probe_envs:ProbeMixedPendulum-v0 --num-envs 8 --total-timesteps 32768",
+        "ppo_continuous --env-id Pendulum-v1 --num-envs 8 --num-steps 128 --total-timesteps 32768",
+    ),
+    "ppo_continuous_mjx, 64 environments": (  # brax's hopper, which is another simulation
+        "ppo_continuous_mjx --num-envs 64 --num-steps 64 --num-minibatches 16 --total-timesteps 131072",
+        f"ppo_continuous --num-envs 64 {MANY} 98304",
+    ),
+    "ppo_simple": (
+        "ppo_simple --num-envs 8 --total-timesteps 60000",
+        "ppo --num-envs 8 --total-timesteps 150000",
+    ),
+    "vpg": (
+        "vpg --num-envs 8 --total-timesteps 60000",
+        "ppo --num-envs 8 --total-timesteps 150000",
+    ),
+    "a2c": (
+        "a2c --num-envs 8 --total-timesteps 60000",
+        "ppo --num-envs 8 --total-timesteps 150000",
+    ),
+    "ppo_selfplay": (  # Connect Four of envpool's, and its mask
+        "ppo_selfplay --num-envs 32 --total-timesteps 61440",
+        "ppo_masked --env-id Taxi-v4 --num-envs 32 --total-timesteps 61440",
+    ),
     "ppo_masked": (
         "ppo_masked --env-id CartPole-v1 --total-timesteps 60000",
         "ppo --env-id CartPole-v1 --total-timesteps 100000",

@@ -33,7 +33,9 @@ from benchmark.launch import commit
 ROOT = Path(__file__).resolve().parent.parent
 RESULTS = Path(__file__).parent / "results"
 OFF_POLICY = "--learning-starts 1000 --save-every 100 --eval-every 4000"
-ATARI = "--num-envs 4 --save-every 100 --eval-episodes 1"
+ATARI = "--env-id PongNoFrameskip-v4 --num-envs 4 --save-every 100 --eval-episodes 1"
+FRAMES = f"{ATARI} --total-timesteps 1200 --learning-starts 400 --buffer-size 5000"
+PIXELS = f"{ATARI} --total-timesteps 1024 --num-steps 32"
 RUNS = dict(  # a few seconds each, with a checkpoint about every 0.1 s
     ppo="--env-id CartPole-v1 --total-timesteps 120000 --save-every 512 --eval-every 40000",
     ppo_continuous="--env-id Hopper-v4 --total-timesteps 30000 --num-steps 256 --save-every 256 --eval-every 8000",
@@ -53,19 +55,23 @@ RUNS = dict(  # a few seconds each, with a checkpoint about every 0.1 s
     ddpg=f"--env-id Pendulum-v1 --total-timesteps 4000 --num-envs 2 {OFF_POLICY}",
     td3=f"--env-id Hopper-v4 --total-timesteps 3000 {OFF_POLICY}",
     sac=f"--env-id HalfCheetah-v4 --total-timesteps 2500 --num-envs 2 {OFF_POLICY}",
-    ppo_atari=f"--env-id PongNoFrameskip-v4 --total-timesteps 1024 --num-steps 32 {ATARI}",
-    ppo_atari_multigpu=f"--env-id PongNoFrameskip-v4 --total-timesteps 1024 --num-steps 32 {ATARI}",
-    ppo_atari_lstm=f"--env-id PongNoFrameskip-v4 --total-timesteps 1024 --num-steps 32 --seq-len 8 {ATARI}",
+    sac_her=f"--env-id tests.probe_envs:ProbeReach-v0 --total-timesteps 2500 --num-envs 2 {OFF_POLICY}",
+    ppo_atari=PIXELS,
+    ppo_atari_multigpu=PIXELS,
+    ppo_atari_lstm=f"{PIXELS} --seq-len 8",
+    ppo_atari_visual=PIXELS,
     ppo_image="--env-id tests.probe_envs:ProbeDrawn-v0 --image-size 36 --total-timesteps 6000 --save-every 1000",
     ppo_selfplay="--env-id tests.probe_envs:ProbeNim-v0 --total-timesteps 60000 --save-every 4096 --eval-every 40000",
     ppo_godot="--env-path tests/like_godot.x86_64 --total-timesteps 30000 --save-every 2048 --eval-every 16000",
     ppo_microrts="--opponents passiveAI --max-episode-steps 200 --total-timesteps 2048 --num-steps 32 --num-envs 2"
     " --save-every 64 --eval-episodes 1",
-    dqn_atari=f"--env-id PongNoFrameskip-v4 --total-timesteps 1200 --learning-starts 400 --buffer-size 5000 {ATARI}",
-    c51_atari=f"--env-id PongNoFrameskip-v4 --total-timesteps 1200 --learning-starts 400 --buffer-size 5000 {ATARI}",
+    dqn_atari=FRAMES,
+    dqn_atari_visual=FRAMES,
+    c51_atari=FRAMES,
+    c51_atari_visual=FRAMES,
 )
 # Their environments cannot be saved: episodes start again.
-RESTARTED = "_atari", "_envpool", "_microrts", "_selfplay", "_godot"
+RESTARTED = re.compile("_(atari|envpool|microrts|selfplay|godot)")
 LONG = dict(  # long enough to fill the replay buffer
     ppo="--env-id CartPole-v1 --total-timesteps 500000",
     dqn="--env-id CartPole-v1 --total-timesteps 500000",
@@ -164,7 +170,7 @@ def compare(script, whole, parts):
     states = [torch.load(run / "checkpoint.pt", weights_only=True) for run in (whole, parts)]
     curves = [scalars(run) for run in (whole, parts)]
     wrong = [] if states[0]["global_step"] == states[1]["global_step"] else ["global_step"]
-    if "_atari" in script or script.endswith(RESTARTED):
+    if RESTARTED.search(script):
         for tag in curves[0]:
             if not tag.startswith("charts/episodic"):
                 steps = [[step for step, _ in curve.get(tag, [])] for curve in curves]
@@ -222,7 +228,7 @@ def table(record):
         terms = [event for event in run["events"] if event["signal"] == "SIGTERM"]
         writing = sum(event["writing"] for event in kills)
         totals = [total + more for total, more in zip(totals, (len(kills), writing, len(terms)))]
-        good = "steps and counts right" if name.split(",")[0].endswith(RESTARTED) else "identical"
+        good = "steps and counts right" if RESTARTED.search(name) else "identical"
         slowest = f"{max(event['seconds'] for event in terms):.1f} s" if terms else ""
         result = ", ".join(run["differs"]) or good
         lines.append(f"| {name} | {len(kills)} | {writing} | {len(terms)} | {slowest} | {result} |")

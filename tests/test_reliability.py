@@ -17,11 +17,12 @@ import gymnasium as gym
 import numpy as np
 import pytest
 import torch
+import tyro
 from filelock import FileLock
 from gymnasium.vector import AutoresetMode
 from torch.utils.tensorboard import SummaryWriter
 
-from benchmark import torture
+from benchmark import cuda_check, same_runs, torture
 from cleanrl_lite import utils
 from tests import helpers
 from tests.probe_envs import probe
@@ -299,6 +300,14 @@ def test_killed_at_random(script, flags, monkeypatch, tmp_path):
     assert result["events"]
     if not flags:
         assert result["differs"] == []
+
+
+def test_every_script_is_checked():
+    """Each of these knows every script, and the script knows the flags."""
+    lists = torture.RUNS, same_runs.RUNS, cuda_check.CHECK
+    assert [set(helpers.SCRIPTS) ^ set(runs) for runs in lists] == [set()] * 3
+    for script in helpers.SCRIPTS:
+        tyro.cli(helpers.module(script).Args, args=" ".join(runs[script] for runs in lists).split())
 
 
 # --- environments and networks that fail

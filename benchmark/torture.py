@@ -1,14 +1,14 @@
 """Kills runs at random moments and compares them with an undisturbed run; watches long runs for leaks.
 
-    python -m benchmark.torture                        70 SIGKILLs and 30 SIGTERMs over all scripts, about 10 minutes
+    python -m benchmark.torture                        7 SIGKILLs and 3 SIGTERMs for each script, about 40 minutes
     python -m benchmark.torture --scripts ppo --kills 2 --terms 1 --no-record
     python -m benchmark.torture --leaks                memory and open files of long runs
     python -m benchmark.torture --table                make results/torture.md again from results/torture.json
 
 After each kill the same command starts again, with --resume auto, as on a cluster. Compared are every scalar but the
 speed, step by step; networks, optimizers, replay buffer and random generators in the last checkpoint; and the final
-evaluation. Atari's games, microRTS and envpool's environments cannot be saved: there, the logged steps and the number
-of updates must be right.
+evaluation. Only gymnasium's own environments can be saved: elsewhere (RESTARTED), the logged steps and the number of
+updates must be right.
 """
 
 import argparse
@@ -43,10 +43,12 @@ RUNS = dict(  # a few seconds each, with a checkpoint about every 0.1 s
     a2c="--env-id CartPole-v1 --total-timesteps 120000 --save-every 512",
     ppo_simple="--env-id CartPole-v1 --total-timesteps 120000 --save-every 512",
     ppo_continuous_adaptive="--env-id Hopper-v4 --total-timesteps 30000 --num-steps 256 --save-every 256",
-    ppo_hybrid="--env-id tests.probe_envs:ProbeMixed-v0 --total-timesteps 60000 --save-every 2048",
-    ppo_continuous_asymmetric="--env-id tests.probe_envs:ProbePrivileged-v0 --total-timesteps 60000 --save-every 512",
+    ppo_hybrid="--env-id tests.probe_envs:ProbeMixedPendulum-v0 --total-timesteps 60000 --save-every 2048",
+    ppo_continuous_asymmetric="--env-id tests.probe_envs:ProbePrivilegedPendulum-v0 --total-timesteps 60000"
+    " --save-every 512",
     ppo_masked="--env-id Taxi-v4 --total-timesteps 60000 --save-every 512 --eval-every 40000",
-    ppo_multiagent="--env-id tests.probe_envs:ProbeTeam-v0 --total-timesteps 60000 --save-every 512 --eval-every 40000",
+    ppo_multiagent="--env-id tests.probe_envs:ProbeAlone-v0 --total-timesteps 60000 --save-every 512"
+    " --eval-every 40000",
     ppo_envpool="--env-id CartPole-v1 --total-timesteps 200000 --save-every 2048 --eval-every 80000",
     ppo_continuous_envpool="--env-id Hopper-v4 --total-timesteps 30000 --num-steps 64 --save-every 512",
     ppo_lstm="--env-id CartPole-v1 --total-timesteps 40000 --save-every 512 --eval-every 15000 --seq-len 8",
@@ -71,7 +73,7 @@ RUNS = dict(  # a few seconds each, with a checkpoint about every 0.1 s
     c51_atari_visual=FRAMES,
 )
 # Their environments cannot be saved: episodes start again.
-RESTARTED = re.compile("_(atari|envpool|microrts|selfplay|godot)")
+RESTARTED = re.compile("_(atari|envpool|microrts|selfplay|godot|her)")
 LONG = dict(  # long enough to fill the replay buffer
     ppo="--env-id CartPole-v1 --total-timesteps 500000",
     dqn="--env-id CartPole-v1 --total-timesteps 500000",
@@ -175,7 +177,8 @@ def compare(script, whole, parts):
             if not tag.startswith("charts/episodic"):
                 steps = [[step for step, _ in curve.get(tag, [])] for curve in curves]
                 wrong += [tag] if steps[0] != steps[1] else []
-        updates = [state["adam"]["step"] for state in states]
+        adams = [state.get("adams") or dict(all=state["adam"]) for state in states]
+        updates = [[adam["step"] for adam in each.values()] for each in adams]
         return wrong + (["updates"] if updates[0] != updates[1] else [])
     wrong += [tag for tag in curves[0] | curves[1] if curves[0].get(tag) != curves[1].get(tag)]
     names = states[0].keys() - {"args", "envs"}  # pickles of equal environments may differ in their bytes

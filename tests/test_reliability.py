@@ -60,7 +60,12 @@ def in_mid_episode(script, **flags):
     "script, flags",
     [(script, {}) for script in helpers.MLP_SCRIPTS + helpers.IMAGE_SCRIPTS]
     + [("ppo", dict(env_id="FrozenLake-v1")), ("sac", dict(env_id="Pendulum-v1", num_envs=1))]
-    + [("ppo_continuous", dict(env_id="Hopper-v5"))],
+    + [("ppo_continuous", dict(env_id="Hopper-v5"))]
+    + [  # gymnasium's environments can be saved in mid-episode, also where wrappers change their spaces
+        ("ppo_hybrid", dict(env_id="tests.probe_envs:ProbeMixedPendulum-v0")),
+        ("ppo_continuous_asymmetric", dict(env_id="tests.probe_envs:ProbePrivilegedPendulum-v0")),
+        ("ppo_multiagent", dict(env_id="tests.probe_envs:ProbeAlone-v0")),
+    ],
 )
 def test_a_resumed_run_is_the_run(script, flags, monkeypatch, tmp_path):
     """Bit for bit: every scalar, the networks, the optimizer, the replay buffer, the random generators."""

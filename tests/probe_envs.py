@@ -481,10 +481,10 @@ class CountedParts(Constant):
 
 
 class Unbounded(Constant):
-    """Actions without bounds."""
+    """Actions without bounds, or with a lower one only."""
 
-    def __init__(self, render_mode=None):
-        self.action_space, self.render_mode = Box(-np.inf, np.inf, (2,), np.float32), render_mode
+    def __init__(self, low=-np.inf, render_mode=None):
+        self.action_space, self.render_mode = Box(low, np.inf, (2,), np.float32), render_mode
 
 
 class Double(Constant):

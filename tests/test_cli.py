@@ -254,6 +254,7 @@ BAD = {
     "a buffer above the memory": ("sac", dict(buffer_size=10**13), r"--buffer-size 10{13} needs .*\d+ would fit"),
     "the same for frames": ("dqn_atari", dict(buffer_size=10**11), r"--buffer-size 10{11} needs .*\d+ would fit"),
     "a seed that is too large": ("ppo", dict(seed=2**31), r"--seed must be >= 0 and < 2147483648, got"),
+    "uneven bounds": ("ppo_image", dict(env_id="BipedalWalker-v3"), r"one uint8 image, .*, float32\)\. Vectors:"),
     "a fixed action": ("sac", dict(env_id="tests.probe_envs:ProbeFixed-v0"), r"low < high must hold"),
 }
 for flag, value, told in [  # checked by utils.setup

@@ -174,7 +174,7 @@ def compare(script, whole, parts):
     wrong = [] if states[0]["global_step"] == states[1]["global_step"] else ["global_step"]
     if RESTARTED.search(script):
         for tag in curves[0]:
-            if not tag.startswith("charts/episodic"):
+            if not tag.startswith(("charts/episodic", "charts/success_rate")):  # of episodes
                 steps = [[step for step, _ in curve.get(tag, [])] for curve in curves]
                 wrong += [tag] if steps[0] != steps[1] else []
         adams = [state.get("adams") or dict(all=state["adam"]) for state in states]

@@ -264,7 +264,7 @@ def main():
     parser.add_argument("--table", action="store_true", help="only make the table again")
     parser.add_argument("--no-record", action="store_true", help="do not write results/torture.*")
     args = parser.parse_args()
-    path, failed = RESULTS / "torture.json", False
+    path, failed, origin = RESULTS / "torture.json", False, machine() | dict(commit=commit())  # before it writes here
     record = json.loads(path.read_text()) if path.exists() else dict(runs={}, leaks={})
     for script in filter(None, args.scripts.split(",") if args.scripts else (LONG if args.leaks else RUNS)):
         if args.table:
@@ -278,7 +278,7 @@ def main():
             record["runs"][f"{script}, compiled" if args.compile else script] = result
             print(script, f"{len(result['events'])} interruptions, differs: {result['differs']}", flush=True)
             failed |= bool(result["differs"])
-        result |= machine() | dict(commit=commit())
+        result |= origin
         if not args.no_record:
             path.write_text(json.dumps(record) + "\n")
     if not args.no_record:

@@ -57,6 +57,7 @@ RUNS = {
     "ddpg": DDPG,
     "td3": DDPG,
     "sac": f"{DDPG} --num-envs 2",
+    "sac_her": DDPG.replace("Hopper-v4", "tests.probe_envs:ProbeReach-v0"),
 }
 
 

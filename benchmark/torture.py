@@ -1,14 +1,14 @@
 """Kills runs at random moments and compares them with an undisturbed run; watches long runs for leaks.
 
-    python -m benchmark.torture                        70 SIGKILLs and 30 SIGTERMs over all scripts, about 10 minutes
+    python -m benchmark.torture                        7 SIGKILLs and 3 SIGTERMs for each script, about 40 minutes
     python -m benchmark.torture --scripts ppo --kills 2 --terms 1 --no-record
     python -m benchmark.torture --leaks                memory and open files of long runs
     python -m benchmark.torture --table                make results/torture.md again from results/torture.json
 
 After each kill the same command starts again, with --resume auto, as on a cluster. Compared are every scalar but the
 speed, step by step; networks, optimizers, replay buffer and random generators in the last checkpoint; and the final
-evaluation. Atari's games, microRTS and envpool's environments cannot be saved: there, the logged steps and the number
-of updates must be right.
+evaluation. Only gymnasium's own environments can be saved: elsewhere (RESTARTED), the logged steps and the number of
+updates must be right.
 """
 
 import argparse
@@ -33,7 +33,9 @@ from benchmark.launch import commit
 ROOT = Path(__file__).resolve().parent.parent
 RESULTS = Path(__file__).parent / "results"
 OFF_POLICY = "--learning-starts 1000 --save-every 100 --eval-every 4000"
-ATARI = "--num-envs 4 --save-every 100 --eval-episodes 1"
+ATARI = "--env-id PongNoFrameskip-v4 --num-envs 4 --save-every 100 --eval-episodes 1"
+FRAMES = f"{ATARI} --total-timesteps 1200 --learning-starts 400 --buffer-size 5000"
+PIXELS = f"{ATARI} --total-timesteps 1024 --num-steps 32"
 RUNS = dict(  # a few seconds each, with a checkpoint about every 0.1 s
     ppo="--env-id CartPole-v1 --total-timesteps 120000 --save-every 512 --eval-every 40000",
     ppo_continuous="--env-id Hopper-v4 --total-timesteps 30000 --num-steps 256 --save-every 256 --eval-every 8000",
@@ -41,10 +43,12 @@ RUNS = dict(  # a few seconds each, with a checkpoint about every 0.1 s
     a2c="--env-id CartPole-v1 --total-timesteps 120000 --save-every 512",
     ppo_simple="--env-id CartPole-v1 --total-timesteps 120000 --save-every 512",
     ppo_continuous_adaptive="--env-id Hopper-v4 --total-timesteps 30000 --num-steps 256 --save-every 256",
-    ppo_hybrid="--env-id tests.probe_envs:ProbeMixed-v0 --total-timesteps 60000 --save-every 2048",
-    ppo_continuous_asymmetric="--env-id tests.probe_envs:ProbePrivileged-v0 --total-timesteps 60000 --save-every 512",
+    ppo_hybrid="--env-id tests.probe_envs:ProbeMixedPendulum-v0 --total-timesteps 60000 --save-every 2048",
+    ppo_continuous_asymmetric="--env-id tests.probe_envs:ProbePrivilegedPendulum-v0 --total-timesteps 60000"
+    " --save-every 512",
     ppo_masked="--env-id Taxi-v4 --total-timesteps 60000 --save-every 512 --eval-every 40000",
-    ppo_multiagent="--env-id tests.probe_envs:ProbeTeam-v0 --total-timesteps 60000 --save-every 512 --eval-every 40000",
+    ppo_multiagent="--env-id tests.probe_envs:ProbeAlone-v0 --total-timesteps 60000 --save-every 512"
+    " --eval-every 40000",
     ppo_envpool="--env-id CartPole-v1 --total-timesteps 200000 --save-every 2048 --eval-every 80000",
     ppo_continuous_envpool="--env-id Hopper-v4 --total-timesteps 30000 --num-steps 64 --save-every 512",
     ppo_continuous_mjx="--env-id inverted_pendulum --num-envs 16 --num-steps 64 --total-timesteps 60000"
@@ -55,19 +59,23 @@ RUNS = dict(  # a few seconds each, with a checkpoint about every 0.1 s
     ddpg=f"--env-id Pendulum-v1 --total-timesteps 4000 --num-envs 2 {OFF_POLICY}",
     td3=f"--env-id Hopper-v4 --total-timesteps 3000 {OFF_POLICY}",
     sac=f"--env-id HalfCheetah-v4 --total-timesteps 2500 --num-envs 2 {OFF_POLICY}",
-    ppo_atari=f"--env-id PongNoFrameskip-v4 --total-timesteps 1024 --num-steps 32 {ATARI}",
-    ppo_atari_multigpu=f"--env-id PongNoFrameskip-v4 --total-timesteps 1024 --num-steps 32 {ATARI}",
-    ppo_atari_lstm=f"--env-id PongNoFrameskip-v4 --total-timesteps 1024 --num-steps 32 --seq-len 8 {ATARI}",
+    sac_her=f"--env-id tests.probe_envs:ProbeReach-v0 --total-timesteps 2500 --num-envs 2 {OFF_POLICY}",
+    ppo_atari=PIXELS,
+    ppo_atari_multigpu=PIXELS,
+    ppo_atari_lstm=f"{PIXELS} --seq-len 8",
+    ppo_atari_visual=PIXELS,
     ppo_image="--env-id tests.probe_envs:ProbeDrawn-v0 --image-size 36 --total-timesteps 6000 --save-every 1000",
     ppo_selfplay="--env-id tests.probe_envs:ProbeNim-v0 --total-timesteps 60000 --save-every 4096 --eval-every 40000",
     ppo_godot="--env-path tests/like_godot.x86_64 --total-timesteps 30000 --save-every 2048 --eval-every 16000",
     ppo_microrts="--opponents passiveAI --max-episode-steps 200 --total-timesteps 2048 --num-steps 32 --num-envs 2"
     " --save-every 64 --eval-episodes 1",
-    dqn_atari=f"--env-id PongNoFrameskip-v4 --total-timesteps 1200 --learning-starts 400 --buffer-size 5000 {ATARI}",
-    c51_atari=f"--env-id PongNoFrameskip-v4 --total-timesteps 1200 --learning-starts 400 --buffer-size 5000 {ATARI}",
+    dqn_atari=FRAMES,
+    dqn_atari_visual=FRAMES,
+    c51_atari=FRAMES,
+    c51_atari_visual=FRAMES,
 )
 # Their environments cannot be saved: episodes start again.
-RESTARTED = "_atari", "_envpool", "_microrts", "_selfplay", "_godot"
+RESTARTED = re.compile("_(atari|envpool|microrts|selfplay|godot|her)")
 LONG = dict(  # long enough to fill the replay buffer
     ppo="--env-id CartPole-v1 --total-timesteps 500000",
     dqn="--env-id CartPole-v1 --total-timesteps 500000",
@@ -166,12 +174,13 @@ def compare(script, whole, parts):
     states = [torch.load(run / "checkpoint.pt", weights_only=True) for run in (whole, parts)]
     curves = [scalars(run) for run in (whole, parts)]
     wrong = [] if states[0]["global_step"] == states[1]["global_step"] else ["global_step"]
-    if "_atari" in script or script.endswith(RESTARTED):
+    if RESTARTED.search(script):
         for tag in curves[0]:
-            if not tag.startswith("charts/episodic"):
+            if not tag.startswith(("charts/episodic", "charts/success_rate")):  # of episodes
                 steps = [[step for step, _ in curve.get(tag, [])] for curve in curves]
                 wrong += [tag] if steps[0] != steps[1] else []
-        updates = [state["adam"]["step"] for state in states]
+        adams = [state.get("adams") or dict(all=state["adam"]) for state in states]
+        updates = [[adam["step"] for adam in each.values()] for each in adams]
         return wrong + (["updates"] if updates[0] != updates[1] else [])
     wrong += [tag for tag in curves[0] | curves[1] if curves[0].get(tag) != curves[1].get(tag)]
     names = states[0].keys() - {"args", "envs"}  # pickles of equal environments may differ in their bytes
@@ -224,7 +233,7 @@ def table(record):
         terms = [event for event in run["events"] if event["signal"] == "SIGTERM"]
         writing = sum(event["writing"] for event in kills)
         totals = [total + more for total, more in zip(totals, (len(kills), writing, len(terms)))]
-        good = "steps and counts right" if name.split(",")[0].endswith(RESTARTED) else "identical"
+        good = "steps and counts right" if RESTARTED.search(name) else "identical"
         slowest = f"{max(event['seconds'] for event in terms):.1f} s" if terms else ""
         result = ", ".join(run["differs"]) or good
         lines.append(f"| {name} | {len(kills)} | {writing} | {len(terms)} | {slowest} | {result} |")
@@ -257,7 +266,7 @@ def main():
     parser.add_argument("--table", action="store_true", help="only make the table again")
     parser.add_argument("--no-record", action="store_true", help="do not write results/torture.*")
     args = parser.parse_args()
-    path, failed = RESULTS / "torture.json", False
+    path, failed, origin = RESULTS / "torture.json", False, machine() | dict(commit=commit())  # before it writes here
     record = json.loads(path.read_text()) if path.exists() else dict(runs={}, leaks={})
     for script in filter(None, args.scripts.split(",") if args.scripts else (LONG if args.leaks else RUNS)):
         if args.table:
@@ -271,7 +280,7 @@ def main():
             record["runs"][f"{script}, compiled" if args.compile else script] = result
             print(script, f"{len(result['events'])} interruptions, differs: {result['differs']}", flush=True)
             failed |= bool(result["differs"])
-        result |= machine() | dict(commit=commit())
+        result |= origin
         if not args.no_record:
             path.write_text(json.dumps(record) + "\n")
     if not args.no_record:

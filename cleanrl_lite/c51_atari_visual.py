@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import ale_py  # pip install "cleanrl_lite[atari]"
-import cv2
+import cv2  # pip install "cleanrl_lite[atari]"
 import gymnasium as gym
 import numpy as np
 import torch

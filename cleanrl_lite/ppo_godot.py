@@ -90,7 +90,7 @@ class Game(GodotEnv):
             options = dict(speedup=args.speedup, show_window=window, seed=seed) | json.loads(args.env_kwargs)
             with redirect_stdout(None) if path else nullcontext():  # it prints ports and spaces, and to press PLAY
                 super().__init__(path, port, **options)
-        except (AssertionError, IndexError, OSError, ValueError) as error:
+        except (AssertionError, IndexError, OSError, TypeError, ValueError) as error:
             reasons = {IndexError: "the game has no agents", TimeoutError: "the game does not connect"}
             reason = reasons.get(type(error)) or str(error) or "there is no such game"
             utils.check(False, f"--env-path {args.env_path} --env-kwargs {args.env_kwargs}: {reason}")

@@ -85,7 +85,8 @@ class MixedActions(gym.ActionWrapper):
         parts, flat = leaves(env.action_space), flatten_space(env.action_space)
         kinds = all(isinstance(x, Discrete) or (isinstance(x, Box) and x.dtype.kind == "f") for x in parts)
         bounded = kinds and np.isfinite((flat.low, flat.high)).all() and (flat.low < flat.high).all()
-        utils.check(bounded, f"actions must be Discrete and Box parts, with finite bounds, not {env.action_space}")
+        others = "MultiDiscrete: ppo_masked.py; unbounded: ppo_continuous.py"
+        utils.check(bounded, f"actions must be Discrete or Box, with finite bounds, not {env.action_space}. {others}")
         self.low, self.range, ends = flat.low, flat.high - flat.low, np.cumsum([*map(flatdim, parts)])
         self.choices = [(int(end - x.n), int(end)) for x, end in zip(parts, ends) if isinstance(x, Discrete)]
         self.action_space = Box(-1.0, 1.0, flat.shape)

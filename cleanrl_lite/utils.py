@@ -36,7 +36,7 @@ warnings.filterwarnings("ignore", ".*is out of date")  # gymnasium about Hopper-
 def check(ok, message):
     """Refuses wrong input: ends the program with one line and exit status 1 unless `ok`."""
     if not ok:
-        raise SystemExit(f"error: {message}")
+        raise SystemExit(re.sub(r"\s*\n\s*", " ", f"error: {message}"))  # a space with uneven bounds has many lines
 
 
 def parse(Args):

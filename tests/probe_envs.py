@@ -426,22 +426,44 @@ class Mixed(Probe):
         return self.first(), reward, True, False, {}
 
 
-class Alone(Probe):
+class Alone(gym.Wrapper):
     """CartPole as a team of one, who sees the state."""
 
     def __init__(self, render_mode=None):
-        self.world, self.render_mode = gym.make("CartPole-v1"), render_mode
-        space = self.world.observation_space
+        super().__init__(gym.make("CartPole-v1", render_mode=render_mode))
+        space = self.env.observation_space
         agents = Box(space.low[None], space.high[None])
         self.observation_space, self.action_space = Dict(agents=agents, state=space), MultiDiscrete([2])
 
-    def reset(self, seed=None, options=None):
-        obs, info = self.world.reset(seed=seed)
+    def reset(self, *, seed=None, options=None):
+        obs, info = self.env.reset(seed=seed)
         return dict(agents=obs[None], state=obs), info
 
     def step(self, action):
-        obs, *rest = self.world.step(action[0])
+        obs, *rest = self.env.step(action[0])
         return dict(agents=obs[None], state=obs), *rest
+
+
+class MixedPendulum(gym.ActionWrapper):
+    """Pendulum whose actions are a direction and a strength."""
+
+    def __init__(self, render_mode=None):
+        super().__init__(gym.make("Pendulum-v1", render_mode=render_mode))
+        self.action_space = Tuple((Discrete(2), Box(0.0, 2.0, (1,))))
+
+    def action(self, action):
+        return (2 * action[0] - 1) * action[1]
+
+
+class PrivilegedPendulum(gym.ObservationWrapper):
+    """Pendulum whose velocity only the privileged state has."""
+
+    def __init__(self, render_mode=None):
+        super().__init__(gym.make("Pendulum-v1", render_mode=render_mode))
+        self.observation_space = Dict(state=Box(-1.0, 1.0, (2,)), privileged_state=self.env.observation_space)
+
+    def observation(self, obs):
+        return dict(state=obs[:2], privileged_state=obs)
 
 
 class Switches(Constant):
@@ -459,10 +481,10 @@ class CountedParts(Constant):
 
 
 class Unbounded(Constant):
-    """Actions without bounds."""
+    """Actions without bounds, or with a lower one only."""
 
-    def __init__(self, render_mode=None):
-        self.action_space, self.render_mode = Box(-np.inf, np.inf, (2,), np.float32), render_mode
+    def __init__(self, low=-np.inf, render_mode=None):
+        self.action_space, self.render_mode = Box(low, np.inf, (2,), np.float32), render_mode
 
 
 class Double(Constant):
@@ -614,6 +636,7 @@ for kind in ("dict", "tuple", "discrete", "bytes", "sequence", "image"):
 OTHERS = dict(ProbeCorner=Corner, ProbePlain=Plain, ProbeUnbounded=Unbounded, ProbeDouble=Double)
 OTHERS |= dict(ProbeShows=Shows, ProbeInWorkers=InWorkers, ProbeMasked=Masked, ProbeSwitches=Switches)
 OTHERS |= dict(ProbeCountedParts=CountedParts, ProbeReach=Reach, ProbeRecall=Recall, ProbeDrawn=Drawn)
+OTHERS |= dict(ProbeMixedPendulum=MixedPendulum, ProbePrivilegedPendulum=PrivilegedPendulum)
 OTHERS |= dict(ProbeMixed=Mixed, ProbePrivileged=Privileged, ProbeTeam=Team, ProbeAlone=Alone, ProbeNim=Nim)
 for name, cls in (OTHERS | dict(ProbeFixed=Fixed, ProbeHuge=Huge, ProbeWhole=Whole, ProbeCounted=Counted)).items():
     if f"{name}-v0" not in gym.registry:

@@ -87,6 +87,14 @@ def test_the_learning_rate_is_resumed(tmp_path):
     assert first < 3e-3 and step == 640 and rate == pytest.approx(first / 1.5**2, rel=1e-4)
 
 
+@pytest.mark.parametrize("kwargs", ["{}", '{"low": 1}'])
+def test_without_both_bounds_no_mean_costs_anything(kwargs, tmp_path):
+    """Also not below the one bound that there is, where the means begin: at 0."""
+    env = dict(env_id="tests.probe_envs:ProbeUnbounded-v0", env_kwargs=kwargs)
+    run, _ = helpers.train("ppo_continuous_adaptive", tmp_path, **env, bounds_coef=1.0)
+    assert {loss for _, loss in helpers.scalars(run)["losses/bounds_loss"]} == {0.0}
+
+
 # --- ppo_continuous_asymmetric.py
 
 

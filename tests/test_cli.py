@@ -254,6 +254,7 @@ BAD = {
     "a buffer above the memory": ("sac", dict(buffer_size=10**13), r"--buffer-size 10{13} needs .*\d+ would fit"),
     "the same for frames": ("dqn_atari", dict(buffer_size=10**11), r"--buffer-size 10{11} needs .*\d+ would fit"),
     "a seed that is too large": ("ppo", dict(seed=2**31), r"--seed must be >= 0 and < 2147483648, got"),
+    "uneven bounds": ("ppo_image", dict(env_id="BipedalWalker-v3"), r"one uint8 image, .*, float32\)\. Vectors:"),
     "a fixed action": ("sac", dict(env_id="tests.probe_envs:ProbeFixed-v0"), r"low < high must hold"),
 }
 for flag, value, told in [  # checked by utils.setup
@@ -326,7 +327,7 @@ BAD["actions for two of three agents"] = ("ppo_multiagent", TWO, r"one for each 
 for kind in ("unbounded", "whole", "binary"):
     flags, told = (
         dict(env_kwargs=f'{{"kind": "{kind}"}}'),
-        "must be Discrete and Box parts, with finite bounds, not Tuple",
+        "must be Discrete or Box, with finite bounds, not Tuple.*MultiDiscrete: ppo_masked.py",
     )
     BAD[f"{kind} actions, ppo_hybrid"] = ("ppo_hybrid", flags, told)
 for layout in ("vector", "matrix", "other name"):
@@ -385,7 +386,8 @@ raise SystemExit(helpers.command_line("{script}", sys.argv[1:]))
 
 @pytest.mark.parametrize(
     "script, module, extra",
-    [("ppo_continuous", "mujoco", "mujoco"), ("dqn_atari", "ale_py", "atari"), ("ppo_image", "cv2", "atari")],
+    [("ppo_continuous", "mujoco", "mujoco"), ("dqn_atari", "ale_py", "atari")]
+    + [(script, "cv2", "atari") for script in ["ppo_image", *helpers.VISUAL_SCRIPTS]],
 )
 def test_missing_extra(script, module, extra, tmp_path):
     """The message, or the line of the script that it shows, says how to install it."""

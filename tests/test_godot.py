@@ -195,6 +195,8 @@ WRONG = {
     "no such file": (dict(env_path="/no/game.x86_64"), r"--env-path /no/game.x86_64 .*no such game"),
     "not executable": (dict(env_path="plain.x86_64"), "--env-path plain.x86_64 .*Permission denied"),
     "no JSON": (dict(env_kwargs="{x"), r"--env-kwargs \{x: Expecting"),
+    "a list": (dict(env_kwargs="[1]"), r"--env-kwargs \[1\]: unsupported"),
+    "not to be chosen": (dict(env_kwargs='{"port": 11008}'), "multiple values for argument 'port'"),
     "never connects": (asked(fault="silent"), "the game does not connect"),
     "no agents": (asked(agents=0), "the game has no agents"),
     "too few environments": (

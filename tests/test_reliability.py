@@ -17,11 +17,12 @@ import gymnasium as gym
 import numpy as np
 import pytest
 import torch
+import tyro
 from filelock import FileLock
 from gymnasium.vector import AutoresetMode
 from torch.utils.tensorboard import SummaryWriter
 
-from benchmark import torture
+from benchmark import cuda_check, same_runs, torture
 from cleanrl_lite import utils
 from tests import helpers
 from tests.probe_envs import probe
@@ -59,7 +60,12 @@ def in_mid_episode(script, **flags):
     "script, flags",
     [(script, {}) for script in helpers.MLP_SCRIPTS + helpers.IMAGE_SCRIPTS]
     + [("ppo", dict(env_id="FrozenLake-v1")), ("sac", dict(env_id="Pendulum-v1", num_envs=1))]
-    + [("ppo_continuous", dict(env_id="Hopper-v5"))],
+    + [("ppo_continuous", dict(env_id="Hopper-v5"))]
+    + [  # gymnasium's environments can be saved in mid-episode, also where wrappers change their spaces
+        ("ppo_hybrid", dict(env_id="tests.probe_envs:ProbeMixedPendulum-v0")),
+        ("ppo_continuous_asymmetric", dict(env_id="tests.probe_envs:ProbePrivilegedPendulum-v0")),
+        ("ppo_multiagent", dict(env_id="tests.probe_envs:ProbeAlone-v0")),
+    ],
 )
 def test_a_resumed_run_is_the_run(script, flags, monkeypatch, tmp_path):
     """Bit for bit: every scalar, the networks, the optimizer, the replay buffer, the random generators."""
@@ -299,6 +305,14 @@ def test_killed_at_random(script, flags, monkeypatch, tmp_path):
     assert result["events"]
     if not flags:
         assert result["differs"] == []
+
+
+def test_every_script_is_checked():
+    """Each of these knows every script, and the script knows the flags."""
+    lists = torture.RUNS, same_runs.RUNS, cuda_check.CHECK
+    assert [set(helpers.SCRIPTS) ^ set(runs) for runs in lists] == [set()] * 3
+    for script in helpers.SCRIPTS:
+        tyro.cli(helpers.module(script).Args, args=" ".join(runs[script] for runs in lists).split())
 
 
 # --- environments and networks that fail

@@ -212,8 +212,10 @@ def test_flags(script):
 
 
 def test_same_flag_same_meaning():
-    """Type, help and place of a flag are the same in every script; of a run flag the default, too, but of --threads and,
-    in thousands of environments, --save-every."""
+    """Type, help and place of a flag are the same in every script; of a run flag the default, too.
+
+    --threads has several, and --save-every a larger one for thousands of environments.
+    """
     seen, run_flags = {}, "exp_name seed torch_deterministic cuda threads compile cuda_graph track wandb_project_name"
     run_flags += " wandb_entity runs_dir save_every resume evaluate eval_episodes eval_every capture_video"
     for script in SCRIPTS:

@@ -73,7 +73,7 @@ def train(checkout, script, compiled, folder):
     events = EventAccumulator(str(run_dir), size_guidance=dict(scalars=0)).Reload()
     found = {t: [(e.step, e.value) for e in events.Scalars(t)] for t in events.Tags()["scalars"] if t != "charts/SPS"}
     state = torch.load(run_dir / "checkpoint.pt", weights_only=True)
-    parts = {name: state[name] for name in ("agent", "adam", "adams", "replay") if name in state}
+    parts = {name: state[name] for name in ("agent", "adam", "adams", "square_avg", "replay") if name in state}
     found |= dict(leaves(parts))
     found["evaluation"] = json.loads((run_dir / "eval.json").read_text())["returns"]
     return found

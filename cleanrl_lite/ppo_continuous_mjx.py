@@ -133,7 +133,7 @@ class Brax(gym.Env):
         self.batch, results = self.batch_step(self.batch, actions)
         return [torch.from_dlpack(result) for result in results]
 
-    def state(self):
+    def state(self):  # as tensors, which a checkpoint can hold
         return [torch.from_dlpack(array) for array in self.jax.tree.leaves(self.batch)]
 
     def restore(self, state):

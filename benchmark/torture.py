@@ -7,8 +7,8 @@
 
 After each kill the same command starts again, with --resume auto, as on a cluster. Compared are every scalar but the
 speed, step by step; networks, optimizers, replay buffer and random generators in the last checkpoint; and the final
-evaluation. Only gymnasium's own environments and brax's can be saved: elsewhere (RESTARTED), the logged steps and the number of
-updates must be right.
+evaluation. Only gymnasium's own environments and brax's can be saved: elsewhere (RESTARTED), the logged steps and the
+number of updates must be right.
 """
 
 import argparse

@@ -309,7 +309,7 @@ class Run:
         """(index, return, length) of every environment whose episode ended in this step (SAME_STEP autoreset)."""
         episode, ended = infos.get("final_info", {}).get("statistics"), infos.get("_final_info", ())
         episodes = [(i, float(episode["r"][i]), int(episode["l"][i])) for i, over in enumerate(ended) if over]
-        self.returns = [*self.returns, *(episodic_return for _, episodic_return, _ in episodes)][-20:]
+        self.returns = [*self.returns, *(r for _, r, _ in episodes)][-20:] if episodes else self.returns
         return episodes
 
     def log(self, scalars, global_step):
@@ -330,7 +330,8 @@ class Run:
     def compile(self, update):
         """`update(*tensors) -> dict of tensors` as one compiled graph; eager with --no-compile or where that fails."""
         update.__code__ = update.__code__.replace()  # another run in this process compiles its own
-        guarded, bare, checked = torch.compile(update, fullgraph=True, dynamic=False), None, None
+        options = {"cpp_wrapper": self.device.type == "cpu", "cpp.use_decompose_tanh": True}  # faster; tanh 2e-7 off
+        guarded, bare, checked = torch.compile(update, fullgraph=True, dynamic=False, options=options), None, None
 
         def compiled(*tensors):
             nonlocal guarded, bare, checked
@@ -341,7 +342,6 @@ class Run:
             first and print(f"compiling {update.__name__} (about 20 s the first time) ...", flush=True)
             try:
                 torch._dynamo.config.trace_autograd_ops = True  # right with fullgraph=True only
-                torch._inductor.config.cpp_wrapper = self.device.type == "cpu"  # faster calls
                 metrics = guarded(*tensors)
                 graph = torch._dynamo.eval_frame._debug_get_cache_entry_list(update)[0].code  # the one just used
                 bare = type(update)(graph, update.__globals__, closure=update.__closure__)

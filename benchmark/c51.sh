@@ -8,6 +8,10 @@ for env in ${ENVS:-CartPole-v1 Acrobot-v1 MountainCar-v0 LunarLander-v3}; do
     for seed in ${SEEDS:-1 2 3 4 5}; do
         echo "python cleanrl_lite/c51.py --env-id $env --seed $seed $*"
         case $env in
+            MountainCar-v0)  # the settings of dqn.sh
+                echo "python cleanrl_lite/c51.py --env-id $env --seed $seed --exp-name c51_tuned --learning-rate 1e-3" \
+                    "--gamma 0.98 --learning-starts 1000 --train-frequency 16 --gradient-steps 8" \
+                    "--target-network-frequency 600 --exploration-fraction 0.2 --end-e 0.07 $*" ;;
             LunarLander-v3)  # returns down to -300 and up to 300; learn earlier, and more often
                 echo "python cleanrl_lite/c51.py --env-id $env --seed $seed --exp-name c51_tuned --v-min -300" \
                     "--v-max 300 --buffer-size 50000 --learning-starts 1000 --train-frequency 4" \

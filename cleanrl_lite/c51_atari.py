@@ -3,7 +3,7 @@
 Paper:    Bellemare et al. 2017 (arXiv:1707.06887); network and preprocessing: Mnih et al. 2015 (Nature 518).
 Run:      python cleanrl_lite/c51_atari.py --env-id BreakoutNoFrameskip-v4
 Differs:  The projection loses no probability. The replay buffer stores each frame once. The environments are ale-py's
-          C++ vector environment: after a lost life it gets FIRE; the replay stores the agent's action.
+          C++ vector environment. After a lost life, the script presses FIRE; the buffer stores the agent's action.
 Expected: PongNoFrameskip-v4 -16.1 after 1.91 of 10 million steps, mean of 100 games, --num-envs 8, one seed, 0dd5ec7.
 Details:  docs/c51_atari.md
 """

@@ -1,8 +1,8 @@
-"""Categorical DQN (C51) for Atari games whose videos show the return distributions; a variant of c51_atari.py.
+"""Categorical DQN (C51) for Atari games, with videos of the return distributions; a variant of c51_atari.py.
 
 Paper:    Bellemare et al. 2017 (arXiv:1707.06887); network and preprocessing: Mnih et al. 2015 (Nature 518).
 Run:      python cleanrl_lite/c51_atari_visual.py --env-id BreakoutNoFrameskip-v4 --capture-video
-Differs:  From c51_atari.py only in its videos, which have the actions' return distributions beside the picture.
+Differs:  From c51_atari.py only in its videos, which show the actions' return distributions beside the picture.
 Expected: The run of c51_atari.py, bit for bit. Drawing takes 2.7 ms of CPU time for each frame of a video.
 Details:  docs/c51_atari_visual.md
 """

@@ -1,8 +1,8 @@
-"""Deep Q-Network (DQN) for Atari games whose videos show the Q-values; a variant of dqn_atari.py.
+"""Deep Q-Network (DQN) for Atari games, with videos of the Q-values; a variant of dqn_atari.py.
 
 Paper:    Mnih et al. 2015 (Nature 518, 529-533).
 Run:      python cleanrl_lite/dqn_atari_visual.py --env-id BreakoutNoFrameskip-v4 --capture-video
-Differs:  From dqn_atari.py only in its videos, which have bars for the actions' Q-values beside the picture.
+Differs:  From dqn_atari.py only in its videos, which show bars of the actions' Q-values beside the picture.
 Expected: The run of dqn_atari.py, bit for bit. Drawing takes 2.5 ms of CPU time for each frame of a video.
 Details:  docs/dqn_atari_visual.md
 """

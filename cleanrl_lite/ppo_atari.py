@@ -2,8 +2,8 @@
 
 Paper:    Schulman et al. 2017 (arXiv:1707.06347); network and preprocessing: Mnih et al. 2015 (Nature 518).
 Run:      python cleanrl_lite/ppo_atari.py --env-id BreakoutNoFrameskip-v4
-Differs:  The environments are ale-py's own C++ vector environment. A lost life ends an episode for the learner, while
-          the game, and the return that is logged, goes on. After a lost life, FIRE replaces the agent's action.
+Differs:  The environments are ale-py's own C++ vector environment. A lost life ends an episode for the learner only:
+          the game and its logged return continue. After a lost life, FIRE replaces the agent's action.
 Expected: PongNoFrameskip-v4 -12.6 after 838,656 of 1,500,000 steps, --bf16, one seed (first 100: -20.4).
 Details:  docs/ppo_atari.md
 """

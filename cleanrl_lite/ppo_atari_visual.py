@@ -1,8 +1,8 @@
-"""Proximal Policy Optimization for Atari games whose videos show the policy; a variant of ppo_atari.py.
+"""Proximal Policy Optimization for Atari games, with videos of the policy; a variant of ppo_atari.py.
 
 Paper:    Schulman et al. 2017 (arXiv:1707.06347); network and preprocessing: Mnih et al. 2015 (Nature 518).
 Run:      python cleanrl_lite/ppo_atari_visual.py --env-id BreakoutNoFrameskip-v4 --capture-video
-Differs:  From ppo_atari.py only in its videos, which have bars for the actions' probabilities beside the picture.
+Differs:  From ppo_atari.py only in its videos, which show bars of the actions' probabilities beside the picture.
 Expected: The run of ppo_atari.py, bit for bit. Drawing takes 2.5 ms of CPU time for each frame of a video.
 Details:  docs/ppo_atari_visual.md
 """

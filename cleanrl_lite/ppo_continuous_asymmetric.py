@@ -2,8 +2,8 @@
 
 Paper:    Pinto et al. 2018 (arXiv:1710.06542): asymmetric actor and critic; PPO: Schulman et al. 2017.
 Run:      python cleanrl_lite/ppo_continuous_asymmetric.py --env-id benchmark.go1:Go1Getup-v1
-Differs:  As ppo_continuous.py. The actor sees `state`, what sensors tell. The critic, needed in training only,
-          sees `privileged_state`, what a simulator knows. An observation is stored as one vector of both.
+Differs:  As ppo_continuous.py. The actor sees `state`, what sensors measure. The critic, which only training needs,
+          sees `privileged_state`, what a simulator knows. One stored vector holds both.
 Expected: benchmark.go1:Go1Getup-v1 2.9, with a critic that sees the state only 3.1 (200,000 steps, mean of the last 100
           training episodes, 3 seeds, af6bf2c).
 Details:  docs/ppo_continuous_asymmetric.md

@@ -3,7 +3,7 @@
 Paper:    Schulman et al. 2017 (arXiv:1707.06347); advantages: Schulman et al. 2016 (arXiv:1506.02438);
           envpool: Weng et al. 2022 (arXiv:2206.10558).
 Run:      python cleanrl_lite/ppo_continuous_envpool.py --env-id Hopper-v4
-Differs:  envpool steps all environments in C++. It resets each with the step after its episode's end: minibatches and
+Differs:  envpool steps all environments in C++. It resets each in the step after its episode ends: minibatches and
           statistics leave that step out. Evaluations play gymnasium's environment of the same id.
           Values bootstrap from the true last observation of a truncated episode. Values and log-probabilities are
           computed in one batch after the rollout. The networks act in numpy; the update is one compiled graph.

@@ -3,7 +3,7 @@
 Paper:    Schulman et al. 2017 (arXiv:1707.06347); Godot RL Agents: Beeching et al. 2021 (arXiv:2112.03636).
 Run:      python cleanrl_lite/ppo_godot.py --env-path ./my_game.x86_64 --num-envs 16 --speedup 40
 Differs:  A game's agents are the environments; every end of an episode counts as a termination. Discrete and mixed
-          actions: all is one Gaussian; of a choice's options, the one with the largest number is taken.
+          actions also come from one Gaussian: a choice takes the option with the largest number.
 Expected: Reach-v0 1.93, ReachDiscrete-v0 1.97, ReachMixed-v0 1.93 (100,000 steps, last 100 episodes, 3 seeds, cb048e0).
 Details:  docs/ppo_godot.md
 """

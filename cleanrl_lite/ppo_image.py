@@ -1,4 +1,4 @@
-"""Proximal Policy Optimization for images of any environment, Discrete or Box actions; a variant of ppo_atari.py.
+"""Proximal Policy Optimization for images from any environment, Discrete or Box actions; a variant of ppo_atari.py.
 
 Paper:    Schulman et al. 2017 (arXiv:1707.06347); network: Mnih et al. 2015 (Nature 518).
 Run:      python cleanrl_lite/ppo_image.py --env-id CarRacing-v3 --env-kwargs '{"continuous": false}'

@@ -4,7 +4,7 @@ Paper:    Schulman et al. 2017 (arXiv:1707.06347); masks: Huang & Ontanon 2022 (
 Run:      python cleanrl_lite/ppo_masked.py --env-id Taxi-v4
 Differs:  Values bootstrap from the true last observation of a truncated episode. Values and log-probabilities are
           computed in one batch after the rollout. The networks act in numpy; the update is one compiled graph.
-          The mask is stored behind the observation; the networks do not see it. Parts are padded to a rectangle.
+          A stored observation ends with its mask, which the networks do not see. Parts are padded to a rectangle.
 Expected: Taxi-v4 7.9, without its mask (--no-mask) -200.1 (500,000 steps, mean of the last 100 training episodes,
           3 seeds, eab2698).
 Details:  docs/ppo_masked.md
@@ -70,7 +70,7 @@ class Args:
     vf_coef: float = 0.5  # coefficient of the value loss
     max_grad_norm: float = 0.5  # maximum norm of the gradient
     target_kl: float | None = None  # stop the epochs once an epoch's mean KL divergence exceeds this (0: never)
-    mask: bool = True  # never take an action that the environment's mask calls invalid
+    mask: bool = True  # never take an action that the environment's mask marks as invalid
 
 
 # === environment

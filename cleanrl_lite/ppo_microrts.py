@@ -2,8 +2,8 @@
 
 Paper:    Schulman et al. 2017 (arXiv:1707.06347); unit actions and masks: Huang et al. 2021 (arXiv:2105.13807).
 Run:      python cleanrl_lite/ppo_microrts.py --opponents randomBiasedAI
-Differs:  Only what a unit carries out counts in the log-probability: its action and the parts that this action needs,
-          not all parts. Each game's last observation is kept. A small network, at the cells of waiting units only.
+Differs:  The log-probability only counts what a unit carries out: its action and the parts that this action needs.
+          The script keeps each game's last observation. A small network runs at the cells of waiting units only.
 Expected: 8x8/basesWorkers8x8 0.93 (100,000 steps, last 100 training games, 1 is a win and -1 a loss, against the random
           and the passive bot in turn, 3 seeds, d1a5eb7); the greedy policy then won 299 of 300 games.
 Details:  docs/ppo_microrts.md

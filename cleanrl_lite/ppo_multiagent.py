@@ -2,9 +2,9 @@
 
 Paper:    Yu et al. 2022 (arXiv:2103.01955); PPO: Schulman et al. 2017 (arXiv:1707.06347).
 Run:      python cleanrl_lite/ppo_multiagent.py --env-id benchmark.cleaner:Cleaner-v0
-Differs:  All agents share one actor, which sees an agent's own observation. The critic sees the state. Each agent has a
-          probability ratio of its own; advantages are the team's. An observation is stored as one vector: own
-          observations, state, masks. No recurrent networks, no value normalisation.
+Differs:  All agents share one actor, which sees each agent's own observation. The critic sees the state. Each agent has
+          its own probability ratio; advantages are the team's. One stored vector holds own observations, state and
+          masks. No recurrent networks, no value normalisation.
 Expected: benchmark.cleaner:Cleaner-v0 31.9, without a central critic 31.6 (150,000 steps, mean of the last 100
           training episodes, 3 seeds, 0aa6b42).
 Details:  docs/ppo_multiagent.md
@@ -70,7 +70,7 @@ class Args:
     vf_coef: float = 0.5  # coefficient of the value loss
     max_grad_norm: float = 0.5  # maximum norm of the gradient
     target_kl: float | None = None  # stop the epochs once an epoch's mean KL divergence exceeds this (0: never)
-    mask: bool = True  # never take an action that the environment's mask calls invalid
+    mask: bool = True  # never take an action that the environment's mask marks as invalid
     central_critic: bool = True  # the critic sees the state, not an agent's own observation
 
 

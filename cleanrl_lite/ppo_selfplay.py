@@ -3,8 +3,8 @@
 Paper:    Schulman et al. 2017 (arXiv:1707.06347); self-play with one network: Silver et al. 2017 (Nature 550).
 Run:      python cleanrl_lite/ppo_selfplay.py --env-id benchmark.board_games:ConnectFour-v1
 Differs:  One network plays both sides: an observation is the view of the player whose turn it is. Next values and the
-          advantages that flow back change sign at every step, for one's gain is the other's loss. Training games begin
-          with random moves. Evaluations are against --opponent. 256 ReLU units, for 64 tanh units hardly block.
+          advantages that flow back change sign at every step, as one's gain is the other's loss. Training games begin
+          with random moves. Evaluations play against --opponent. 256 ReLU units: 64 tanh units hardly learn to block.
 Expected: benchmark.board_games:ConnectFour-v1 0.97 (1,000,000 moves, mean result of 200 games against random moves,
           1 is a win and -1 a loss, 3 seeds, 438d18c).
 Details:  docs/ppo_selfplay.md
@@ -71,8 +71,8 @@ class Args:
     vf_coef: float = 0.5  # coefficient of the value loss
     max_grad_norm: float = 0.5  # maximum norm of the gradient
     target_kl: float | None = None  # stop the epochs once an epoch's mean KL divergence exceeds this (0: never)
-    random_moves: int = 20  # a training game begins with up to this many random moves
-    mask: bool = True  # never take an action that the environment's mask calls invalid
+    random_moves: int = 20  # maximum number of random moves at the start of a training game
+    mask: bool = True  # never take an action that the environment's mask marks as invalid
 
 
 # === environment

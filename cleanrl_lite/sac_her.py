@@ -2,7 +2,7 @@
 
 Paper:    Andrychowicz et al. 2017 (arXiv:1707.01495), strategy "future"; SAC: arXiv:1812.05905.
 Run:      python cleanrl_lite/sac_her.py --env-id panda_gym:PandaReach-v3
-Differs:  SAC in place of DDPG. Every minibatch draws its goals anew, from running episodes too. No normalisation.
+Differs:  SAC in place of DDPG. Every minibatch draws new goals, also from running episodes. No normalisation.
 Expected: panda_gym:PandaReach-v3 -1.84, mean of the last 100 training episodes, all of them successes; 20,000 steps,
           3 seeds, commit f482bdc.
 Details:  docs/sac_her.md

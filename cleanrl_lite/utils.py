@@ -264,7 +264,7 @@ class Run:
                 torch.save(state, file), file.flush(), os.fsync(file.fileno())
             os.replace(self.dir / "checkpoint.tmp", self.dir / "checkpoint.pt")  # at any moment a complete one
             if self.last_save < 1 and not hasattr(self.agent, "normalize") and np.abs(obs).max() > 1e3:
-                tqdm.write("warning: with observations beyond 1,000 few agents learn; docs, Environments, scales them")
+                tqdm.write("warning: observations beyond 1,000: few agents learn. See docs/guides/environments.md")
             self.last_save = global_step
         self.log_time = time.perf_counter() - (began - self.log_time if self.log_time else 0)
         return not (finished or self.stop)

@@ -363,6 +363,8 @@ class Team(Probe):
             self.observation_space = agents if layout == "vectors" else Dict(agents=agents)
         if layout == "numbers":  # flattened, each is as many numbers as it has values
             self.observation_space = Dict(agents=MultiDiscrete([[3]] * 3), state=state)
+        if layout == "dict":
+            self.observation_space = Dict(agents=Dict(one=state, two=state), state=state)
 
     def first(self):
         self.signs, self.bonus = self.np_random.choice([-1.0, 1.0], 3), self.np_random.integers(2)

@@ -324,6 +324,8 @@ BAD["one agent"] = (
     dict(env_id="Taxi-v4"),
     r"must be Dict\(agents=.*, not Discrete.*\bppo_masked\.py",
 )
+AGENTS = dict(env_id="tests.probe_envs:ProbeTeam-v0", env_kwargs='{"layout": "dict"}')
+BAD["a Dict of agents"] = ("ppo_multiagent", AGENTS, r"must be Dict\(agents=Box of .*, not Dict")
 NUMBERS = dict(env_id="tests.probe_envs:ProbeTeam-v0", env_kwargs='{"layout": "numbers"}')
 BAD["agents that see whole numbers"] = ("ppo_multiagent", NUMBERS, r"must be Dict\(agents=Box of .*, not Dict")
 TWO = dict(env_id="tests.probe_envs:ProbeTeam-v0", env_kwargs='{"layout": "few"}')

@@ -109,6 +109,7 @@ class Manifest:
             except BlockingIOError:
                 message = f"{self.path} is in use by another launcher. See --status, or choose another --name"
                 raise SystemExit(f"error: {message}") from None
+            self.__init__(self.path)  # another launcher may have written it since
 
     def refresh(self):
         """Updates submitted jobs from Slurm and AWS Batch."""
@@ -120,13 +121,15 @@ class Manifest:
         self.refresh()
         for name, command in commands.items():
             job = self.jobs.get(name)
+            in_queue = job and submitted(job) and job["state"].upper() in slurm.IN_QUEUE + aws_batch.IN_QUEUE
+            if in_queue or (job and job["state"] == "running" and not submitted(job) and at_work(job)):
+                if job["command"] != command:
+                    reason = "is still at work with other flags. End it first, or choose another --exp-name"
+                    raise SystemExit(f"error: {name} {reason}")
+                continue
             if not job or job["command"] != command:
                 job = dict(command=command, seconds=0.0)
                 log_path(self.path.parent, name).unlink(missing_ok=True)  # of the old command
-            if submitted(job) and job["state"].upper() in slurm.IN_QUEUE + aws_batch.IN_QUEUE:
-                continue
-            if job.get("state") == "running" and not submitted(job) and at_work(job):
-                continue
             if job.get("state") != "finished":
                 job |= dict(state="waiting", crashes=0, kills=0)
                 job.pop("slurm", None)

@@ -89,7 +89,8 @@ def task_id():
 
 def cancel(manifest):
     tasks = [job["slurm"] for job in manifest.jobs.values() if "slurm" in job and job["state"] != "finished"]
-    tasks = [task for task in tasks if task in queue()]
+    in_queue = queue() if tasks else {}
+    tasks = [task for task in tasks if task in in_queue]
     if tasks:
         slurm("scancel", *tasks)
     print(f"cancelled {len(tasks)} Slurm tasks")

@@ -16,7 +16,7 @@ from pathlib import Path
 import gymnasium as gym
 import numpy as np
 import torch
-from gymnasium.spaces import Box, Dict
+from gymnasium.spaces import Box, Dict, MultiDiscrete
 from gymnasium.vector import AutoresetMode
 from torch import nn
 from torch.distributions import Independent, Normal
@@ -77,6 +77,7 @@ def make_env(args, render_mode=None):
     env = utils.make(args.env_id, args.env_kwargs, render_mode, max_episode_steps=args.max_episode_steps)
     space, names = env.observation_space, ["privileged_state", "state"]
     vectors = isinstance(space, Dict) and all(len(part.shape or ()) == 1 for part in space.values())
+    vectors = vectors and not any(isinstance(part, MultiDiscrete) for part in space.values())  # flattened, it is longer
     wanted = "Dict(state=Box, privileged_state=Box), two vectors"
     utils.check(vectors and sorted(space) == names, f"observations must be {wanted}, not {space}: ppo_continuous.py")
     ordered = Dict([(name, space[name]) for name in reversed(names)])  # state first

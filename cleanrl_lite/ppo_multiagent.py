@@ -123,7 +123,9 @@ def make_env(args, render_mode=None):
     space = env.observation_space
     names = [name for name in space if name != "action_mask"] if isinstance(space, Dict) else []
     layout = f"Dict(agents=Box of shape (n_agents, own_dim), state=Box), not {space}. One agent: ppo_masked.py"
-    utils.check(names == ["agents", "state"] and len(space["agents"].shape) == 2, f"observations must be {layout}")
+    vectors = names == ["agents", "state"] and len(space["agents"].shape or ()) == 2
+    vectors = vectors and not isinstance(space["agents"], MultiDiscrete)  # flattened, it is longer
+    utils.check(vectors, f"observations must be {layout}")
     (n_agents, own_dim), env = space["agents"].shape, ActionMask(env, args.mask)
     parts = len(env.action_space)
     utils.check(n_agents == parts, f"actions must be MultiDiscrete, one for each of {n_agents} agents, not of {parts}")

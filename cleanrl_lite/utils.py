@@ -66,7 +66,7 @@ def explain(kind, error, trace):
 
 def setup(args):
     """Refuses impossible numbers, seeds python, numpy and torch, sets the number of threads; returns the device."""
-    positive = "envs", "steps", "episodes", "size", "minibatches", "epochs", "frequency", "rate", "lr", "clip_coef"
+    positive = *"envs steps episodes size len orders minibatches epochs frequency rate lr fraction".split(), "clip_coef"
     for name, value in vars(args).items():
         if type(value) in (int, float) and name not in ("v_min", "v_max"):
             flag, limit = f"--{name.replace('_', '-')}", dict(seed=2**31, threads=1025).get(name, 2**53)
@@ -162,10 +162,11 @@ def vector_env(env_fns, async_envs, autoreset_mode):
     """All environments in this process, or each in its own; Ctrl-C and SIGTERM are for the main process to handle."""
     if not async_envs:
         return VectorEnv(env_fns, copy=False, autoreset_mode=autoreset_mode)
-    env_fns = [lambda fn=fn: gym.wrappers.TransformObservation(fn(), np.array, None) for fn in env_fns]  # as above
+    seed, copy = torch.initial_seed(), gym.wrappers.TransformObservation  # as above; forks would draw the same numbers
+    fns = [lambda n=n, f=f: n and np.random.seed([seed, n]) or copy(f(), np.array, None) for n, f in enumerate(env_fns)]
     atexit.register(lambda: [child.kill() for child in gym.vector.async_vector_env.multiprocessing.active_children()])
     blocked = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM})  # workers inherit it
-    envs = gym.vector.AsyncVectorEnv(env_fns, copy=False, autoreset_mode=autoreset_mode)
+    envs = gym.vector.AsyncVectorEnv(fns, copy=False, autoreset_mode=autoreset_mode)
     signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
     return envs
 
@@ -193,8 +194,7 @@ class Run:
         self.args, self.make_env, self.envs, self.agent, self.script = args, make_env, envs, agent, Path(script).stem
         self.parts, self.device = dict(agent=agent) | parts, next(agent.parameters()).device
         arguments = json.dumps(dict(script=self.script) | vars(args) | dict(resume=None), indent=2) + "\n"
-        path = args.evaluate or args.resume
-        if path == "auto" == args.resume:  # the last run with these arguments
+        if (path := args.evaluate or args.resume) == "auto" == args.resume:  # the last run with these arguments
             found = Path(args.runs_dir).glob("*/args.json")
             runs = [x.parent for x in found if x.read_text() == arguments and x.with_name("checkpoint.pt").is_file()]
             path = max(runs, key=os.path.getmtime, default=None)
@@ -220,17 +220,17 @@ class Run:
         self.obs, _ = envs.reset(seed=seeds)
         if saved:
             check("values" in saved, f"{self.dir} holds the networks only: it can be evaluated, not resumed")
-            kept = [saved["args"].get(name) == vars(args).get(name) for name in ("num_envs", "buffer_size")]
-            check(all(kept), "a resumed run keeps its --num-envs and --buffer-size")
+            changed = {name for name, value in saved["args"].items() if value != vars(args).get(name)}
+            check(not changed & {"num_envs", "buffer_size"}, "a resumed run keeps its --num-envs and --buffer-size")
             for name, part in self.parts.items():
                 restore = getattr(part, "load_state_dict", None)
                 restore(saved[name]) if restore else torch._foreach_copy_(tree_leaves(part), tree_leaves(saved[name]))
             set_rng_state(*saved["rng"])
             self.values = tree_map(lambda x: x.clone() if torch.is_tensor(x) else x, saved["values"])  # not in the file
-            if "envs" in saved:  # back in the middle of their episodes
+            if "envs" in saved and not changed & {"async_envs", "env_kwargs", "max_episode_steps", "mask"}:
                 envs.envs, inner, self.obs, envs.action_space._np_random = cloudpickle.loads(saved["envs"])
                 for env, attributes in zip(envs.envs, inner):
-                    vars(env.unwrapped).update(attributes)
+                    vars(env.unwrapped).update(attributes)  # back in the middle of its episode
         self.last_eval, self.last_save = saved.get("last_eval", 0), step if saved else -1  # -1: save at once
         self.log_step, self.log_time, self.printed = step, None, time.perf_counter()
         self.bar = tqdm(initial=step, total=args.total_timesteps, unit="step", file=sys.stdout, disable=None)

@@ -361,6 +361,10 @@ class Team(Probe):
             self.action_space = MultiDiscrete([3, 3])
         if layout in ("vectors", "stateless"):
             self.observation_space = agents if layout == "vectors" else Dict(agents=agents)
+        if layout == "numbers":  # flattened, each is as many numbers as it has values
+            self.observation_space = Dict(agents=MultiDiscrete([[3]] * 3), state=state)
+        if layout == "dict":
+            self.observation_space = Dict(agents=Dict(one=state, two=state), state=state)
 
     def first(self):
         self.signs, self.bonus = self.np_random.choice([-1.0, 1.0], 3), self.np_random.integers(2)
@@ -386,6 +390,8 @@ class Privileged(Probe):
         spaces = dict(state=Box(-10.0, 10.0, (1,), np.float32), privileged_state=Box(-10.0, 10.0, (2,), np.float32))
         if layout == "matrix":
             spaces["privileged_state"] = Box(-10.0, 10.0, (2, 2), np.float32)
+        if layout == "numbers":
+            spaces["state"] = MultiDiscrete([3])
         if layout == "other name":
             spaces["privileged"] = spaces.pop("privileged_state")
         self.observation_space = spaces["state"] if layout == "vector" else Dict(**spaces)

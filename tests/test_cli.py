@@ -273,6 +273,8 @@ for flag, value, told in [  # checked by utils.setup
     BAD[f"{flag} {value}"] = ("ppo", {flag.strip("-").replace("-", "_"): value}, told)
 for flag in ("buffer_size", "batch_size", "train_frequency", "gradient_steps", "policy_frequency"):
     BAD[f"{flag} 0"] = ("td3", {flag: 0}, f"--{flag.replace('_', '-')} must be > 0, got 0")
+for name, flag in ("dqn", "exploration_fraction"), ("ppo_lstm", "seq_len"), ("ppo_atari_lstm", "seq_len"):
+    BAD[f"{flag} 0, {name}"] = (name, {flag: 0}, f"--{flag.replace('_', '-')} must be > 0, got 0")
 BAD["negative noise"] = ("td3", dict(policy_noise=-0.1), r"--policy-noise must be >= 0 and < .*, got -0\.1")
 for name in ("ppo", "dqn", "c51"):  # spaces: each script has its own checks and hints
     other = "ppo_continuous" if name == "ppo" else "sac"
@@ -322,6 +324,10 @@ BAD["one agent"] = (
     dict(env_id="Taxi-v4"),
     r"must be Dict\(agents=.*, not Discrete.*\bppo_masked\.py",
 )
+AGENTS = dict(env_id="tests.probe_envs:ProbeTeam-v0", env_kwargs='{"layout": "dict"}')
+BAD["a Dict of agents"] = ("ppo_multiagent", AGENTS, r"must be Dict\(agents=Box of .*, not Dict")
+NUMBERS = dict(env_id="tests.probe_envs:ProbeTeam-v0", env_kwargs='{"layout": "numbers"}')
+BAD["agents that see whole numbers"] = ("ppo_multiagent", NUMBERS, r"must be Dict\(agents=Box of .*, not Dict")
 TWO = dict(env_id="tests.probe_envs:ProbeTeam-v0", env_kwargs='{"layout": "few"}')
 BAD["actions for two of three agents"] = ("ppo_multiagent", TWO, r"one for each of 3 agents, not of 2")
 for kind in ("unbounded", "whole", "binary"):
@@ -330,7 +336,7 @@ for kind in ("unbounded", "whole", "binary"):
         "must be Discrete or Box, with finite bounds, not Tuple.*MultiDiscrete: ppo_masked.py",
     )
     BAD[f"{kind} actions, ppo_hybrid"] = ("ppo_hybrid", flags, told)
-for layout in ("vector", "matrix", "other name"):
+for layout in ("vector", "matrix", "numbers", "other name"):
     flags = dict(env_kwargs=f'{{"layout": "{layout}"}}')
     told = r"must be Dict\(state=Box, privileged_state=Box\).*ppo_continuous\.py"
     BAD[f"{layout}, for two kinds of critic"] = ("ppo_continuous_asymmetric", flags, told)

@@ -111,6 +111,51 @@ def test_what_is_in_the_queue_stays_there(tmp_path, monkeypatch):
     assert launch.run(commands, args) == 0
 
 
+def test_other_flags_for_a_job_at_work(tmp_path, monkeypatch):
+    """After the launcher was killed, or in Slurm's queue: one line, not a second job of the same name beside it."""
+    words, other = ["-c", "import time; print(1, flush=True); time.sleep(60)"], ["cleanrl_lite/ppo.py"]
+    process = subprocess.Popen([sys.executable, *words], stdout=subprocess.PIPE)
+    try:
+        process.stdout.readline()
+        found = launch.Manifest(tmp_path / "launch.json")
+        log = launch.log_path(tmp_path, "job")
+        log.parent.mkdir()
+        log.touch()
+        found.jobs["job"] = dict(command=words, state="running", pid=process.pid, seconds=0.0)
+        with pytest.raises(SystemExit, match="error: job is still at work"):
+            found.plan({"job": other})
+        assert found.plan({"job": words}) == [] and log.exists() and found.jobs["job"]["command"] == words
+    finally:
+        process.kill()
+        process.wait()
+    assert found.plan({"job": other}) == ["job"]
+    found.jobs["job"] |= dict(state="submitted", slurm="7_0")
+    monkeypatch.setattr(slurm, "queue", lambda: {"7_0": "PENDING"})
+    with pytest.raises(SystemExit, match="error: job is still at work"):
+        found.plan({"job": words})
+
+
+def test_two_launchers_one_after_the_other(tmp_path):
+    """The second one sees what the first one wrote before it gave the lock back."""
+    first, second = (launch.Manifest(tmp_path / "launch.json") for _ in range(2))
+    first.lock()
+    first.jobs["job"] = dict(command=["cleanrl_lite/ppo.py"], state="finished")
+    first.save()
+    first.file.close()
+    second.lock()
+    assert second.jobs == first.jobs
+
+
+def test_slurms_queue_is_read_once(monkeypatch, tmp_path):
+    """To cancel any number of tasks; squeue is work for the whole cluster."""
+    found, asked = launch.Manifest(tmp_path / "launch.json"), []
+    found.jobs = {str(n): dict(command=[], state="pending", slurm=f"7_{n}") for n in range(3)}
+    answers = dict(squeue="7_0 PENDING\n7_1 RUNNING\n", scancel="")
+    monkeypatch.setattr(slurm, "slurm", lambda *words: asked.append(words) or answers[words[0]])
+    slurm.cancel(found)
+    assert [words[0] for words in asked] == ["squeue", "scancel"] and asked[1][1:] == ("7_0", "7_1")
+
+
 def test_the_run_directory_is_in_the_log(tmp_path):
     """However much W&B has said after it; and a log of another command is not this job's."""
     found = launch.Manifest(tmp_path / "launch.json")

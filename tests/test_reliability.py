@@ -122,6 +122,26 @@ def test_where_environments_cannot_be_saved(script, flags, monkeypatch, tmp_path
     assert steps == sorted(set(steps)) and steps[-1] == 640
 
 
+@pytest.mark.parametrize(
+    "flags", [dict(async_envs=True), dict(max_episode_steps=7), dict(env_kwargs='{"sutton_barto_reward": true}')]
+)
+def test_other_environments_after_a_resume(flags, monkeypatch, tmp_path):
+    """Flags of the environments override those of the checkpoint: its environments are not put back."""
+    run_dir, _ = helpers.train("ppo", tmp_path, total_timesteps=256)
+    goes_on, seen = utils.Run.goes_on, []
+
+    def spied(run, global_step, obs, **values):
+        names = "state", "_max_episode_steps", "_sutton_barto_reward"
+        seen.append((np.array(obs), *(run.envs.get_attr(name) for name in names)))
+        return goes_on(run, global_step, obs, **values)
+
+    monkeypatch.setattr(utils.Run, "goes_on", spied)
+    helpers.main("ppo", helpers.small_args("ppo", tmp_path, **flags, resume=str(run_dir), total_timesteps=384))
+    obs, states, limits, rewards = seen[0]
+    np.testing.assert_allclose(obs, states, rtol=1e-5)
+    assert {*limits} == {flags.get("max_episode_steps", 500)} and {*rewards} == {"env_kwargs" in flags}
+
+
 def test_points_after_the_checkpoint_are_dropped(tmp_path):
     """A killed run has logged more than it has saved: after resuming, curves have every step once."""
     run_dir, _ = helpers.train("ppo", tmp_path, anneal_lr=False)

@@ -3,8 +3,9 @@
 import numpy as np
 import pytest
 import torch
+from gymnasium.vector import AutoresetMode
 
-from cleanrl_lite import ppo_selfplay
+from cleanrl_lite import ppo_selfplay, utils
 from tests import helpers
 
 NIM, ROUND = "tests.probe_envs:ProbeNim-v0", "tests.probe_envs:ProbeMasked-v0"
@@ -95,6 +96,19 @@ def test_random_openings():
     assert set(left) == set(range(1, 11)) and 2000 / 7 < left.count(10) < 2000 / 7 * 1.6
     moves = [ppo_selfplay.random_move(position(2)[0].numpy(), (1, 3)).item() for _ in range(2000)]
     assert set(moves) == {0, 1} and 900 < sum(moves) < 1100
+
+
+def test_random_openings_in_processes():
+    """Forked workers inherit numpy's generator: each must draw openings of its own, the same ones in the same run."""
+    args, seen = ppo_selfplay.Args(env_id=NIM, num_envs=6, async_envs=True, random_moves=6), []
+    for _ in range(2):
+        utils.setup(args)
+        before = utils.rng_state()[1]
+        envs = utils.vector_env([lambda: ppo_selfplay.make_game(args)] * 6, True, AutoresetMode.SAME_STEP)
+        assert utils.rng_state()[1] == before  # of the main process
+        seen.append([envs.reset(seed=list(range(6)))[0].argmax(1).tolist() for _ in range(5)])
+        envs.close()
+    assert seen[0] == seen[1] and len(set(zip(*seen[0]))) == 6
 
 
 # --- envpool

@@ -271,8 +271,8 @@ def main(args: Args):
     return_so_far = np.array(run.values.get("return_so_far", [0.0] * args.num_envs))  # discounted, of this episode
     obs, global_step = run.obs, run.global_step
     while run.goes_on(global_step, obs, return_so_far=return_so_far.tolist()):
-        if args.anneal_lr and not args.kl_threshold:
-            learning_rate.fill_(args.learning_rate * (1 - global_step / args.total_timesteps))
+        if not args.kl_threshold:  # else a resumed run goes on with its own
+            learning_rate.fill_(args.learning_rate * (1 - args.anneal_lr * global_step / args.total_timesteps))
         # The last rollout may be shorter.
         num_steps = min(args.num_steps, math.ceil((args.total_timesteps - global_step) / args.num_envs))
         size = num_steps * args.num_envs

@@ -81,21 +81,21 @@ class Image(gym.ObservationWrapper):
 
     def __init__(self, env, size):
         super().__init__(env)
-        space, self.size = env.observation_space, size
+        space, self.size = env.observation_space, (size, size)
         parts = space.spaces if isinstance(space, Dict) else {None: space}
         names = [name for name, part in parts.items() if part.dtype == np.uint8 and len(part.shape) in (2, 3)]
         kinds = "one uint8 image, or a Dict with one"
         utils.check(len(names) == 1, f"observations must be {kinds}, not {space}. Vectors: ppo.py, ppo_continuous.py")
         self.name, shape = names[0], (*parts[names[0]].shape, 1)[:3]
-        self.channels_first = shape[0] < shape[2]
+        self.channels_first, self.fours = shape[0] < shape[2], range(4, min(shape[0], shape[2]), 4)  # cv2 takes four
         self.observation_space = Box(0, 255, (min(shape[0], shape[2]), size, size), np.uint8)
 
     def observation(self, obs):
         image = obs if self.name is None else obs[self.name]
-        image = image.transpose(1, 2, 0) if self.channels_first else image
-        if image.shape[:2] != (self.size, self.size):
-            image = cv2.resize(image, (self.size, self.size), interpolation=cv2.INTER_AREA)
-        return image.reshape(self.size, self.size, -1).transpose(2, 0, 1)
+        image = image.transpose(1, 2, 0) if self.channels_first else image.reshape(*image.shape[:2], -1)
+        if image.shape[:2] != (size := self.size):
+            image = np.dstack([cv2.resize(x, size, None, 0, 0, cv2.INTER_AREA) for x in np.split(image, self.fours, 2)])
+        return image.transpose(2, 0, 1)
 
 
 def make_env(args, render_mode=None):

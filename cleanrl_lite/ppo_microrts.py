@@ -171,7 +171,7 @@ class UnitActions:
 
     def sum(self, terms, probs):
         """Of terms, a list of (batch, orders) for each part, weighted with the probability of the part's action."""
-        probs = torch.stack([torch.ones_like(probs[..., 0]), *probs.unbind(-1)[1:]], -1)[..., list(TYPES)]
+        probs = torch.stack([probs[..., k] if k else torch.ones_like(probs[..., 0]) for k in TYPES], -1)
         return (torch.stack(terms, -1) * probs * self.any_valid).sum((1, 2))
 
     def log_prob(self, actions):

@@ -556,14 +556,15 @@ class InWorkers(Constant):
 class Drawn(gym.ObservationWrapper):
     """An environment's vector as an image of 42 x 36 pixels: a bar for each number, the further right the larger.
 
-    Layouts: hwc; chw; hw; dict, with another part beside it; two, which is one image too many.
+    Layouts: hwc; chw; hw; two_in_one, of six channels; dict, with another part beside it; two, one image too many.
     """
 
     size = 42, 36
 
     def __init__(self, env_id="CartPole-v1", layout="hwc", render_mode=None, **kwargs):
         super().__init__(gym.make(env_id, render_mode=render_mode, **kwargs))
-        self.layout, shape = layout, dict(chw=(3, *self.size), hw=self.size).get(layout, (*self.size, 3))
+        shapes = dict(chw=(3, *self.size), hw=self.size, two_in_one=(*self.size, 6))
+        self.layout, shape = layout, shapes.get(layout, (*self.size, 3))
         self.observation_space = image = Box(0, 255, shape, np.uint8)
         if layout in ("dict", "two"):
             other = image if layout == "two" else Box(-1, 1, (2,), np.float32)
@@ -581,7 +582,8 @@ class Drawn(gym.ObservationWrapper):
         image = self.draw(obs)
         if self.layout == "dict":
             return dict(camera=image, other=np.zeros(2, dtype=np.float32))
-        return dict(chw=image.transpose(2, 0, 1), hw=image[..., 0]).get(self.layout, image)
+        layouts = dict(chw=image.transpose(2, 0, 1), hw=image[..., 0], two_in_one=np.dstack((image, image)))
+        return layouts.get(self.layout, image)
 
 
 class Nim(Probe):

@@ -143,3 +143,14 @@ def test_go1(tmp_path, real_envpool):
 
     assert play(1) == play(1) != play(2)
     helpers.train("ppo_continuous_asymmetric", tmp_path, env_id="benchmark.go1:Go1Getup-v1")
+
+
+def test_another_learning_rate_after_a_resume(tmp_path):
+    """Without a KL threshold it is the flag's."""
+    fixed = dict(kl_threshold=0.0, anneal_lr=False)
+    run_dir, _ = helpers.train("ppo_continuous_adaptive", tmp_path, **fixed, total_timesteps=128)
+    helpers.next_second()
+    more = dict(resume=str(run_dir), learning_rate=1e-3, total_timesteps=256)
+    helpers.main("ppo_continuous_adaptive", helpers.small_args("ppo_continuous_adaptive", tmp_path, **fixed, **more))
+    logged = dict(helpers.scalars(run_dir)["charts/learning_rate"])
+    assert logged == pytest.approx({128: 3e-4, 256: 1e-3})

@@ -13,7 +13,7 @@ from cleanrl_lite import ppo_image
 from tests import helpers, probe_envs
 from tests.helpers import DRAWN
 
-LAYOUTS = dict(hwc=3, chw=3, hw=1, dict=3)  # channels
+LAYOUTS = dict(hwc=3, chw=3, hw=1, dict=3, two_in_one=6)  # channels
 
 
 def env_of(image_size=36, stack_size=2, **kwargs):
@@ -24,7 +24,8 @@ def env_of(image_size=36, stack_size=2, **kwargs):
 def picture(env):
     """What the drawn environment shows now, (36, 36, 3), before ppo_image does anything about it."""
     image = probe_envs.Drawn.draw(np.array(env.unwrapped.state))
-    return cv2.resize(image, (36, 36), interpolation=cv2.INTER_AREA)
+    image = cv2.resize(image, (36, 36), interpolation=cv2.INTER_AREA)
+    return np.dstack((image, image))
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)

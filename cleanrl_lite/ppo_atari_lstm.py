@@ -4,7 +4,7 @@ Paper:    Schulman et al. 2017 (arXiv:1707.06347); LSTM: Hochreiter & Schmidhube
 Run:      python cleanrl_lite/ppo_atari_lstm.py --env-id BreakoutNoFrameskip-v4
 Differs:  As ppo_atari.py, but the network sees one frame, not four, and has an LSTM. The update learns from short
           sequences, each from the state that was stored while acting. Only a new game clears the memory.
-Expected: PongNoFrameskip-v4 -20.2 after 99,000 of 1,500,000 steps, --bf16, one seed, 3d0cd39: not shown to learn yet.
+Expected: PongNoFrameskip-v4 -8.8 (1,500,000 steps, --bf16, last 100 training episodes, one seed, commit 7b0dd9d).
 Details:  docs/ppo_atari_lstm.md
 """
 

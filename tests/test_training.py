@@ -260,7 +260,7 @@ def test_compiled_is_eager(script, capfd, tmp_path):
         assert error.norm() <= 1e-4 * expected.double().norm().clamp(min=1e-2), name
         assert error.abs().max() <= 1e-3 * expected.abs().max().clamp(min=1e-2), name
     mine, theirs = helpers.scalars(eager), helpers.scalars(compiled)
-    # The same steps end episodes. A return that depends on the actions themselves may be rounded as differently as they.
+    # The same steps end episodes. A return that depends on the actions themselves may differ by their rounding.
     expected = [(step, pytest.approx(value, rel=1e-5)) for step, value in mine.get("charts/episodic_return", [])]
     assert theirs.get("charts/episodic_return", []) == expected
     for tag in helpers.tags(script) & LOSSES:

@@ -271,7 +271,7 @@ def main(args: Args):
     return_so_far = np.array(run.values.get("return_so_far", [0.0] * args.num_envs))  # discounted, of this episode
     obs, global_step = run.obs, run.global_step
     while run.goes_on(global_step, obs, return_so_far=return_so_far.tolist()):
-        if not args.kl_threshold:  # else a resumed run goes on with its own
+        if not args.kl_threshold:  # else the KL divergence steers it, also after a resume
             learning_rate.fill_(args.learning_rate * (1 - args.anneal_lr * global_step / args.total_timesteps))
         # The last rollout may be shorter.
         num_steps = min(args.num_steps, math.ceil((args.total_timesteps - global_step) / args.num_envs))

@@ -87,13 +87,13 @@ class Image(gym.ObservationWrapper):
         kinds = "one uint8 image, or a Dict with one"
         utils.check(len(names) == 1, f"observations must be {kinds}, not {space}. Vectors: ppo.py, ppo_continuous.py")
         self.name, shape = names[0], (*parts[names[0]].shape, 1)[:3]
-        self.channels_first, self.fours = shape[0] < shape[2], range(4, min(shape[0], shape[2]), 4)  # cv2 takes four
+        self.channels_first, self.fours = shape[0] < shape[2], range(4, min(shape[0], shape[2]), 4)  # see below
         self.observation_space = Box(0, 255, (min(shape[0], shape[2]), size, size), np.uint8)
 
     def observation(self, obs):
         image = obs if self.name is None else obs[self.name]
         image = image.transpose(1, 2, 0) if self.channels_first else image.reshape(*image.shape[:2], -1)
-        if image.shape[:2] != (size := self.size):
+        if image.shape[:2] != (size := self.size):  # OpenCV resizes at most four channels by area
             image = np.dstack([cv2.resize(x, size, None, 0, 0, cv2.INTER_AREA) for x in np.split(image, self.fours, 2)])
         return image.transpose(2, 0, 1)
 
@@ -105,6 +105,7 @@ def make_env(args, render_mode=None):
         finite = space.is_bounded() and (space.low < space.high).all()
         utils.check(finite, f"actions {space}: finite bounds and low < high must hold. Rescale them in a wrapper")
         env = gym.wrappers.ClipAction(gym.wrappers.RescaleAction(env, np.float32(-1), np.float32(1)))
+    env = gym.wrappers.TransformReward(env, lambda r: float(np.sum(r)))  # some are arrays of shape (1,)
     env = gym.wrappers.FrameStackObservation(Image(env, args.image_size), args.stack_size)
     return gym.wrappers.RecordEpisodeStatistics(env, stats_key="statistics")
 

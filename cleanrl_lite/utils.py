@@ -162,7 +162,7 @@ def vector_env(env_fns, async_envs, autoreset_mode):
     """All environments in this process, or each in its own; Ctrl-C and SIGTERM are for the main process to handle."""
     if not async_envs:
         return VectorEnv(env_fns, copy=False, autoreset_mode=autoreset_mode)
-    seed, copy = torch.initial_seed(), gym.wrappers.TransformObservation  # as above; forks would draw the same numbers
+    seed, copy = torch.initial_seed(), gym.wrappers.TransformObservation  # forks repeat np.random; f 0 runs here too
     fns = [lambda n=n, f=f: n and np.random.seed([seed, n]) or copy(f(), np.array, None) for n, f in enumerate(env_fns)]
     atexit.register(lambda: [child.kill() for child in gym.vector.async_vector_env.multiprocessing.active_children()])
     blocked = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM})  # workers inherit it

@@ -37,7 +37,7 @@ FRAMES = [name for name in DQN if name in ATARI_SCRIPTS]
 
 # Non-blank lines.
 LENGTH = dict(ppo=246, ppo_continuous=286, ppo_atari=291, dqn=221, c51=251, dqn_atari=295, c51_atari=325)
-LENGTH |= dict(ppo_masked=283, ppo_image=305, ddpg=261, td3=276, sac=301, sac_her=340, ppo_microrts=336)
+LENGTH |= dict(ppo_masked=283, ppo_image=306, ddpg=261, td3=276, sac=301, sac_her=340, ppo_microrts=336)
 LENGTH |= dict(ppo_envpool=287, ppo_continuous_envpool=326, ppo_lstm=305, ppo_atari_lstm=334)
 LENGTH |= dict(
     ppo_multiagent=310, ppo_selfplay=333, ppo_continuous_adaptive=303, ppo_continuous_asymmetric=299, ppo_hybrid=311
@@ -59,7 +59,7 @@ PAIRS = {
     ("ppo", "ppo_lstm"): (135, "Agent.act Agent.forward make_env update"),
     ("ppo", "ppo_envpool"): (85, ""),
     ("ppo", "ppo_atari"): (175, "Agent.act Agent.forward make_env"),
-    ("ppo_atari", "ppo_image"): (176, "Agent.act Agent.forward make_env"),  # 57 are the environments, which go
+    ("ppo_atari", "ppo_image"): (177, "Agent.act Agent.forward make_env"),  # 57 are the environments, which go
     ("ppo_continuous", "ppo_continuous_envpool"): (88, ""),
     ("ppo_continuous", "ppo_continuous_adaptive"): (50, "Agent.forward update"),
     ("ppo_continuous", "ppo_hybrid"): (100, "Agent.act Agent.policy make_env"),

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from cleanrl_lite import ppo_image
+from cleanrl_lite import ppo_image, utils
 from tests import helpers, probe_envs
 from tests.helpers import DRAWN
 
@@ -61,6 +61,18 @@ def test_box_actions_reach_the_environment_in_its_own_bounds(monkeypatch, tmp_pa
         env.reset()
         assert env.step(action)[1] == pytest.approx(reward)
     assert (low < high).all()
+
+
+def test_rewards_that_are_arrays(monkeypatch, tmp_path):
+    made = utils.make
+
+    def arrays(*words, **kwargs):
+        return gym.wrappers.TransformReward(made(*words, **kwargs), lambda r: np.array([r]))
+
+    plain, _ = helpers.train("ppo_image", tmp_path / "plain")
+    monkeypatch.setattr(utils, "make", arrays)
+    changed, _ = helpers.train("ppo_image", tmp_path / "arrays")
+    assert helpers.scalars(plain)["losses/value_loss"] == helpers.scalars(changed)["losses/value_loss"]
 
 
 @pytest.mark.parametrize("size", [36, 37, 56, 64, 84, 96])

@@ -128,7 +128,11 @@ def collect(folder, partial):
     path = RESULTS / "runs.json"
     runs = {key(run): run for run in (json.loads(path.read_text()) if path.exists() else [])}
     for run_dir in sorted(path.parent for path in Path(folder).glob("*/args.json")):
-        run, rows = read_run(run_dir) or (None, None)
+        try:
+            run, rows = read_run(run_dir) or (None, None)
+        except json.JSONDecodeError as error:  # the run begins at this moment, or its disk was full
+            print(f"left out, a broken file ({error}): {run_dir.name}")
+            continue
         if run and not (run["finished"] or partial):
             print(f"left out, unfinished: {run_dir.name}")
             continue

@@ -71,15 +71,16 @@ def export(run_dir, folder):
     evaluation, run = json.loads((run_dir / "eval.json").read_text()), read_run(run_dir)
     finished = evaluation["global_step"] >= state["args"]["total_timesteps"]
     check(finished and run, f"{run_dir} is not finished. Finish it with --resume {run_dir}")
+    videos = sorted(run_dir.glob("videos/*/*.mp4"), key=lambda video: video.stat().st_mtime)
+    text = card(state, evaluation, run[0], bool(videos))
     folder.mkdir(parents=True)
     torch.save({name: state[name] for name in KEPT}, folder / "checkpoint.pt")
     for name in ("args.json", "eval.json", f"{state['script']}.py"):
         if (run_dir / name).is_file():
             shutil.copy(run_dir / name, folder)
-    videos = sorted(run_dir.glob("videos/*/*.mp4"), key=lambda video: video.stat().st_mtime)
     if videos:
         shutil.copy(videos[-1], folder / "replay.mp4")  # the Hub plays a file of this name
-    (folder / "README.md").write_text(card(state, evaluation, run[0], bool(videos)))
+    (folder / "README.md").write_text(text)
     return folder
 
 

@@ -121,7 +121,8 @@ def test_a_folder_that_stands_alone(finished, tmp_path):
 
 def test_refusals(finished, tmp_path):
     unfinished = shutil.copytree(finished, tmp_path / "unfinished")
-    wrong = helpers.read_json(unfinished / "eval.json") | dict(global_step=1)
+    whole = helpers.read_json(unfinished / "eval.json")
+    wrong = whole | dict(global_step=1)
     (unfinished / "eval.json").write_text(json.dumps(wrong))
     (tmp_path / "there").mkdir()
     for source, target, message in (
@@ -131,6 +132,10 @@ def test_refusals(finished, tmp_path):
     ):
         with pytest.raises(SystemExit, match=message):
             hub.export(source, target)
+    torn = shutil.copytree(finished, tmp_path / "torn")
+    (torn / "eval.json").write_text(json.dumps({name: value for name, value in whole.items() if name != "std"}))
+    with pytest.raises(KeyError):
+        hub.export(torn, tmp_path / "new")
     assert not (tmp_path / "new").exists()
     with pytest.raises(SystemExit, match="was not made by `export`"):
         hub.push(tmp_path, "me/agent")

@@ -363,6 +363,17 @@ def test_an_experiment_is_one(tmp_path, monkeypatch, capsys):
     assert capsys.readouterr().out.count("left out") == 2
 
 
+def test_a_run_whose_arguments_are_cut_off(tmp_path, monkeypatch, capsys):
+    """Collecting beside a run that begins at this moment: it is left out, the others are collected."""
+    monkeypatch.setattr(collect, "RESULTS", tmp_path / "results")
+    for name in ("results", "1"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "1/args.json").write_text('{\n  "env_id": "CartPole-v1",\n  "se')
+    collect.collect(tmp_path, partial=False)
+    assert "left out, a broken file" in capsys.readouterr().out
+    assert json.loads((tmp_path / "results/runs.json").read_text()) == []
+
+
 def test_an_evaluation_that_is_not_on_the_disk_yet(tmp_path):
     """eval.json is written before TensorBoard's file: a run that was killed between them is read all the same."""
     args = dict(env_id="CartPole-v1", exp_name="ppo", seed=1, total_timesteps=500)

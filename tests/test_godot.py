@@ -232,7 +232,7 @@ def test_a_game_that_ends(capfd, tmp_path):
     words = helpers.small_flags("ppo_godot", tmp_path / "runs", save_every=64, **asked(fault="dies"))
     assert helpers.command_line("ppo_godot", words) == 1
     error = capfd.readouterr().err.splitlines()
-    assert len(error) == 1 and "the game has ended" in error[0] and "last good checkpoint: step 128" in error[0]
+    assert len(error) == 1 and "the game has ended" in error[0] and "Resume at step 128: " in error[0]
     utils.Run.current.lock.release()  # it would end with the process
     helpers.next_second()
     flags = dict(resume=str(helpers.only_run(tmp_path / "runs")), total_timesteps=640)
@@ -342,4 +342,6 @@ def test_godot_crashes(tmp_path):
     game.kill()
     _, error = process.communicate(timeout=120)
     last = error.splitlines()[-1]
-    assert process.returncode == 1 and "Traceback" not in error and re.search("Resume with --resume ", last), error
+    assert (
+        process.returncode == 1 and "Traceback" not in error and re.search(r"Resume at step [\d,]+: --resume ", last)
+    ), error

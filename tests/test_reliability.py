@@ -350,7 +350,7 @@ def test_a_faulty_environment(script, fault, monkeypatch, capfd, tmp_path):
     assert helpers.command_line(script, helpers.small_flags(script, tmp_path, **flags)) == 1
     run_dir, lines = helpers.only_run(tmp_path), capfd.readouterr().err.strip().splitlines()
     assert lines[-1].startswith("error: ") and FAULTS[fault] in lines[-1], lines
-    assert f"; last good checkpoint: step 100. Resume with --resume {run_dir}" in lines[-1], lines
+    assert f"Resume at step 100: --resume {run_dir}" in lines[-1], lines
     assert ("Traceback (most recent call last):" in lines) == (fault == "raises")
     state = helpers.load(run_dir)
     assert state["global_step"] == 100
@@ -433,7 +433,7 @@ def test_a_diverging_run_stops(script, capfd, tmp_path):
     rate |= helpers.rollout_only(script, anneal_lr=False)
     assert helpers.command_line(script, helpers.small_flags(script, tmp_path, save_every=64, **rate)) == 1
     *before, line = capfd.readouterr().err.splitlines()
-    assert re.match(r"error: .* is .*; last good checkpoint: step ", line) and "Traceback" not in "".join(before)
+    assert re.match(r"error: .* is .* Resume at step \d+: --resume ", line) and "Traceback" not in "".join(before)
     assert "losses/" in line or script != "ppo_continuous"  # where they are logged before the next checkpoint is due
     state = helpers.load(helpers.only_run(tmp_path))
     tensors = [*state["agent"].values(), *(x for adam in helpers.adams(state).values() for x in adam.values())]
@@ -448,7 +448,7 @@ def test_a_failure_in_the_last_evaluation_costs_no_training(monkeypatch, capfd, 
         assert helpers.command_line("dqn", words) == 1
     run_dir, error = helpers.only_run(tmp_path), capfd.readouterr().err
     assert "Traceback" in error and re.search(r"error: .*the simulator says no .*step 512", error)
-    assert f"; last good checkpoint: step 512. Resume with --resume {run_dir}" in error
+    assert f"Resume at step 512: --resume {run_dir}" in error
     utils.Run.current.lock.release()  # as the end of the process does
     helpers.next_second()
     assert helpers.command_line("dqn", words) == 0

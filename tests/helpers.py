@@ -35,6 +35,7 @@ GOAL_SCRIPTS = ["sac_her"]  # they need goal environments
 ENVPOOL_SCRIPTS = ["ppo_envpool", "ppo_continuous_envpool"]  # their episodes end otherwise
 IMAGE_SCRIPTS = ["ppo_image"]  # images of any environment
 VISUAL_SCRIPTS = [name for name in SCRIPTS if name.endswith("_visual")]  # they train as their parents: test_visual.py
+TRAINING_SCRIPTS = [name for name in SCRIPTS if name not in VISUAL_SCRIPTS]
 PLAIN_SCRIPTS = ["ppo_simple", "vpg", "a2c"]  # simpler than PPO: test_simple.py has their updates
 JAVA_SCRIPTS = ["ppo_microrts"]  # what trains them is in the slow tier, and skipped without gym_microrts
 GODOT_SCRIPTS = ["ppo_godot"]  # skipped without godot-rl; tests/like_godot.py is their game

@@ -65,9 +65,12 @@ def test_trained_agents(name, tmp_path, monkeypatch):
     )  # beyond bounds
 
 
+EXPORTED = {*helpers.TRAINING_SCRIPTS} - {*helpers.LSTM_SCRIPTS, *helpers.GODOT_SCRIPTS}
+
+
 @needs_onnx
 @pytest.mark.slow
-@pytest.mark.parametrize("script", sorted({*helpers.SCRIPTS} - {*helpers.LSTM_SCRIPTS, *helpers.GODOT_SCRIPTS}))
+@pytest.mark.parametrize("script", sorted(EXPORTED))
 def test_all_scripts(script, tmp_path, monkeypatch):
     if script in helpers.JAVA_SCRIPTS and not helpers.JAVA:
         pytest.skip("needs gym_microrts and Java")

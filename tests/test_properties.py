@@ -82,7 +82,7 @@ FAST = ("ppo_continuous", "c51", "sac")  # one of each family
 
 
 @pytest.mark.parametrize(
-    "script", [pytest.param(name, marks=[] if name in FAST else pytest.mark.slow) for name in helpers.SCRIPTS]
+    "script", [pytest.param(name, marks=[] if name in FAST else pytest.mark.slow) for name in helpers.TRAINING_SCRIPTS]
 )
 def test_any_numbers(script):
     examples, unchecked = (

@@ -124,7 +124,8 @@ def make(env_id, env_kwargs, render_mode=None, **kwargs):
     except (gym.error.Error, ImportError, TypeError, ValueError, AttributeError, AssertionError) as error:
         reason = re.sub(r"gymnasium\[(\w+)\]", r"cleanrl_lite[\1]", (str(error).strip() or repr(error)).splitlines()[0])
         reason = re.sub(".*gymnasium-robotics.*", "gymnasium no longer has this version. Use v4 or v5", reason)
-        check(False, f"--env-id {env_id}: {reason} (--env-kwargs {env_kwargs}; ids: Hopper-v4, my_module:Env-v0)")
+        ids = "Hopper-v4, my_module:Env-v0, or ALE/Breakout-v5 with *_atari.py"
+        check(False, f"--env-id {env_id}: {reason} (--env-kwargs {env_kwargs}; ids: {ids})")
 
 
 def flatten(env):
@@ -327,11 +328,10 @@ class Run:
 
     def compile(self, update):
         """`update(*tensors) -> dict of tensors` as one compiled graph; eager with --no-compile or where that fails."""
-        if not self.args.compile:
-            return update
         update.__code__ = update.__code__.replace()  # another run in this process compiles its own
         options = {"cpp_wrapper": self.device.type == "cpu", "cpp.use_decompose_tanh": True}  # faster; tanh 2e-7 off
-        guarded, bare, checked = torch.compile(update, fullgraph=True, dynamic=False, options=options), None, None
+        guarded = self.args.compile and torch.compile(update, fullgraph=True, dynamic=False, options=options)
+        bare = checked = None
 
         def compiled(*tensors):
             nonlocal guarded, bare, checked
@@ -351,7 +351,7 @@ class Run:
             self.log_time += time.perf_counter() - began if first else 0
             return metrics
 
-        return compiled
+        return compiled if guarded else update
 
     def cuda_graph(self, function):
         """`function` as one CUDA graph with --cuda-graph: one launch, not hundreds."""

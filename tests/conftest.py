@@ -88,7 +88,6 @@ def each(scripts, explanation):
 
 
 script = each(helpers.SCRIPTS, "Every script.")
-training_script = each(helpers.TRAINING_SCRIPTS, "Every script with a training of its own.")
 memoryless = [name for name in helpers.MLP_SCRIPTS if name not in helpers.LSTM_SCRIPTS]
 mlp_script = each(memoryless, "Every script that takes vector observations, one at a time.")
 atari_script = each(helpers.ATARI_SCRIPTS, "Every script for Atari games.")

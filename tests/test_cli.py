@@ -87,6 +87,7 @@ def short_games(script, words):
     return 0
 
 
+@pytest.mark.parametrize("script", helpers.TRAINING_SCRIPTS)
 def test_a_run_resumed_and_evaluated(script, capsys, tmp_path):
     """The whole life of a run: trained, trained for longer, evaluated; with a video of each final evaluation."""
     possible = helpers.module(script).make_env(helpers.small_args(script, tmp_path), "rgb_array").render_mode

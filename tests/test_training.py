@@ -28,12 +28,12 @@ def finished(tmp_path_factory):
 # --- determinism
 
 
-def test_same_seed_same_run(training_script, finished, tmp_path):
+@pytest.mark.parametrize("script", helpers.TRAINING_SCRIPTS)
+def test_same_seed_same_run(script, finished, tmp_path):
     """Bit for bit, and evaluations and checkpoints in between change nothing."""
-    one, returns = finished(training_script)
+    one, returns = finished(script)
     random.seed(99)
-    every = 100 if "atari" not in training_script else 32
-    other, again = helpers.train(training_script, tmp_path, eval_episodes=2, eval_every=every)
+    other, again = helpers.train(script, tmp_path, eval_episodes=2, eval_every=100 if "atari" not in script else 32)
     assert returns == again
     evaluations = {"eval/episodic_return", "eval/episodic_length"}
     assert len(helpers.scalars(other)["eval/episodic_return"]) > len(helpers.scalars(one)["eval/episodic_return"]) == 1

@@ -1,7 +1,8 @@
 """Writes the generated parts of README.md, between their comments:  python -m benchmark.readme
 
 All of it comes from benchmark/results/: a summary in two sentences, a results table of at most ROWS rows (default
-flags, SEEDS seeds or more, as many steps as CleanRL's figure has), and one line of speed for each script.
+flags, as many steps as CleanRL's figure has), and one line of speed for each script. The summary counts comparisons
+with SEEDS seeds or more; the table also shows runs with fewer.
 """
 
 import json
@@ -13,15 +14,15 @@ from benchmark.collect import RESULTS, key, published, reported, spread, steps
 from benchmark.overview import SCRIPTS, SEEDS, flags, groups, lacking, verdict
 from benchmark.speed import ROOT
 
-ROWS, WRAP = 14, dict(width=118, break_on_hyphens=False, break_long_words=False)
+ROWS, WRAP = 24, dict(width=118, break_on_hyphens=False, break_long_words=False)
 # Where there is room for a part only: the environments that say most come first.
 FIRST = "HalfCheetah Hopper Walker2d Humanoid Breakout Pong BeamRider CartPole Acrobot".split()
 
 
-def comparable(script):
+def comparable(script, seeds=1):
     """The experiments of a script that a row compares with CleanRL: finished, default flags, as many steps."""
     found = [runs for (_, _, name, _), runs in groups(script).items() if name == script and not flags(runs)]
-    found = [runs for runs in found if len(runs) >= SEEDS and verdict(runs)]
+    found = [runs for runs in found if len(runs) >= seeds and verdict(runs)]
     return sorted(found, key=lambda runs: [not runs[0]["env_id"].startswith(name) for name in FIRST])
 
 
@@ -42,13 +43,14 @@ def speeds(mode="compiled"):
 
 def summary():
     ratios = [record["ratio"] for record in speeds().values()]
-    verdicts = [verdict(runs) for script in SCRIPTS for runs in comparable(script)]
+    verdicts = [verdict(runs) for script in SCRIPTS for runs in comparable(script, SEEDS)]
     parts = [f"within noise of it in {verdicts.count('open')}"] if "open" in verdicts else []
     parts += [f"below it in {verdicts.count('no')}"] if "no" in verdicts else []
     fast = f"**Fast**: {min(ratios):.1f} to {max(ratios):.1f} times the steps per second of Stable-Baselines3 with the "
     fast += "same hyperparameters on one CPU core, from the same readable file ([speed](#speed))."
     measured = "**Measured**: with default flags the mean return is at or above CleanRL's published mean in "
-    measured += f"{verdicts.count('yes')} of {len(verdicts)} comparisons, {' and '.join(parts)} ([results](#results))."
+    measured += f"{verdicts.count('yes')} of {len(verdicts)} comparisons with {SEEDS} seeds or more, "
+    measured += f"{' and '.join(parts)} ([results](#results))."
     return "\n".join(textwrap.fill(f"- {text}", **WRAP, subsequent_indent="  ") for text in (fast, measured))
 
 
@@ -63,7 +65,7 @@ def results():
         cells += [reported(published(runs[0])["training"], total), marks[verdict(runs)]]
         lines.append(f"| {' | '.join([*cells, spread([run['eval_mean'] for run in runs])])} |".replace("|  |", "| |"))
     note = "Mean ± standard deviation over seeds. CleanRL: its published figure, same metric, same steps. ▼: we are "
-    note += "below it; *within noise*: by less than two standard errors of the difference. "
+    note += "below it; *within noise*: by less than two standard errors of the difference. A single seed has none. "
     note += "Evaluation: the final greedy policy."
     return "\n".join([*lines, "", *(textwrap.fill(text, **WRAP) + "\n" for text in (note, absent()))]).strip()
 

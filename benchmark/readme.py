@@ -1,8 +1,8 @@
 """Writes the generated parts of README.md, between their comments:  python -m benchmark.readme
 
 All of it comes from benchmark/results/: a summary in two sentences, a results table of at most ROWS rows (default
-flags, as many steps as CleanRL's figure has), and one line of speed for each script. The summary counts comparisons
-with SEEDS seeds or more; the table also shows runs with fewer.
+flags, as many steps as CleanRL's figure has, SEEDS seeds or more, environments that CleanRL's agent learned), a
+sentence on runs with fewer seeds, and one line of speed for each script.
 """
 
 import json
@@ -11,10 +11,10 @@ import re
 import textwrap
 
 from benchmark.collect import RESULTS, key, published, reported, spread, steps
-from benchmark.overview import SCRIPTS, SEEDS, flags, groups, lacking, verdict
+from benchmark.overview import SCRIPTS, SEEDS, flags, groups, lacking, normalised, verdict
 from benchmark.speed import ROOT
 
-ROWS, WRAP = 24, dict(width=118, break_on_hyphens=False, break_long_words=False)
+ROWS, WRAP = 11, dict(width=118, break_on_hyphens=False, break_long_words=False)
 # Where there is room for a part only: the environments that say most come first.
 FIRST = "HalfCheetah Hopper Walker2d Humanoid Breakout Pong BeamRider CartPole Acrobot".split()
 
@@ -28,7 +28,8 @@ def comparable(script, seeds=1):
 
 def chosen():
     """At most ROWS experiments, in turns one of each script, so that none is left out for another's fifth."""
-    waiting, found = {script: comparable(script) for script in SCRIPTS}, []
+    waiting, found = {script: comparable(script, SEEDS) for script in SCRIPTS}, []
+    waiting = {script: [x for x in runs if x[0]["env_id"] in normalised(script)[0]] for script, runs in waiting.items()}
     while len(found) < ROWS and any(waiting.values()):
         found += [experiments.pop(0) for experiments in waiting.values() if experiments][: ROWS - len(found)]
     return sorted(found, key=lambda runs: (SCRIPTS.index(runs[0]["script"]), runs[0]["env_id"]))
@@ -65,9 +66,24 @@ def results():
         cells += [reported(published(runs[0])["training"], total), marks[verdict(runs)]]
         lines.append(f"| {' | '.join([*cells, spread([run['eval_mean'] for run in runs])])} |".replace("|  |", "| |"))
     note = "Mean ± standard deviation over seeds. CleanRL: its published figure, same metric, same steps. ▼: we are "
-    note += "below it; *within noise*: by less than two standard errors of the difference. A single seed has none. "
+    note += "below it; *within noise*: by less than two standard errors of the difference. "
     note += "Evaluation: the final greedy policy."
-    return "\n".join([*lines, "", *(textwrap.fill(text, **WRAP) + "\n" for text in (note, absent()))]).strip()
+    return "\n".join([*lines, "", *(textwrap.fill(text, **WRAP) + "\n" for text in (note, few(), absent()))]).strip()
+
+
+def few():
+    """One sentence: the experiments with fewer than SEEDS seeds."""
+    told = {}
+    for script in SCRIPTS:
+        for runs in (runs for runs in comparable(script) if len(runs) < SEEDS):
+            ours, theirs = spread([run["last_100_mean"] for run in runs]), published(runs[0])["training"]
+            text = f"{runs[0]['env_id']} {ours} ({reported(theirs, runs[0]['total_timesteps'])})"
+            told[script] = f"{told[script]}, {text}" if script in told else f"{script} {text}"
+    return (
+        f"**Fewer than {SEEDS} seeds so far** (in brackets, CleanRL's): {'; '.join(told.values())}.".replace("-v4", "")
+        if told
+        else ""
+    )
 
 
 def absent():

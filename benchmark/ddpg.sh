@@ -17,7 +17,7 @@ for env in ${ENVS:-$mujoco Pendulum-v1 MountainCarContinuous-v0 LunarLanderConti
         LunarLanderContinuous-v3)  # rl-baselines3-zoo's: a shorter horizon, the actor at every step
             steps=300000 name=ddpg_zoo flags="--learning-starts 10000 --buffer-size 200000 --learning-rate 1e-3"
             flags="$flags --gamma 0.98 --policy-frequency 1" ;;
-        BipedalWalker-v3)  # with the defaults, some seeds only stand still: docs/ddpg.md
+        BipedalWalker-v3)  # with the defaults, some seeds do not learn to walk: docs/ddpg.md
             name=ddpg_8envs flags="--learning-starts 10000 --num-envs 8 --train-frequency 8 --gradient-steps 4" ;;
     esac
     for seed in ${SEEDS:-$seeds}; do

@@ -8,7 +8,8 @@
 set -e
 end=$(($(date +%s) + ${LIMIT:-8640000}))
 within() {  # runs a command, interrupted 20 s before the limit
-    timeout -s INT $((end - $(date +%s) - 20)) "$@"
+    left=$((end - $(date +%s) - 20))
+    [ $left -gt 0 ] && timeout -s INT $left "$@"
 }
 once() {  # cuda_check.py in full, unless an earlier call did it
     [ -e "runs/cuda/$1.done" ] || { within python benchmark/cuda_check.py "$@" && touch "runs/cuda/$1.done"; }

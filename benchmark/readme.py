@@ -19,17 +19,22 @@ ROWS, WRAP = 11, dict(width=118, break_on_hyphens=False, break_long_words=False)
 FIRST = "HalfCheetah Hopper Walker2d Humanoid Breakout Pong BeamRider CartPole Acrobot".split()
 
 
-def comparable(script, seeds=1):
-    """The experiments of a script that a row compares with CleanRL: finished, default flags, as many steps."""
-    found = [runs for (_, _, name, _), runs in groups(script).items() if name == script and not flags(runs)]
+def comparable(script, seeds=1, given=""):
+    """The experiments of a script that a row compares with CleanRL: finished, no flags but `given`, as many steps."""
+    name = script + given.replace("--", "_")
+    found = [runs for (_, _, found, _), runs in groups(script).items() if (found, flags(runs)) == (name, given)]
     found = [runs for runs in found if len(runs) >= seeds and verdict(runs)]
     return sorted(found, key=lambda runs: [not runs[0]["env_id"].startswith(name) for name in FIRST])
 
 
+def learned(script):
+    """The comparable experiments with SEEDS seeds or more, in environments that CleanRL's agent learned."""
+    return [runs for runs in comparable(script, SEEDS) if runs[0]["env_id"] in normalised(script)[0]]
+
+
 def chosen():
     """At most ROWS experiments, in turns one of each script, so that none is left out for another's fifth."""
-    waiting, found = {script: comparable(script, SEEDS) for script in SCRIPTS}, []
-    waiting = {script: [x for x in runs if x[0]["env_id"] in normalised(script)[0]] for script, runs in waiting.items()}
+    waiting, found = {script: learned(script) for script in SCRIPTS}, []
     while len(found) < ROWS and any(waiting.values()):
         found += [experiments.pop(0) for experiments in waiting.values() if experiments][: ROWS - len(found)]
     return sorted(found, key=lambda runs: (SCRIPTS.index(runs[0]["script"]), runs[0]["env_id"]))
@@ -44,7 +49,7 @@ def speeds(mode="compiled"):
 
 def summary():
     ratios = [record["ratio"] for record in speeds().values()]
-    verdicts = [verdict(runs) for script in SCRIPTS for runs in comparable(script, SEEDS)]
+    verdicts = [verdict(runs) for script in SCRIPTS for runs in learned(script)]
     parts = [f"within noise of it in {verdicts.count('open')}"] if "open" in verdicts else []
     parts += [f"below it in {verdicts.count('no')}"] if "no" in verdicts else []
     fast = f"**Fast**: {min(ratios):.1f} to {max(ratios):.1f} times the steps per second of Stable-Baselines3 with the "
@@ -66,27 +71,30 @@ def results():
         cells += [reported(published(runs[0])["training"], total), marks[verdict(runs)]]
         lines.append(f"| {' | '.join([*cells, spread([run['eval_mean'] for run in runs])])} |".replace("|  |", "| |"))
     note = "Mean ± standard deviation over seeds. ▼: below CleanRL; *within noise*: by less than two standard errors. "
-    note += "Evaluation: the greedy policy. Left out: MountainCar-v0, which CleanRL's agents do not learn."
+    note += "Evaluation: the greedy policy. Left out: MountainCar-v0, where CleanRL's agents hardly learn."
     return "\n".join([*lines, "", *(textwrap.fill(text, **WRAP) + "\n" for text in (note, few(), absent()))]).strip()
 
 
 def few():
-    """One sentence: the experiments with fewer than SEEDS seeds."""
+    """One sentence: the experiments with fewer than SEEDS seeds; with --bf16 where a script has no others."""
     told = {}
     for script in SCRIPTS:
-        for runs in (runs for runs in comparable(script) if len(runs) < SEEDS):
+        given = "" if comparable(script) else "--bf16"
+        for runs in (runs for runs in comparable(script, 1, given) if len(runs) < SEEDS):
             ours, theirs = spread([run["last_100_mean"] for run in runs]), published(runs[0])["training"]
             text = f"{runs[0]['env_id']} {ours} ({reported(theirs, runs[0]['total_timesteps'])})"
-            told[script] = f"{told[script]}, {text}" if script in told else f"{script} {text}"
-    text = f"**Fewer than {SEEDS} seeds so far** (in brackets, CleanRL's): {'; '.join(told.values())}."
-    return text.replace("-v4", "") if told else ""
+            told[script] = f"{told[script]}, {text}" if script in told else f"{script} {given and '`--bf16` '}{text}"
+    text = f"**Fewer than {SEEDS} seeds so far** (CleanRL's in brackets): {'; '.join(told.values())}."
+    return re.sub("(NoFrameskip)?-v4", "", text) if told else ""
 
 
 def absent():
     """One sentence: the scripts without full-length results."""
     found = [script for script in SCRIPTS if lacking(script)]
+    if atari := [script for script in found if "_atari" in script]:
+        found = [script for script in found if script not in atari] + ["the Atari scripts"]
     told = f"**Not there yet**: some of the planned runs ({SEEDS} seeds) of {', '.join(found)}. "
-    told += "[All results](docs/results.md)."
+    told += "[All results](benchmark/results/overview.md)."
     return told if found else ""
 
 
@@ -96,11 +104,11 @@ def speed():
     for script, record in speeds().items():
         theirs, ours = (f"{record[side]['sps']:,.0f}" for side in ("sb3", "ours"))
         lines.append(f"| {script} | {record['env_id']} | {theirs} | {ours} | **{record['ratio']:.2f}** |")
-    note = f"Float32, compiled, one core of {' or '.join(sorted({r['hardware'] for r in speeds().values()}))}; "
-    note += "the ratio is the median over pairs of runs."
-    note += " Stable-Baselines3 has no C51, so its DQN stands in." if "c51" in speeds() else ""
-    note += " [Variants](docs/speed.md#variants) are compared with their parents."
-    return "\n".join([*lines, "", *(textwrap.fill(text, **WRAP) + "\n" for text in (note, compiling()))]).strip()
+    note = f"Float32, compiled, one core ({' or '.join(sorted({r['hardware'] for r in speeds().values()}))}). "
+    note += "Ratio: median over pairs of runs."
+    note += " Stable-Baselines3 has no C51, so its DQN stands in" if "c51" in speeds() else ""
+    note += "; its DDPG updates the actor at every step, ours at every second." if "ddpg" in speeds() else "."
+    return "\n".join([*lines, "", textwrap.fill(f"{note} {compiling()}", **WRAP)])
 
 
 def compiling():

@@ -1,11 +1,13 @@
 """A picture of the trained agents at work: docs/img/agents.png, a row for each folder in benchmark/results/agents.
 
     python -m benchmark.strip
+    python -m benchmark.strip runs/benchmark/Pong*    and a row for each of these run directories
 
 Each row has frames of the first episode of an evaluation, a fixed number of steps apart.
 """
 
 import json
+import re
 import shutil
 import subprocess
 import sys
@@ -30,7 +32,7 @@ def frames(folder):
     with tempfile.TemporaryDirectory() as copy:
         shutil.copytree(folder, copy, dirs_exist_ok=True)
         command = [sys.executable, ROOT / "cleanrl_lite" / f"{script}.py", "--evaluate", copy, "--capture-video"]
-        if "-v4" in args["env_id"] or "-v5" in args["env_id"]:  # MuJoCo: a camera that follows
+        if re.search(r"(?<!NoFrameskip)-v[45]$", args["env_id"]):  # MuJoCo: a camera that follows
             command += ["--env-kwargs", '{"camera_name": "track"}']
         subprocess.run([*command, "--eval-episodes", "1"], check=True)
         with VideoFileClip(str(next(Path(copy).rglob("*.mp4")))) as video:
@@ -40,7 +42,7 @@ def frames(folder):
 
 
 def main():
-    folders = sorted(path for path in (RESULTS / "agents").iterdir() if path.is_dir())
+    folders = sorted(path for path in (RESULTS / "agents").iterdir() if path.is_dir()) + [Path(x) for x in sys.argv[1:]]
     figure, axes = plt.subplots(len(folders), FRAMES, figsize=(1.3 * FRAMES, 1.45 * len(folders)), squeeze=False)
     for row, folder in zip(axes, folders):
         images, record = frames(folder)

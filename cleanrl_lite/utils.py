@@ -255,7 +255,7 @@ class Run:
             state |= dict(script=self.script, args=vars(args), global_step=global_step, last_eval=self.last_eval)
             state |= dict(values=values, rng=rng_state())
             with suppress(Exception):  # Box2D cannot be pickled; MuJoCo's environments pickle only how they were made
-                if all("gymnasium." in str(type(env.unwrapped)) for env in self.envs.envs):  # others may hold handles
+                if all(type(env.unwrapped).__module__.startswith("gymnasium.") for env in self.envs.envs):  # no handles
                     inner = [vars(env.unwrapped) for env in self.envs.envs]
                     state["envs"] = cloudpickle.dumps((self.envs.envs, inner, obs, self.envs.action_space.np_random))
             self.writer.flush()  # what was logged up to this step, a resumed run does not log again

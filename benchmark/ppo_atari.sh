@@ -1,8 +1,8 @@
 #!/bin/sh
 # The published runs of ppo_atari.py, JOBS at a time (default 1), THREADS threads each (default 1); again to go on:
 #     benchmark/ppo_atari.sh                                          10M steps of three games, float32: for a GPU
-#     ENVS=PongNoFrameskip-v4 SEEDS=1 STEPS=1500000 EXP_NAME=ppo_atari_bf16_1500k FLAGS=--bf16 \
-#         benchmark/ppo_atari.sh                                      what two CPU cores allow: Pong, bfloat16
+#     ENVS="PongNoFrameskip-v4 BreakoutNoFrameskip-v4" SEEDS=1 EXP_NAME=ppo_atari_bf16 FLAGS=--bf16 JOBS=2 \
+#         benchmark/ppo_atari.sh                                      two games in bfloat16: 7 hours on two CPU cores
 #     RUN=cat benchmark/ppo_atari.sh                                  show the commands only
 # Run directories go to runs/benchmark/; `python -m benchmark.collect` makes the results out of them.
 for env in ${ENVS:-PongNoFrameskip-v4 BreakoutNoFrameskip-v4 BeamRiderNoFrameskip-v4}; do

@@ -2,19 +2,22 @@
 
     python benchmark/cuda_check.py check --jobs 12     all scripts x modes, many at a time; fills the compile caches
     python benchmark/cuda_check.py speed               one run at a time; environment steps per second
-    python benchmark/cuda_check.py table               results/cuda.md from results/cuda.json, the output of `speed`
+    python benchmark/cuda_check.py table               results/cuda.md from results/cuda.json
 
 `check` also compares the weights of CUDA graph and eager mode after a short run with the same seed. Its runs share the
-machine, so its timings mean nothing. Logs and figures go to --out (default runs/cuda).
+machine, so its timings mean nothing. Logs and figures go to --out (default runs/cuda); the same command
+again skips what succeeded. results/cuda.json has the rows of its speed.json, and the hardware, versions and commit.
 """
 
 import argparse
 import json
 import os
+import shutil
 import statistics
 import subprocess
 import sys
 import time
+import zlib
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -84,15 +87,21 @@ PUBLISHED = ROOT / "benchmark/results/cuda.json"
 
 def run(script, mode, flags, out, core=None):
     """One run and its outcome."""
-    name = f"{script}-{mode}-{abs(hash(flags)) % 1000}"
-    runs, log = out / name, out / f"{name}.log"
+    name = f"{script}-{mode}-{zlib.crc32(flags.encode())}"
+    runs, log, record = out / name, out / f"{name}.log", out / f"{name}.json"
+    if record.exists():
+        return json.loads(record.read_text())
+    shutil.rmtree(runs, ignore_errors=True)  # of an interrupted or failed run
     words = [f"cleanrl_lite/{script}.py", *flags.split(), *MODES[mode], "--runs-dir", str(runs)]
     if script.endswith("_multigpu"):  # a process for each GPU
         words = ["-m", "torch.distributed.run", "--standalone", "--nproc_per_node=gpu", *words]
     command = [sys.executable, *words]
     began = time.time()
     with open(log, "w") as file:
-        status = subprocess.run(command, cwd=ROOT, stdout=file, stderr=subprocess.STDOUT, timeout=400).returncode
+        try:
+            status = subprocess.run(command, cwd=ROOT, stdout=file, stderr=subprocess.STDOUT, timeout=400).returncode
+        except subprocess.TimeoutExpired:
+            status = 124
     result = dict(script=script, mode=mode, flags=flags, status=status, seconds=round(time.time() - began, 1))
     result["fallback"] = "compilation failed" in log.read_text()
     if status:
@@ -102,7 +111,9 @@ def run(script, mode, flags, out, core=None):
     (run_dir,) = runs.iterdir()
     events = EventAccumulator(str(run_dir), size_guidance=dict(scalars=0)).Reload().Scalars("charts/SPS")
     sps = [event.value for event in events][len(events) // 2 :]
-    return result | dict(sps=round(statistics.median(sps), 1), run_dir=str(run_dir))
+    result |= dict(sps=round(statistics.median(sps), 1), run_dir=str(run_dir))
+    record.write_text(json.dumps(result))
+    return result
 
 
 def difference(one, other):
@@ -134,7 +145,8 @@ def main():
     parser.add_argument("--out", type=Path, default=ROOT / "runs/cuda")
     args = parser.parse_args()
     if args.what == "table":
-        return PUBLISHED.with_suffix(".md").write_text(table(json.loads(PUBLISHED.read_text())))
+        PUBLISHED.with_suffix(".md").write_text(table(json.loads(PUBLISHED.read_text())))
+        return None
     args.out.mkdir(parents=True, exist_ok=True)
     os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
     if args.what == "check":
@@ -161,7 +173,9 @@ def main():
             print(f"{r['script']:15s} {r['mode']:15s} {r.get('sps', r.get('log', ''))} SPS {r['flags']}", flush=True)
             (args.out / "speed.json").write_text(json.dumps(results, indent=1))  # now: the next run may crash
     (args.out / f"{args.what}.json").write_text(json.dumps(results, indent=1))
+    failed = sum(result["status"] != 0 for result in results)
+    return f"{failed} of {len(results)} runs failed" if failed else None
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -27,7 +27,7 @@ commands() {  # in order of worth
 }
 [ "$RUN" != cat ] || { commands && exit; }
 python -c "import torch, sys; sys.exit(None if torch.cuda.is_available() else 'error: torch finds no GPU')"
-once check --jobs "${JOBS:-12}"
-once speed
+once check --jobs "${JOBS:-12}" || echo "not every script works on CUDA, or no time was left: see runs/cuda"
+once speed || echo "not every speed was measured: see runs/cuda"
 commands > runs/gpu.txt
 within python -m benchmark.launch --jobs "${JOBS:-12}" < runs/gpu.txt

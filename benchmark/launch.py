@@ -15,7 +15,7 @@ Everything after -- is passed to the scripts. If no script is named, commands ar
 line: `python cleanrl_lite/ppo.py --env-id CartPole-v1 --seed 1 ...`. The launcher adds --runs-dir and --resume auto.
 
 The same command again skips finished jobs, continues stopped ones and retries failed ones. A job that crashes is tried
-twice; a job that is killed from outside continues. Each job uses one thread unless --threads is given. Ctrl-C lets the
+twice; a job that is killed from outside continues. Pass --threads 1 to the Atari scripts. Ctrl-C lets the
 running jobs save, then exits.
 
 The manifest, NAME.json in --runs-dir, tracks each job: command, attempts, exit status, wall time, run directory,

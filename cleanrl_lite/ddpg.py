@@ -5,8 +5,8 @@ Run:      python cleanrl_lite/ddpg.py --env-id Hopper-v4
 Differs:  Uncorrelated Gaussian noise instead of an Ornstein-Uhlenbeck process; the actor and the targets learn at every
           second step of the critic, as in TD3. A truncated episode bootstraps from its true last observation. The actor
           acts in numpy; the updates are compiled graphs.
-Expected: HalfCheetah-v4 9,717 with --bf16 (1 seed), 1,000,000 steps, mean of the last 100 training episodes,
-          commit 160821b.
+Expected: HalfCheetah-v4 9,667 (2 seeds), Hopper-v4 1,108, Walker2d-v4 954 (1,000,000 steps, mean of the last 100
+          training episodes, one seed unless said otherwise, commits f8b1baa, bd758e1).
 Details:  docs/ddpg.md
 """
 
@@ -64,7 +64,7 @@ class Args:
     batch_size: int = 256  # transitions per minibatch
     gamma: float = 0.99  # discount factor
     tau: float = 0.005  # step size of the target updates: target += tau * (network - target)
-    policy_frequency: int = 2  # train the actor at every this many gradient steps of the critic
+    policy_frequency: int = 2  # gradient steps of the critic between updates of the actor
     exploration_noise: float = 0.1  # std of the exploration noise, relative to half the action range
     bf16: bool = False  # compute the largest layers in bfloat16: faster, less exact
 
@@ -248,7 +248,7 @@ def main(args: Args):
         return {"losses/actor_loss": actor_loss.detach()}
 
     target_params = [*agent.target_actor.parameters(), *agent.qf1_target.parameters()]
-    update_critic, update_actor = run.compile(update_critic), run.compile(update_actor)  # as one it compiles longer
+    update_critic, update_actor = run.compile(update_critic), run.compile(update_actor)  # two: faster to compile
 
     def learn(train_actor):
         """One gradient step of the critic and, when it is due, of the actor; one CUDA graph, sampling included."""

@@ -4,7 +4,7 @@ Paper:    Schulman et al. 2017 (arXiv:1707.06347); network and preprocessing: Mn
 Run:      python cleanrl_lite/ppo_atari.py --env-id BreakoutNoFrameskip-v4
 Differs:  The environments are ale-py's own C++ vector environment. A lost life ends an episode for the learner only:
           the game and its logged return continue. After a lost life, FIRE replaces the agent's action.
-Expected: BreakoutNoFrameskip-v4 427.3 with --bf16 (1 seed), PongNoFrameskip-v4 20.9 with --bf16 (1 seed):
+Expected: BreakoutNoFrameskip-v4 427.3 with --bf16 (1 seed), PongNoFrameskip-v4 20.94 with --bf16 (1 seed):
           10,000,000 steps, mean of the last 100 training episodes, commit bd758e1.
 Details:  docs/ppo_atari.md
 """

@@ -351,7 +351,7 @@ def main(args: Args):
                 obs, rewards[t], terminations[t], dones[t], *results = envs.step(actions[t].clamp(-1, 1))
                 next_obs[t], episodic_returns[t], episodic_lengths[t] = results
             global_step += size
-            if (finished := dones[:num_steps]).any():  # one number a rollout: thousands of episodes may end in it
+            if (finished := dones[:num_steps]).any():  # one number per rollout: thousands of episodes may end in it
                 run.returns = [episodic_returns[:num_steps][finished].mean().item()]
                 writer.add_scalar("charts/episodic_return", run.returns[0], global_step)
                 writer.add_scalar("charts/episodic_length", episodic_lengths[:num_steps][finished].mean(), global_step)

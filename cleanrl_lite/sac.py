@@ -66,7 +66,7 @@ class Args:
     batch_size: int = 256  # transitions per minibatch
     gamma: float = 0.99  # discount factor
     tau: float = 0.005  # step size of the target updates: target += tau * (network - target)
-    policy_frequency: int = 2  # train the actor at every this many gradient steps of the critic
+    policy_frequency: int = 2  # gradient steps of the critic between updates of the actor
     alpha: float = 0.2  # temperature (weight of the entropy) with --no-autotune
     autotune: bool = True  # learn the temperature, with a target entropy of -1 per action dimension
     bf16: bool = False  # compute the largest layers in bfloat16: faster, less exact
@@ -285,7 +285,7 @@ def main(args: Args):
 
     target_entropy = -float(np.prod(action_space.shape))
     target_params = [*agent.qf1_target.parameters(), *agent.qf2_target.parameters()]
-    update_critic, update_actor = run.compile(update_critic), run.compile(update_actor)  # as one it compiles longer
+    update_critic, update_actor = run.compile(update_critic), run.compile(update_actor)  # two: faster to compile
 
     def learn(train_actor):
         """One gradient step of the critics and, when it is due, of the actor; one CUDA graph, sampling included."""

@@ -63,7 +63,7 @@ class Args:
     batch_size: int = 256  # transitions per minibatch
     gamma: float = 0.99  # discount factor
     tau: float = 0.005  # step size of the target updates: target += tau * (network - target)
-    policy_frequency: int = 2  # train the actor at every this many gradient steps of the critic
+    policy_frequency: int = 2  # gradient steps of the critic between updates of the actor
     policy_noise: float = 0.2  # std of the target policy's noise, relative to half the action range
     noise_clip: float = 0.5  # limit of the target policy's noise, relative to half the action range
     exploration_noise: float = 0.1  # std of the exploration noise, relative to half the action range
@@ -261,7 +261,7 @@ def main(args: Args):
 
     low, high = agent.action_bias - agent.action_scale, agent.action_bias + agent.action_scale
     target_params = [*agent.target_actor.parameters(), *agent.qf1_target.parameters(), *agent.qf2_target.parameters()]
-    update_critic, update_actor = run.compile(update_critic), run.compile(update_actor)  # as one it compiles longer
+    update_critic, update_actor = run.compile(update_critic), run.compile(update_actor)  # two: faster to compile
 
     def learn(train_actor):
         """One gradient step of the critics and, when it is due, of the actor; one CUDA graph, sampling included."""

@@ -58,7 +58,7 @@ def explain(kind, error, trace):
     if not isinstance(cause, OSError | MemoryError | FloatingPointError | KeyboardInterrupt | torch.OutOfMemoryError):
         sys.__excepthook__(kind, error, trace)
     line = f"error: {type(cause).__name__}: {cause}".splitlines()[0]
-    if run := Run.current:
+    if (run := Run.current) and run.last_save >= 0:
         line += f" ({run.args.env_id}, step {run.global_step:,}). Resume at step {run.last_save:,}: --resume {run.dir}"
     print(line, file=sys.stderr)
 
@@ -80,8 +80,8 @@ def setup(args):
 
 
 def rng_state():
-    name, keys, *rest = np.random.get_state()
-    return random.getstate(), (name, keys.tolist(), *rest), torch.get_rng_state(), torch.cuda.get_rng_state_all()
+    (name, keys, *rest), gpus = np.random.get_state(), torch.cuda.is_initialized() and torch.cuda.get_rng_state_all()
+    return random.getstate(), (name, keys.tolist(), *rest), torch.get_rng_state(), gpus or []
 
 
 def set_rng_state(python, numpy, cpu, gpus):
@@ -147,7 +147,7 @@ class VectorEnv(gym.vector.SyncVectorEnv):
         for i, (env, action) in enumerate(zip(self.envs, actions)):
             obs, reward, terminated, truncated, info = env.step(action)
             if np.shape(obs) != shape or not math.isfinite(float(np.add.reduce(obs, axis=None)) + reward):
-                raise FloatingPointError(f"environment {i}: observation {obs}, of shape {shape}, or reward {reward}")
+                raise FloatingPointError(f"environment {i}: observation {obs} (not of shape {shape}?), reward {reward}")
             if terminated or truncated:
                 last = {name: info[name] for name in info.keys() & {"statistics", "is_success"}}
                 infos = self._add_info(infos, dict(final_obs=np.array(obs), final_info=last), i)
@@ -243,12 +243,12 @@ class Run:
 
     def goes_on(self, global_step, obs, **values):
         """Evaluates and saves (obs and values too) where that is due; False at the end and after a signal."""
-        began, args, self.global_step = time.perf_counter(), self.args, global_step
+        began, args, self.global_step, stop = time.perf_counter(), self.args, global_step, self.stop
         eval_every, save_every = args.eval_every or math.inf, args.save_every or math.inf
         finished = global_step >= args.total_timesteps
         if global_step // eval_every > self.last_eval // eval_every and not finished:
             self.evaluate()
-        if global_step // save_every > self.last_save // save_every or finished or self.stop:
+        if global_step // save_every > self.last_save // save_every or finished or stop:
             state = {k: part.state_dict() if hasattr(part, "state_dict") else part for k, part in self.parts.items()}
             if not all(x.isfinite().all() for x in filter(torch.is_tensor, tree_leaves(state | dict(replay=None)))):
                 raise FloatingPointError("a weight is not finite")  # and so never replaces a good one
@@ -266,7 +266,7 @@ class Run:
                 tqdm.write("warning: observations beyond 1,000: few agents learn. See docs/guides/environments.md")
             self.last_save = global_step
         self.log_time = time.perf_counter() - (began - self.log_time if self.log_time else 0)
-        return not (finished or self.stop)
+        return not (finished or stop)
 
     @torch.no_grad()
     def evaluate(self, name="eval"):
@@ -328,10 +328,10 @@ class Run:
 
     def compile(self, update):
         """`update(*tensors) -> dict of tensors` as one compiled graph; eager with --no-compile or where that fails."""
-        update.__code__ = update.__code__.replace()  # another run in this process compiles its own
+        bare, checked, update.__code__ = None, None, update.__code__.replace()  # each run in a process compiles its own
         options = {"cpp_wrapper": self.device.type == "cpu", "cpp.use_decompose_tanh": True}  # faster; tanh 2e-7 off
+        options = {k: v for k, v in options.items() if self.args.compile and k in torch._inductor.list_options()}
         guarded = self.args.compile and torch.compile(update, fullgraph=True, dynamic=False, options=options)
-        bare = checked = None
 
         def compiled(*tensors):
             nonlocal guarded, bare, checked

@@ -537,3 +537,21 @@ def test_equal_is_not_always_true(tmp_path):
             helpers.assert_same_run(one, other, without)
     with pytest.raises(AssertionError):
         helpers.assert_same_state(dict(a=torch.zeros(2)), dict(a=torch.ones(2)))
+
+
+def test_a_signal_within_goes_on_waits_for_the_next_turn():
+    """A signal that arrives after the decision not to save must not end the loop: it would lose steps."""
+
+    class Signalled(utils.Run):
+        reads = 0
+
+        @property
+        def stop(self):  # 0 at the first look, SIGTERM at the next
+            self.reads += 1
+            return 0 if self.reads == 1 else signal.SIGTERM
+
+    run = object.__new__(Signalled)
+    run.args = types.SimpleNamespace(eval_every=0, save_every=0, total_timesteps=100)
+    run.last_eval = run.last_save = 0
+    run.log_time = None
+    assert run.goes_on(1, None)

@@ -127,7 +127,7 @@ def main(args: Args):
     check(action_space.start == 0, f"{args.env_id} has actions that start at {action_space.start}, not at 0")
 
     agent = Agent(obs_space.shape[0], int(action_space.n)).to(device)
-    params = list(agent.parameters())
+    params = [param for param in agent.parameters() if param.requires_grad]
     square_avg = torch.zeros(sum(p.numel() for p in params), device=device)
 
     run = utils.Run(args, __file__, make_env, envs, agent, square_avg=square_avg)

@@ -118,7 +118,7 @@ class ReplayBuffer:
         """Stores a transition of each environment: arrays (num_envs, *shape)."""
         start, stop = self.position, self.position + self.num_envs
         place = slice(None) if self.rows.is_cuda else slice(start, stop)
-        for column, part in zip(self.columns, parts):
+        for column, part in zip(self.columns, parts, strict=True):
             column[place] = part
         if self.rows.is_cuda:
             self.rows[start:stop].copy_(torch.from_numpy(self.host), non_blocking=True)
@@ -200,7 +200,7 @@ def main(args: Args):
     check(action_space.start == 0, f"{args.env_id} has actions that start at {action_space.start}, not at 0")
 
     agent = Agent(obs_space.shape[0], int(action_space.n), args.n_atoms, args.v_min, args.v_max).to(device)
-    params = list(agent.q_network.parameters())
+    params = [param for param in agent.q_network.parameters() if param.requires_grad]
     zeros = torch.zeros(sum(p.numel() for p in params), device=device)
     adam = dict(step=torch.zeros((), device=device), exp_avg=zeros.clone(), exp_avg_sq=zeros.clone())
     shapes = obs_space.shape, (), (), obs_space.shape, ()  # obs, action, reward, next_obs, terminated

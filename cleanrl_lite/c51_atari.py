@@ -296,7 +296,7 @@ def main(args: Args):
 
     agent = Agent(int(action_space.n), args.n_atoms, args.v_min, args.v_max, args.bf16)
     agent = agent.to(device, memory_format=torch.channels_last)
-    params = list(agent.q_network.parameters())
+    params = [param for param in agent.q_network.parameters() if param.requires_grad]
     zeros = torch.zeros(sum(p.numel() for p in params), device=device)
     adam = dict(step=torch.zeros((), device=device), exp_avg=zeros.clone(), exp_avg_sq=zeros.clone())
     replay = None if args.evaluate else FrameReplayBuffer(args.buffer_size, args.num_envs, obs_space.shape[1:], device)

@@ -264,7 +264,7 @@ def main(args: Args):
     check(rest == 0, f"--num-steps and minibatches of {minibatch_size} must be multiples of --seq-len {args.seq_len}")
 
     agent = Agent(int(action_space.n), args.bf16).to(device, memory_format=torch.channels_last)
-    params = list(agent.parameters())
+    params = [param for param in agent.parameters() if param.requires_grad]
     zeros = torch.zeros(sum(p.numel() for p in params), device=device)
     adam = dict(step=torch.zeros((), device=device), exp_avg=zeros.clone(), exp_avg_sq=zeros.clone())
     learning_rate = torch.tensor(args.learning_rate, device=device)

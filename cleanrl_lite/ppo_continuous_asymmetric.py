@@ -206,7 +206,7 @@ def main(args: Args):
 
     state_dim = envs.get_attr("state_dim")[0]
     agent = Agent(obs_space.shape[0], action_space.shape[0], state_dim, args.privileged_critic).to(device)
-    params = list(agent.parameters())
+    params = [param for param in agent.parameters() if param.requires_grad]
     zeros = torch.zeros(sum(p.numel() for p in params), device=device)
     adam = dict(step=torch.zeros((), device=device), exp_avg=zeros.clone(), exp_avg_sq=zeros.clone())
     learning_rate = torch.tensor(args.learning_rate, device=device)
@@ -266,7 +266,9 @@ def main(args: Args):
     means, actions = np.zeros((2, *shape, *action_space.shape), dtype=np.float32)
     rewards = np.zeros(shape, dtype=np.float32)
     terminations, dones = np.zeros((2, *shape), dtype=bool)
-    return_so_far = np.array(run.values.get("return_so_far", [0.0] * args.num_envs))  # discounted, of this episode
+    return_so_far = np.zeros(args.num_envs)  # discounted, of this episode
+    if run.episodes_go_on:
+        return_so_far = np.array(run.values["return_so_far"])
     obs, global_step = run.obs, run.global_step
     while run.goes_on(global_step, obs, return_so_far=return_so_far.tolist()):
         if args.anneal_lr:

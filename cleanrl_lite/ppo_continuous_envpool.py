@@ -242,7 +242,7 @@ def main(args: Args):
     check(real_vectors, f"{args.env_id} has actions {action_space}, not vectors of real numbers")
 
     agent = Agent(obs_space.shape[0], action_space.shape[0]).to(device)
-    params = list(agent.parameters())
+    params = [param for param in agent.parameters() if param.requires_grad]
     zeros = torch.zeros(sum(p.numel() for p in params), device=device)
     adam = dict(step=torch.zeros((), device=device), exp_avg=zeros.clone(), exp_avg_sq=zeros.clone())
     learning_rate = torch.tensor(args.learning_rate, device=device)

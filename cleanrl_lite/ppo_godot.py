@@ -266,7 +266,7 @@ def main(args: Args):
     check(args.num_envs % envs.num_agents == 0, f"--num-envs must be a multiple of the game's {envs.num_agents} agents")
 
     agent = Agent(obs_space.shape[0], action_space.shape[0]).to(device)
-    params = list(agent.parameters())
+    params = [param for param in agent.parameters() if param.requires_grad]
     zeros = torch.zeros(sum(p.numel() for p in params), device=device)
     adam = dict(step=torch.zeros((), device=device), exp_avg=zeros.clone(), exp_avg_sq=zeros.clone())
     learning_rate = torch.tensor(args.learning_rate, device=device)

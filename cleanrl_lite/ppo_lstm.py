@@ -228,7 +228,7 @@ def main(args: Args):
     check(rest == 0, f"--num-steps and minibatches of {minibatch_size} must be multiples of --seq-len {args.seq_len}")
 
     agent = Agent(obs_space.shape[0], int(action_space.n)).to(device)
-    params = list(agent.parameters())
+    params = [param for param in agent.parameters() if param.requires_grad]
     zeros = torch.zeros(sum(p.numel() for p in params), device=device)
     adam = dict(step=torch.zeros((), device=device), exp_avg=zeros.clone(), exp_avg_sq=zeros.clone())
     learning_rate = torch.tensor(args.learning_rate, device=device)
@@ -292,7 +292,9 @@ def main(args: Args):
     actions, rewards = np.zeros(shape, dtype=np.int64), np.zeros(shape, dtype=np.float32)
     terminations, dones = np.zeros((2, *shape), dtype=bool)
     obs, global_step = run.obs, run.global_step
-    state = run.values.get("state", torch.zeros((args.num_envs, 4, 64))).numpy()
+    state = np.zeros((args.num_envs, 4, 64), dtype=np.float32)
+    if run.episodes_go_on:
+        state = run.values["state"].numpy()
     while run.goes_on(global_step, obs, state=torch.from_numpy(state)):
         if args.anneal_lr:
             learning_rate.fill_(args.learning_rate * (1 - global_step / args.total_timesteps))

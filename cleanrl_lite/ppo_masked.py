@@ -213,7 +213,7 @@ def main(args: Args):
     obs_dim = obs_space.shape[0] - parts * choices  # the networks do not see the mask
 
     agent = Agent(obs_dim, parts, choices).to(device)
-    params = list(agent.parameters())
+    params = [param for param in agent.parameters() if param.requires_grad]
     zeros = torch.zeros(sum(p.numel() for p in params), device=device)
     adam = dict(step=torch.zeros((), device=device), exp_avg=zeros.clone(), exp_avg_sq=zeros.clone())
     learning_rate = torch.tensor(args.learning_rate, device=device)

@@ -277,7 +277,7 @@ def main(args: Args):
     make_env(args)  # refuses a wrong --opponent at once
 
     agent = Agent(obs_dim, parts, choices).to(device)
-    params = list(agent.parameters())
+    params = [param for param in agent.parameters() if param.requires_grad]
     zeros = torch.zeros(sum(p.numel() for p in params), device=device)
     adam = dict(step=torch.zeros((), device=device), exp_avg=zeros.clone(), exp_avg_sq=zeros.clone())
     learning_rate = torch.tensor(args.learning_rate, device=device)

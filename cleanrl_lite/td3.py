@@ -138,7 +138,7 @@ class ReplayBuffer:
         """Stores a transition of each environment: arrays (num_envs, *shape)."""
         start, stop = self.position, self.position + self.num_envs
         place = slice(None) if self.rows.is_cuda else slice(start, stop)
-        for column, part in zip(self.columns, parts):
+        for column, part in zip(self.columns, parts, strict=True):
             column[place] = part
         if self.rows.is_cuda:
             self.rows[start:stop].copy_(torch.from_numpy(self.host), non_blocking=True)

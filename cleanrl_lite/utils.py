@@ -1,6 +1,7 @@
 """What the scripts share and no algorithm depends on: set-up, environments, runs, speed."""
 
 import atexit
+import copy
 import json
 import math
 import os
@@ -139,33 +140,61 @@ def flatten(env):
     return gym.wrappers.FlattenObservation(env)
 
 
+def is_finite(numbers):
+    """No NaN, no infinity. The sum tells at once, but large finite numbers may overflow it."""
+    with np.errstate(over="ignore"):
+        return math.isfinite(np.add.reduce(numbers, axis=None)) or bool(np.isfinite(numbers).all())
+
+
 class VectorEnv(gym.vector.SyncVectorEnv):
-    """SyncVectorEnv with SAME_STEP autoreset; no copies, no infos of ordinary steps; refuses NaN and other shapes."""
+    """SyncVectorEnv with SAME_STEP autoreset and no infos of ordinary steps; refuses NaN and other shapes."""
+
+    def check_obs(self, i, obs, reward=0.0):
+        shape = self.single_observation_space.shape
+        if np.shape(obs) != shape or not (is_finite(obs) and math.isfinite(reward)):
+            raise FloatingPointError(f"environment {i}: observation {obs} (not of shape {shape}?), reward {reward}")
 
     def step(self, actions):
-        infos, shape = {}, self.single_observation_space.shape
-        for i, (env, action) in enumerate(zip(self.envs, actions)):
+        infos = {}
+        if not all(is_finite(part) for part in (actions if isinstance(actions, tuple) else [actions])):
+            raise FloatingPointError(f"the agent gave an action that is not finite: {actions}")
+        actions = copy.deepcopy(actions)  # an environment may change its action in place
+        for i, (env, action) in enumerate(zip(self.envs, actions, strict=True)):
             obs, reward, terminated, truncated, info = env.step(action)
-            if np.shape(obs) != shape or not math.isfinite(float(np.add.reduce(obs, axis=None)) + reward):
-                raise FloatingPointError(f"environment {i}: observation {obs} (not of shape {shape}?), reward {reward}")
+            self.check_obs(i, obs, reward)
             if terminated or truncated:
                 last = {name: info[name] for name in info.keys() & {"statistics", "is_success"}}
                 infos = self._add_info(infos, dict(final_obs=np.array(obs), final_info=last), i)
                 obs, _ = env.reset()  # the trap: it may write into the array of the last observation, copied above
+                self.check_obs(i, obs)
             self._observations[i], self._rewards[i] = obs, reward
             self._terminations[i], self._truncations[i] = terminated, truncated
-        return self._observations, self._rewards, self._terminations, self._truncations, infos
+        arrays = self._observations, self._rewards, self._terminations, self._truncations
+        return *(array.copy() for array in arrays), infos
+
+
+class InWorker(gym.Wrapper):
+    """An environment in a process of its own: observations are copied, and np.random gets a stream of its own."""
+
+    def reset(self, *, seed=None, options=None):
+        if seed is not None:  # a fork repeats the main process's np.random otherwise
+            np.random.seed([seed, 1])
+        obs, info = self.env.reset(seed=seed, options=options)
+        return np.array(obs), info
+
+    def step(self, action):
+        obs, *rest = self.env.step(action)
+        return np.array(obs), *rest
 
 
 def vector_env(env_fns, async_envs, autoreset_mode):
     """All environments in this process, or each in its own; Ctrl-C and SIGTERM are for the main process to handle."""
     if not async_envs:
-        return VectorEnv(env_fns, copy=False, autoreset_mode=autoreset_mode)
-    seed, copy = torch.initial_seed(), gym.wrappers.TransformObservation  # forks repeat np.random; f 0 runs here too
-    fns = [lambda n=n, f=f: n and np.random.seed([seed, n]) or copy(f(), np.array, None) for n, f in enumerate(env_fns)]
+        return VectorEnv(env_fns, autoreset_mode=autoreset_mode)
+    fns = [lambda f=f: InWorker(f()) for f in env_fns]
     atexit.register(lambda: [child.kill() for child in gym.vector.async_vector_env.multiprocessing.active_children()])
     blocked = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM})  # workers inherit it
-    envs = gym.vector.AsyncVectorEnv(fns, copy=False, autoreset_mode=autoreset_mode)
+    envs = gym.vector.AsyncVectorEnv(fns, autoreset_mode=autoreset_mode)
     signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
     return envs
 
@@ -187,7 +216,7 @@ def load(path, script, env_id=None, agent=None):
 class Run:
     """A run's directory, checkpoints (of the agent and `parts`), evaluations and console output."""
 
-    current, writer, result, stop, values, returns = None, None, None, 0, {}, []
+    current, writer, result, stop, values, returns, episodes_go_on = None, None, None, 0, {}, [], False
 
     def __init__(self, args, script, make_env, envs, agent, **parts):
         self.args, self.make_env, self.envs, self.agent, self.script = args, make_env, envs, agent, Path(script).stem
@@ -213,9 +242,9 @@ class Run:
         with suppress(Timeout):
             self.lock.acquire()
         check(self.lock.is_locked, f"{self.dir} is in use by another process")
-        streams = np.random.SeedSequence([args.seed, step]).generate_state(args.num_envs)  # shared with no other run
+        streams = np.random.SeedSequence([args.seed, step]).generate_state(args.num_envs + 1)  # shared with no other
         seeds = [int(seed) >> 1 if i or step else args.seed for i, seed in enumerate(streams)]  # Atari takes 31 bits
-        envs.action_space.seed(seeds[0])
+        envs.action_space.seed(seeds.pop())  # with an environment's seed, random actions would be its random numbers
         self.obs, _ = envs.reset(seed=seeds)
         if saved:
             check("values" in saved, f"{self.dir} holds the networks only: it can be evaluated, not resumed")
@@ -230,6 +259,7 @@ class Run:
                 envs.envs, inner, self.obs, envs.action_space._np_random = cloudpickle.loads(saved["envs"])
                 for env, attributes in zip(envs.envs, inner):
                     vars(env.unwrapped).update(attributes)  # back in the middle of its episode
+                self.episodes_go_on = True
         self.last_eval, self.last_save = saved.get("last_eval", 0), step if saved else -1  # -1: save at once
         self.log_step, self.log_time, self.printed = step, None, time.perf_counter()
         self.bar = tqdm(initial=step, total=args.total_timesteps, unit="step", file=sys.stdout, disable=None)
@@ -276,6 +306,7 @@ class Run:
         folder = self.dir / "videos" / (f"step-{step}" if name == "eval" else name)
         if video := args.capture_video and env.render_mode == "rgb_array":
             env = gym.wrappers.RecordVideo(env, folder, lambda episode: episode == 0)
+        self.agent.eval()  # Dropout and batch statistics are for training
         (obs, _), total, length = env.reset(seed=args.seed + 10_000), 0.0, 0
         while len(returns) < args.eval_episodes and not self.stop:
             action = self.agent.act(torch.as_tensor(np.asarray(obs)[None], device=self.device))[0].cpu().numpy()[()]
@@ -288,7 +319,7 @@ class Run:
             if terminated or truncated or length >= 100_000:
                 returns.append(total), lengths.append(length)
                 (obs, _), total, length = env.reset(), 0.0, 0
-        env.close(), set_rng_state(*streams)
+        env.close(), set_rng_state(*streams), self.agent.train()
         if self.stop:
             return None
         mean, std, self.last_eval = float(np.mean(returns)), float(np.std(returns)), step

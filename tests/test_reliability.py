@@ -555,3 +555,34 @@ def test_a_signal_within_goes_on_waits_for_the_next_turn():
     run.last_eval = run.last_save = 0
     run.log_time = None
     assert run.goes_on(1, None)
+
+
+@pytest.mark.parametrize("flags, goes_on", [({}, True), (dict(max_episode_steps=7), False)])
+def test_a_discounted_return_ends_with_its_episode(flags, goes_on, monkeypatch, tmp_path):
+    """It goes on with restored environments, and starts at 0 where the resumed run begins new episodes."""
+    script = helpers.module("ppo_continuous")
+    env = dict(env_id="Pendulum-v1", total_timesteps=256)  # its episodes are longer than two rollouts
+    run_dir, _ = helpers.train("ppo_continuous", tmp_path, **env)
+    initial, recurrence = [], script.linear_recurrence
+    monkeypatch.setattr(script, "linear_recurrence", lambda *x: initial.append(x[-1]) or recurrence(*x))
+    more = dict(env, resume=str(run_dir), total_timesteps=384, **flags)
+    helpers.main("ppo_continuous", helpers.small_args("ppo_continuous", tmp_path, **more))
+    assert (initial[0] != 0).all() == goes_on
+
+
+def test_evaluations_are_without_dropout(monkeypatch, tmp_path):
+    """Greedy evaluations are in eval mode, training goes on in train mode."""
+    script, modes = helpers.module("ppo"), []
+
+    class Agent(script.Agent):
+        def act(self, obs):
+            modes.append(self.training)
+            return super().act(obs)
+
+        def forward(self, obs):
+            assert self.training
+            return super().forward(obs)
+
+    monkeypatch.setattr(script, "Agent", Agent)
+    helpers.train("ppo", tmp_path, eval_every=128)
+    assert set(modes) == {False}

@@ -363,3 +363,8 @@ def test_real_games():
     over = [s for s in journal.list if s.next_obs is None]
     truncated = [s for s in journal.list if s.truncated]
     assert len(lost) >= 8 and len(over) >= 1 and len(truncated) >= 1
+
+
+def test_a_part_that_is_missing_is_refused():
+    with pytest.raises(ValueError, match="argument"):
+        vectors(16, 1).add(*random_step(np.random.default_rng(1), 1)[:-1])

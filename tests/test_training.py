@@ -348,3 +348,20 @@ def test_total_timesteps_rounds_up(tmp_path):
     for script in ("ppo", "dqn"):
         run_dir, _ = helpers.train(script, tmp_path / script, num_envs=4, total_timesteps=1001)
         assert helpers.load(run_dir)["global_step"] == 1004 == helpers.scalars(run_dir)["charts/SPS"][-1][0]
+
+
+def test_frozen_networks_are_not_trained(monkeypatch, tmp_path):
+    """Parameters without requires_grad stay as they are, and Adam has no state for them."""
+    script, agents = helpers.module("ppo"), []
+
+    class Agent(script.Agent):
+        def __init__(self, *sizes):
+            super().__init__(*sizes)
+            self.actor[0].requires_grad_(False)
+            agents.append((self, self.actor[0].weight.clone(), self.critic[0].weight.clone()))
+
+    monkeypatch.setattr(script, "Agent", Agent)
+    helpers.train("ppo", tmp_path)
+    agent, frozen, trained = agents[0]
+    assert torch.equal(agent.actor[0].weight, frozen)
+    assert not torch.equal(agent.critic[0].weight, trained)

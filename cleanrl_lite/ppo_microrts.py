@@ -165,7 +165,7 @@ class UnitActions:
 
     def __init__(self, logits, mask, index, cells):  # (batch, orders, 78) twice; where the units are; number of cells
         self.index, self.cells = index, cells
-        logits = logits + (mask.float() - 1) * 1e8
+        logits = torch.where(mask > 0, logits, (mask.float() - 1) * 1e8)
         self.parts = [Categorical(logits=part, validate_args=False) for part in logits.split(PARTS, -1)]
         self.any_valid = torch.stack([part.amax(-1) for part in mask.split(PARTS, -1)], -1)
 

@@ -114,7 +114,8 @@ class ActionMask(gym.Wrapper):
         return self.append_mask(obs, info), info
 
     def step(self, action):
-        obs, *results, info = self.env.step(action.reshape(self.shape) + self.start)
+        action = action.reshape(self.shape) + self.start
+        obs, *results, info = self.env.step(action.astype(self.env.action_space.dtype))
         return self.append_mask(obs, info), *results, info
 
 
@@ -202,8 +203,13 @@ class Agent(nn.Module):
         self.actor = mlp(obs_dim, parts * choices, last_gain=0.01)  # near zero: starts as the uniform policy
 
     def mask(self, logits, obs):
-        """Logits (batch, parts, choices): what obs has behind the observation makes invalid ones impossible."""
-        return (logits + (obs[:, self.obs_dim :] - 1) * 1e8).reshape(-1, *self.shape)
+        """Logits (batch, parts, choices): what obs has behind the observation makes invalid ones impossible.
+
+        They are replaced: adding -1e8 would round them away but let their gradient through.
+        """
+        mask = obs[:, self.obs_dim :]
+        where = torch.where if torch.is_tensor(mask) else np.where
+        return where(mask > 0, logits, (mask - 1) * 1e8).reshape(-1, *self.shape)
 
     def policy(self, logits):
         return Independent(Categorical(logits=logits, validate_args=False), 1, validate_args=False)  # sums over parts

@@ -4,10 +4,11 @@ import json
 import os
 import signal
 
+import gymnasium as gym
 import numpy as np
 import pytest
 import torch
-from gymnasium.spaces import Discrete
+from gymnasium.spaces import Box, Discrete, MultiDiscrete
 from torch.distributions import Categorical
 
 from cleanrl_lite import ppo_masked, utils
@@ -53,6 +54,51 @@ def test_a_part_in_which_nothing_is_valid():
     """It is as if everything were; but never what the part does not have."""
     dist, _ = ppo_masked.Agent(1, 2, 3)(torch.tensor([[0.0, 1, 1, 0, 0, 0, -1]]))
     torch.testing.assert_close(dist.base_dist.probs[0], torch.tensor([[0.5, 0.5, 0], [0.5, 0.5, 0]]), atol=0.01, rtol=0)
+
+
+def test_a_part_in_which_nothing_is_valid_has_no_gradient():
+    """Not in the log-probability and not in the entropy; the others are as without that part."""
+    obs = torch.randn(50, 4)
+    idle = torch.tensor([1.0, 1, 0, 0, 0, -1]).expand(50, 6)
+    for script in ("ppo_masked", "ppo_selfplay"):
+        agent = helpers.module(script).Agent(4, 2, 3)
+        torch.nn.init.normal_(agent.actor[-1].weight)
+        dist, _ = agent(torch.cat([obs, idle], 1))
+        actions = dist.sample()
+        weight, bias = torch.autograd.grad(
+            (dist.log_prob(actions) + dist.entropy()).sum(),
+            [agent.actor[-1].weight, agent.actor[-1].bias],
+        )
+        assert not weight[2:].any() and not bias[2:].any(), script
+        one = Categorical(logits=agent.actor(obs)[:, :2])
+        loss = (one.log_prob(actions[:, 0]) + one.entropy()).sum()
+        (expected,) = torch.autograd.grad(loss, agent.actor[-1].weight)
+        assert weight.any()
+        torch.testing.assert_close(weight, expected)
+
+
+def test_acting_masks_as_learning_does():
+    """Logits in numpy are those in torch, of parts without a valid choice too."""
+    masks = torch.tensor([[1.0, 0, 1, 0, 0, -1], [1, 1, 1, 1, 1, -1], [0, 0, 0, 0, 1, -1]])
+    obs = torch.cat([torch.randn(3, 4), masks], 1)
+    logits = torch.randn(3, 6)
+    for script in ("ppo_masked", "ppo_selfplay"):
+        agent = helpers.module(script).Agent(4, 2, 3)
+        acting = agent.mask(logits.numpy(), obs.numpy())
+        assert acting.dtype == np.float32
+        np.testing.assert_array_equal(acting, agent.mask(logits, obs))
+
+
+@pytest.mark.parametrize("script", ["ppo_masked", "ppo_multiagent", "ppo_selfplay"])
+def test_actions_have_the_environments_type(script):
+    """MultiDiscrete(dtype=int32) takes no int64; its own checker says so."""
+    env = gym.Env()
+    env.action_space = MultiDiscrete([2, 3], dtype=np.int32, start=[1, 5])
+    env.observation_space = Box(0.0, 1.0, (1,))
+    taken = []
+    env.step = lambda action: taken.append(action) or (np.zeros(1, np.float32), 0.0, False, False, {})
+    helpers.module(script).ActionMask(env, True).step(np.array([1, 2]))
+    assert env.action_space.contains(taken[0]) and taken[0].tolist() == [2, 7]
 
 
 @pytest.mark.parametrize("source", SOURCES)

@@ -59,6 +59,21 @@ def test_masks_belong_to_agents():
     assert (probs[:, 0, [0, 2]] > 0).all() and (probs[:, 1, [1, 2]] > 0).all()
 
 
+def test_an_agent_without_a_valid_choice_has_no_gradient():
+    """All agents share the actor: what it learns is what it learns from the others."""
+    agent, obs = small_agent()
+    obs[:, 8:] = torch.tensor([1.0, 1, 1, 1, 0, 0, 0, -1])
+    dist, _ = agent(obs)
+    actions = dist.sample()
+    terms = dist.log_prob(actions) + dist.entropy()
+    weight = agent.actor[-1].weight
+    (idle,) = torch.autograd.grad(terms[:, 1].sum(), weight, retain_graph=True)
+    (active,) = torch.autograd.grad(terms[:, 0].sum(), weight)
+    assert not idle.any() and active.any()
+    acting = agent.mask(np.zeros((50, 8), np.float32), obs.numpy())
+    np.testing.assert_array_equal(acting, agent.mask(torch.zeros(50, 8), obs))
+
+
 @CRITICS
 def test_a_team_learns(central, monkeypatch, tmp_path):
     """All right choices are taken from own observations; the bonus is in the state's value, not in that of agents."""

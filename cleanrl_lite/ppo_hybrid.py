@@ -87,13 +87,14 @@ class MixedActions(gym.ActionWrapper):
         bounded = kinds and np.isfinite((flat.low, flat.high)).all() and (flat.low < flat.high).all()
         others = "MultiDiscrete: ppo_masked.py; unbounded: ppo_continuous.py"
         utils.check(bounded, f"actions must be Discrete or Box, with finite bounds, not {env.action_space}. {others}")
-        self.low, self.range, ends = flat.low, flat.high - flat.low, np.cumsum([*map(flatdim, parts)])
+        self.low, self.high, ends = flat.low, flat.high, np.cumsum([*map(flatdim, parts)])
         self.choices = [(int(end - x.n), int(end)) for x, end in zip(parts, ends) if isinstance(x, Discrete)]
         self.action_space = Box(-1.0, 1.0, flat.shape)
 
     def action(self, action):
         # The bounds of a choice's columns are 0 and 1, so this makes gymnasium's one-hot vector of it.
-        return unflatten(self.env.action_space, self.low + self.range * (1 + action.clip(-1, 1)) / 2)
+        action = self.low + (self.high - self.low) * (1 + action.clip(-1, 1)) / 2
+        return unflatten(self.env.action_space, action.clip(self.low, self.high))  # it was rounded
 
 
 def make_env(args, render_mode=None):

@@ -104,6 +104,9 @@ def make_env(args, render_mode=None):
     if isinstance(space := env.action_space, Box) and np.issubdtype(space.dtype, np.floating):
         finite = space.is_bounded() and (space.low < space.high).all()
         utils.check(finite, f"actions {space}: finite bounds and low < high must hold. Rescale them in a wrapper")
+        # Rescaling rounds, by up to 1e-6 beyond the bounds.
+        clip = lambda action: np.clip(action, space.low, space.high).astype(space.dtype)  # noqa: E731
+        env = gym.wrappers.TransformAction(env, clip, space)
         env = gym.wrappers.ClipAction(gym.wrappers.RescaleAction(env, np.float32(-1), np.float32(1)))
     env = gym.wrappers.TransformReward(env, lambda r: float(np.sum(r)))  # some are arrays of shape (1,)
     env = gym.wrappers.FrameStackObservation(Image(env, args.image_size), args.stack_size)

@@ -31,6 +31,20 @@ def test_vectors_become_actions():
         assert len(one_hot) == 1 and wrapped.action(vector[0])[1]["a"] == 4 + one_hot[0], choice
 
 
+def test_rounding_does_not_leave_the_bounds():
+    """low + (high - low) may be above high; the environment gets the bounds."""
+    low, high = np.float32([-0.35, -7.1, 0.1]), np.float32([0.9, 3.3, 0.7])
+    for _ in range(100):
+        low, high = low - np.float32(0.013), high + np.float32(0.017)
+        env = gym.Env()
+        env.observation_space, env.action_space = Box(0, 1, (1,)), Box(low, high)
+        wrapped = ppo_hybrid.MixedActions(env)
+        for action, bound in ((-1, low), (1, high), (3, high)):
+            taken = wrapped.action(np.full(3, action, dtype=np.float32))
+            assert env.action_space.contains(taken)
+            assert taken == pytest.approx(bound, abs=1e-5)
+
+
 def test_probabilities():
     """The sum over independent parts, by hand."""
     agent = ppo_hybrid.Agent(2, 8, CHOICES)

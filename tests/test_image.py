@@ -63,6 +63,27 @@ def test_box_actions_reach_the_environment_in_its_own_bounds(monkeypatch, tmp_pa
     assert (low < high).all()
 
 
+def test_rounding_does_not_leave_the_bounds(monkeypatch):
+    """-1 and 1 become numbers up to 1e-6 beyond some bounds: the environment gets the bounds, in its own type."""
+    low, high, image = np.array([-0.35, -7.1, 0.1]), np.array([0.9, 3.3, 0.7]), np.zeros((36, 36, 3), dtype=np.uint8)
+    for n in range(100):
+        env, taken = gym.Env(), []
+        dtype = (np.float32, np.float16, np.float64)[n % 3]
+        bounds = [bound.astype(dtype) for bound in (low - 0.013 * n, high + 0.017 * n)]
+        env.action_space = gym.spaces.Box(*bounds, dtype=dtype)
+        env.observation_space = gym.spaces.Box(0, 255, (36, 36, 3), np.uint8)
+        env.reset = lambda **kwargs: (image, {})
+        env.step = lambda action: taken.append(action) or (image, 0.0, False, False, {})  # noqa: B023
+        monkeypatch.setattr(utils, "make", lambda *words, **kwargs: env)  # noqa: B023
+        wrapped = ppo_image.make_env(ppo_image.Args(image_size=36))
+        wrapped.reset()
+        for action in (-1, 1, 2):
+            wrapped.step(np.full(3, action, dtype=np.float32))
+        assert all(env.action_space.contains(action) for action in taken)
+        expected = [bounds[0], bounds[1], bounds[1]]
+        np.testing.assert_allclose(taken, expected, rtol=0, atol=1e-2 if dtype is np.float16 else 1e-5)
+
+
 def test_rewards_that_are_arrays(monkeypatch, tmp_path):
     made = utils.make
 

@@ -29,6 +29,14 @@ def played(pool):
     return np.concatenate([pool.first[None], observations[:-1]]), rewards, ended, ignored
 
 
+def test_the_pages_say_what_a_failure_at_the_time_limit_is(envpool_script):
+    """envpool calls it a truncation only; nothing in the script can tell."""
+    page = (helpers.ROOT / f"docs/{envpool_script}.md").read_text()
+    limits = " ".join(page.partition("## Limits")[2].split())
+    assert "a failure on the last step that the time limit allows" in limits.lower()
+    assert "truncation only" in limits
+
+
 # --- what is learned from
 def test_no_minibatch_has_a_step_that_only_resets(envpool_script, monkeypatch, tmp_path):
     """Every other one is in every epoch; the explained variance is theirs too."""

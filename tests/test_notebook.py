@@ -55,7 +55,8 @@ def test_a_notebook_runs(tmp_path, monkeypatch):
     run_dir = helpers.only_run(tmp_path / "runs")
     assert {"actor.pt", "qf1.pt"} <= {path.name for path in run_dir.glob("*.pt")}
     assert json.loads((run_dir / "eval.json").read_text())["global_step"] == 2_000
-    assert len(list((tmp_path / "videos").glob("*.mp4"))) == 4
+    assert len(list((run_dir / "videos/training").glob("*.mp4"))) == 4
+    assert [path.name for path in tmp_path.iterdir()] == ["runs"]
     shown = [output for cell in made.cells for output in cell.get("outputs", [])]
     printed = "".join(output.get("text", "") for output in shown)
     assert '"global_step": 2000' in printed and "actor.pt" in printed

@@ -185,12 +185,23 @@ class HindsightBuffer(ReplayBuffer):
     episode, and the reward for it. The last part of a stored transition says how many steps its episode has left, this
     one included; 0 as long as the episode goes on."""
 
-    def __init__(self, buffer_size, num_envs, shapes, device, env, n_sampled_goals):
+    def __init__(self, buffer_size, num_envs, shapes, device, space, compute_reward, n_sampled_goals):
         super().__init__(buffer_size, num_envs, shapes, device)
-        self.compute_reward, self.share, end = env.compute_reward, n_sampled_goals / (n_sampled_goals + 1), 0
-        sizes = {name: gym.spaces.flatdim(space) for name, space in env.observation_space.items()}
+        self.compute_reward, self.share, end = compute_reward, n_sampled_goals / (n_sampled_goals + 1), 0
+        sizes = {name: gym.spaces.flatdim(part) for name, part in space.items()}
         places = {name: slice(end, end := end + size) for name, size in sizes.items()}  # in a flattened observation
         self.achieved, self.desired = places["achieved_goal"], places["desired_goal"]
+
+    def check_rewards(self, rewards, next_obs):
+        """Refuses rewards of a step that compute_reward does not give: relabelled ones would be of another kind."""
+        if self.share == 0:
+            return
+        achieved, desired = next_obs[:, self.achieved], next_obs[:, self.desired]
+        expected = np.ravel(self.compute_reward(achieved, desired, {}))
+        for reward, other in zip(rewards, expected, strict=True):
+            differ = f"a step gave reward {reward:.6g}, but compute_reward gives {other:.6g}"
+            mend = "Change compute_reward in the same wrapper, or use --n-sampled-goals 0"
+            utils.check(np.isclose(reward, other, rtol=1e-3, atol=1e-5), f"{differ}. {mend}")
 
     def finish(self, env, length):
         """The last `length` steps of environment number `env` were an episode."""
@@ -263,14 +274,19 @@ def main(args: Args):
     check((agent.action_scale > 0).all(), f"{args.env_id} has actions {action_space}, where low < high must hold")
     critic_params, actor_params = [*agent.qf1.parameters(), *agent.qf2.parameters()], list(agent.actor.parameters())
     adams = dict(critic=adam_state(critic_params), actor=adam_state(actor_params), alpha=adam_state([agent.log_alpha]))
-    goal_env = make_env(args).unwrapped  # computes rewards in this process, with --async-envs too
-    space = goal_env.observation_space
+    goal_env = make_env(args)  # computes rewards in this process, with --async-envs too
+    while isinstance(goal_env, gym.Wrapper) and not isinstance(goal_env, gym.ObservationWrapper):
+        goal_env = goal_env.env
+    flat = isinstance(goal_env, gym.wrappers.FlattenObservation) and goal_env.observation_space == obs_space
+    space = goal_env.env.observation_space if flat else None  # what utils.flatten was given, with its wrappers
     goals = isinstance(space, Dict) and all(isinstance(space.get(x), Box) for x in ("achieved_goal", "desired_goal"))
-    check(goals and hasattr(goal_env, "compute_reward"), f"{args.env_id} is not a goal environment. Use sac.py")
+    goals = goals and goal_env.has_wrapper_attr("compute_reward")
+    check(goals, f"{args.env_id} is not a goal environment. Use sac.py")
+    compute_reward = goal_env.get_wrapper_attr("compute_reward")
     # obs, action, reward, next_obs, terminated, steps left
     shapes = obs_space.shape, action_space.shape, (), obs_space.shape, (), ()
     sizes = args.buffer_size, args.num_envs, shapes, device
-    replay = None if args.evaluate else HindsightBuffer(*sizes, goal_env, args.n_sampled_goals)
+    replay = None if args.evaluate else HindsightBuffer(*sizes, space, compute_reward, args.n_sampled_goals)
     check(args.evaluate or not args.cuda_graph or replay.rows.is_cuda, "--cuda-graph needs a smaller --buffer-size")
 
     run = utils.Run(args, __file__, make_env, envs, agent, adams=adams, replay=replay)
@@ -382,6 +398,8 @@ def main(args: Args):
             writer.add_scalar("charts/episodic_length", episodic_length, global_step)
             if "is_success" in infos["final_info"]:  # at the episode's last step
                 writer.add_scalar("charts/success_rate", infos["final_info"]["is_success"][n], global_step)
+        if global_step <= args.learning_starts + 1_000:
+            replay.check_rewards(rewards, next_obs)
         replay.add(obs, actions, rewards, next_obs, terminations, 0)  # a truncated episode bootstraps
         for n, _, episodic_length in finished:
             replay.finish(n, episodic_length)

@@ -315,6 +315,10 @@ class Numbered(Scripted):
     def compute_reward(self, achieved_goal, desired_goal, info):
         return achieved_goal[:, 2] - 10 * desired_goal[:, 2]
 
+    def step(self, action):
+        obs, _, *rest = super().step(action)
+        return obs, float(self.t + 10), *rest  # compute_reward's
+
 
 class Masked(Probe):
     """One step; an action has two parts. In the first, choice 0 pays 1 but is valid in half of the episodes only, 1

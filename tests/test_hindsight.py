@@ -2,21 +2,22 @@
 good for."""
 
 from collections import defaultdict
-from types import SimpleNamespace
 
+import gymnasium as gym
 import numpy as np
 import pytest
 import torch
 from gymnasium.spaces import Box, Dict
 
+from cleanrl_lite import utils
 from cleanrl_lite.sac_her import HindsightBuffer
 from tests import helpers
-from tests.probe_envs import Numbered, probe
+from tests.probe_envs import Numbered, Reach, probe
 from tests.test_probe import small_mlp
 from tests.test_reliability import interrupted
 
 CPU = torch.device("cpu")
-GOAL_ENV = SimpleNamespace(observation_space=Numbered.observation_space, compute_reward=Numbered(1).compute_reward)
+GOALS = Numbered.observation_space, Numbered(1).compute_reward
 SHAPES = (8,), (1,), (), (8,), (), ()  # an observation: achieved (3), desired (3), observation (2)
 
 
@@ -24,7 +25,7 @@ def recorded(buffer_size, num_envs, steps, n_sampled_goals=4):
     """A buffer after some steps of episodes of random lengths; of each environment, the episodes' transitions."""
     rng, buffer = (
         np.random.default_rng(1),
-        HindsightBuffer(buffer_size, num_envs, SHAPES, CPU, GOAL_ENV, n_sampled_goals),
+        HindsightBuffer(buffer_size, num_envs, SHAPES, CPU, *GOALS, n_sampled_goals),
     )
     episodes = [[[]] for _ in range(num_envs)]
     for _ in range(steps):
@@ -64,7 +65,7 @@ def test_every_goal_was_achieved_later_in_the_same_episode(buffer_size, num_envs
     runs; all the same after saving and loading."""
     buffer, episodes = recorded(buffer_size, num_envs, steps)
     torch.save(buffer.state_dict(), tmp_path / "state.pt")
-    loaded = HindsightBuffer(buffer_size, num_envs, SHAPES, CPU, GOAL_ENV, 4)
+    loaded = HindsightBuffer(buffer_size, num_envs, SHAPES, CPU, *GOALS, 4)
     loaded.load_state_dict(torch.load(tmp_path / "state.pt"))
     for replay in (buffer, loaded):
         found, expected = defaultdict(set), expected_goals(buffer, episodes)
@@ -80,7 +81,7 @@ def test_every_goal_was_achieved_later_in_the_same_episode(buffer_size, num_envs
 
 def test_later_steps_are_equally_likely():
     """Of an episode of eight steps, the first transition gets each of the eight goals as often."""
-    buffer = HindsightBuffer(100, 1, SHAPES, CPU, GOAL_ENV, 4)
+    buffer = HindsightBuffer(100, 1, SHAPES, CPU, *GOALS, 4)
     for t in range(8):
         obs, next_obs = np.zeros((2, 1, 8))
         obs[:, 2], next_obs[:, 2] = t, t + 1
@@ -105,8 +106,7 @@ def test_parts_of_an_observation_in_any_order():
     space = Dict(
         [("observation", Box(0, 1, (2,))), ("desired_goal", Box(0, 1, (3,))), ("achieved_goal", Box(0, 1, (3,)))]
     )
-    env = SimpleNamespace(observation_space=space, compute_reward=None)
-    buffer, at = HindsightBuffer(9, 1, SHAPES, CPU, env, 4), list(space).index
+    buffer, at = HindsightBuffer(9, 1, SHAPES, CPU, space, None, 4), list(space).index
     first, second = sorted([buffer.achieved, buffer.desired], key=lambda part: part.start)
     assert (buffer.achieved.start < buffer.desired.start) == (at("achieved_goal") < at("desired_goal"))
     assert first.stop - first.start == second.stop - second.start == 3
@@ -159,6 +159,102 @@ def test_without_hindsight_it_is_sac(tmp_path):
         points = {tag: points for tag, points in helpers.scalars(run_dir).items() if tag in helpers.tags(script)}
         found.append((returns, {tag: points[tag] for tag in points.keys() - helpers.UNSEEDED}))
     assert found[0] == found[1] and len(found[0][1]) == len(helpers.tags("sac")) - 1
+
+
+class Clocked(Reach):
+    """Its observation has another part, before the goals; its own goal is out of reach."""
+
+    observation_space = Dict(a_clock=Box(-9, 9, (4,)), **Reach.observation_space)
+
+    def first(self):
+        self.goal, self.point = np.full(2, 4.0), np.zeros(2)
+        return self.obs()
+
+    def obs(self):
+        return dict(a_clock=np.arange(4, dtype=np.float32), **super().obs())
+
+
+class Rewarded(gym.RewardWrapper):
+    """Rewards ten times as large; `also`: those of other goals too."""
+
+    def __init__(self, env, also):
+        super().__init__(env)
+        if also:
+            self.compute_reward = lambda *words: 10 * env.unwrapped.compute_reward(*words)
+
+    def reward(self, reward):
+        return 10 * reward
+
+
+def wrapped(monkeypatch, *wrappers, base=Reach):
+    """utils.make makes `base` with these wrappers."""
+
+    def make(*words, **kwargs):
+        env = base()
+        for wrapper in wrappers:
+            env = wrapper(env)
+        return env
+
+    monkeypatch.setattr(utils, "make", make)
+
+
+@pytest.mark.parametrize("place", [0, 4])
+def test_goals_are_where_the_agents_environment_has_them(place, monkeypatch, tmp_path):
+    """As the environment is, and with a wrapper that drops the part before them."""
+    without_clock = lambda env: gym.wrappers.FilterObservation(env, list(Reach.observation_space))  # noqa: E731
+    wrapped(monkeypatch, *([] if place else [without_clock]), base=Clocked)
+    batches, sample = [], HindsightBuffer.sample
+
+    def kept(replay, batch_size):
+        (rows,) = sample(replay, batch_size)
+        batches.append([part.clone() for part in replay.unpack(rows)])
+        return (rows,)
+
+    monkeypatch.setattr(HindsightBuffer, "sample", kept)
+    helpers.train("sac_her", tmp_path, total_timesteps=200)
+    assert batches
+    for obs, _, _, next_obs, *_ in batches:
+        goals, relabelled = obs[:, place + 2 : place + 4], round(0.8 * len(obs))
+        assert torch.equal(goals, next_obs[:, place + 2 : place + 4])
+        assert (goals[relabelled:] == 4).all() and (goals[:relabelled] != 4).all()
+        assert not place or (obs[:, :4] == torch.arange(4)).all()
+
+
+def test_rewards_that_compute_reward_does_not_give(monkeypatch, tmp_path):
+    """One line at the first step; not where compute_reward changes too, and not without hindsight."""
+    wrapped(monkeypatch, lambda env: Rewarded(env, False))
+    line = "error: a step gave reward -10, but compute_reward gives -1. Change .* --n-sampled-goals 0"
+    with pytest.raises(SystemExit, match=line):
+        helpers.train("sac_her", tmp_path, total_timesteps=200)
+    helpers.train("sac_her", tmp_path, total_timesteps=200, n_sampled_goals=0)
+    rewards, sample = set(), HindsightBuffer.sample
+
+    def kept(replay, batch_size):
+        (rows,) = sample(replay, batch_size)
+        rewards.update(replay.unpack(rows)[2].tolist())
+        return (rows,)
+
+    monkeypatch.setattr(HindsightBuffer, "sample", kept)
+    wrapped(monkeypatch, lambda env: Rewarded(env, True))
+    helpers.train("sac_her", tmp_path, total_timesteps=200)
+    assert rewards == {0.0, -10.0}
+
+
+@pytest.mark.parametrize("kind", ["of another space", "of the same space", "of the Dict"])
+def test_vectors_that_others_make_are_refused(kind, monkeypatch, tmp_path):
+    """docs/guides/scaled.py does that: the vector has no longer the goals that compute_reward knows."""
+
+    def shifted(env):
+        flat = utils.flatten(env)
+        space = Box(-9, 9, (6,)) if kind == "of another space" else flat.observation_space
+        if kind == "of the Dict":
+            join = lambda obs: np.concatenate([*obs.values()][::-1])  # noqa: E731
+            return gym.wrappers.TransformObservation(env, join, space)
+        return gym.wrappers.TransformObservation(flat, lambda obs: obs + np.float32(1), space)
+
+    wrapped(monkeypatch, shifted)
+    with pytest.raises(SystemExit, match="is not a goal environment. Use sac.py"):
+        helpers.train("sac_her", tmp_path)
 
 
 @pytest.mark.parametrize("env_id", ["Pendulum-v1", "tests.probe_envs:ProbeDictObsBox-v0"])

@@ -27,7 +27,7 @@ if hasattr(envs, "envs"):  # Atari's environments are not in a list
     every = args.total_timesteps // args.num_envs // 4
     envs.envs[0] = gym.wrappers.RecordVideo(
         make_env(args, "rgb_array"),
-        video_folder=run.dir / "videos" / "training",
+        video_folder=f"{args.runs_dir}/notebook_videos",
         step_trigger=lambda step: step % every == 0,
         video_length=200,
     )
@@ -80,12 +80,11 @@ def cells(source, script, changed):
             given = ", ".join(f"{flag}={value!r}" for flag, value in changed.items())
             yield new_code_cell(f"args = Args({given})")
             yield new_code_cell(textwrap.dedent(text(first + 1, run.lineno - 1)))
+            yield new_code_cell(VIDEOS.strip())  # before the run resets the environments
             first = run.lineno - 1
         body = textwrap.dedent(text(first + 1, last)) if inside else text(first + 1, last)
         body = body.replace("if run.result is not None:  # --evaluate\n    return run.result\n", "")
         yield new_code_cell(body.replace("return run.end()", "returns = run.end()"))
-        if name == "setup":
-            yield new_code_cell(VIDEOS.strip())
     yield from (new_code_cell(extra.strip()) for extra in (NETWORKS, EVALUATION, CURVES))
 
 

@@ -2,9 +2,10 @@
 
 Paper:    Mnih et al. 2015 (Nature 518, 529-533).
 Run:      python cleanrl_lite/dqn.py --env-id CartPole-v1
-Differs:  A truncated episode bootstraps from its true last observation. Adam and the squared error replace RMSProp and
-          the clipped error. The network acts in numpy; the update is one compiled graph.
-Expected: CartPole-v1 494.4, Acrobot-v1 -89.9 (500,000 steps, mean of the last 100 training episodes, 5 seeds, 63f1a14).
+Differs:  A truncated episode bootstraps from its true last observation. Adam and the squared error
+          replace RMSProp and the clipped error. The network acts in numpy.
+Expected: CartPole-v1 494.4, Acrobot-v1 -89.9 (500,000 steps, mean of the last 100 training
+          episodes, 5 seeds, 63f1a14).
 Details:  docs/dqn.md
 """
 
@@ -27,57 +28,62 @@ from cleanrl_lite import utils
 @dataclass
 class Args:
     # run flags, the same in every script
-    exp_name: str = Path(__file__).stem  # name of the experiment, part of the run directory's name
-    seed: int = 1  # seed of the environments, the networks and the sampling
-    torch_deterministic: bool = True  # restrict cuDNN to deterministic algorithms
+    exp_name: str = Path(__file__).stem  # name of the experiment
+    seed: int = 1  # seed of environments, networks and sampling
+    torch_deterministic: bool = True  # use deterministic algorithms of cuDNN
     cuda: bool = True  # train on a GPU if there is one
-    threads: int = 1  # CPU threads of torch and numpy (0: their own choice)
-    compile: bool = True  # compile the update: faster training after 15 to 25 s the first time, 5 to 12 s later
+    threads: int = 1  # CPU threads of torch and numpy (0: their choice)
+    compile: bool = True  # compile the update: a slow start, then faster
     cuda_graph: bool = False  # replay the update as one CUDA graph (needs a GPU)
-    track: bool = False  # also log to Weights & Biases (WANDB_MODE=offline works)
+    track: bool = False  # also log to Weights & Biases
     wandb_project_name: str = "cleanrl_lite"  # Weights & Biases project
     wandb_entity: str | None = None  # Weights & Biases entity (team)
-    runs_dir: str = "runs"  # folder in which the run directory is created
-    save_every: int = 100_000  # environment steps between checkpoints (0: only at the start and the end)
-    resume: str | None = None  # continue this run directory; auto: the last run with the same flags, or a new one
-    evaluate: str | None = None  # evaluate this run directory or checkpoint instead of training
-    eval_episodes: int = 10  # episodes per evaluation (deterministic policy)
+    runs_dir: str = "runs"  # folder of the run directories
+    save_every: int = 100_000  # environment steps between checkpoints (0: none)
+    resume: str | None = None  # run directory to continue, or auto: the last with these flags
+    evaluate: str | None = None  # run directory or checkpoint to evaluate, without training
+    eval_episodes: int = 10  # episodes of an evaluation, with the greedy policy
     eval_every: int = 0  # environment steps between evaluations (0: only at the end)
     capture_video: bool = False  # record the first episode of every evaluation
     render: bool = False  # show evaluations in a window
 
     # algorithm flags
     env_id: str = "CartPole-v1"  # environment id, or module:Env-v0
-    env_kwargs: str = "{}"  # keyword arguments of the environment as JSON, such as '{"continuous": false}'
-    max_episode_steps: int | None = None  # time limit of an episode (none: the environment's own)
-    total_timesteps: int = 500_000  # total environment steps, summed over the environments
+    env_kwargs: str = "{}"  # keyword arguments of the environment, as JSON
+    max_episode_steps: int | None = None  # time limit (none: the environment's own)
+    total_timesteps: int = 500_000  # environment steps, summed over the environments
     learning_rate: float = 2.5e-4  # the optimizer's learning rate
-    num_envs: int = 1  # number of environments stepped together
-    async_envs: bool = False  # run each environment in its own process
+    num_envs: int = 1  # environments stepped together
+    async_envs: bool = False  # run each environment in a process of its own
     buffer_size: int = 10_000  # capacity of the replay buffer, in transitions
     learning_starts: int = 10_000  # environment steps before training starts
-    train_frequency: int = 10  # train every this many environment steps, summed over the environments
+    train_frequency: int = 10  # environment steps, of all environments, between trainings
     gradient_steps: int = 1  # gradient steps each time it trains
     batch_size: int = 128  # transitions per minibatch
     gamma: float = 0.99  # discount factor
     target_network_frequency: int = 500  # environment steps between target network updates
-    tau: float = 1.0  # step size of the target updates: target += tau * (network - target)
+    tau: float = 1.0  # step size of the target: target += tau * (network - target)
     start_e: float = 1.0  # initial epsilon, the probability of a random action
     end_e: float = 0.05  # final epsilon
-    exploration_fraction: float = 0.5  # fraction of the total timesteps over which epsilon falls
+    exploration_fraction: float = 0.5  # part of the run over which epsilon falls
 
 
 # === environment
 def make_env(args, render_mode=None):
-    env = utils.make(args.env_id, args.env_kwargs, render_mode, max_episode_steps=args.max_episode_steps)
+    env = utils.make(args, render_mode, max_episode_steps=args.max_episode_steps)
     return gym.wrappers.RecordEpisodeStatistics(utils.flatten(env), stats_key="statistics")
 
 
 # === networks
 def mlp(inputs, outputs):
     """Two hidden layers of 120 and 84 ReLU units, initialised as PyTorch does."""
-    layers = nn.Linear(inputs, 120), nn.ReLU(), nn.Linear(120, 84), nn.ReLU(), nn.Linear(84, outputs)
-    return nn.Sequential(*layers)
+    return nn.Sequential(
+        nn.Linear(inputs, 120),
+        nn.ReLU(),
+        nn.Linear(120, 84),
+        nn.ReLU(),
+        nn.Linear(84, outputs),
+    )
 
 
 class Agent(nn.Module):
@@ -93,48 +99,54 @@ class Agent(nn.Module):
 
 # === replay
 class ReplayBuffer:
-    """The last `buffer_size` transitions, one row of a matrix each. `shapes`: those of a transition's parts."""
+    """The last `buffer_size` transitions, one row of a matrix each.
+
+    `shapes` are those of a transition's parts, in the order in which `add` takes them.
+    """
 
     def __init__(self, buffer_size, num_envs, shapes, device):
-        ends = np.cumsum([int(np.prod(shape)) for shape in shapes]).tolist()
-        self.rows = utils.allocate((buffer_size // num_envs * num_envs, ends[-1]), torch.float32, device)
-        self.shapes, self.ends, self.num_envs, self.device = shapes, ends, num_envs, device
-        # The rows that `add` writes to.
-        self.host = self.rows[:num_envs].cpu().numpy() if self.rows.is_cuda else self.rows.numpy()
-        ranges = zip(shapes, [0, *ends], ends)
-        self.columns = [self.host[:, begin:end] if shape else self.host[:, begin] for shape, begin, end in ranges]
-        self.length, self.position, self.filled = len(self.rows), 0, 0  # len() of a tensor takes a microsecond
-        self.size = torch.zeros((), dtype=torch.float64, device=self.rows.device)  # `filled`, for a CUDA graph to read
+        self.shapes = shapes
+        self.widths = [int(np.prod(shape)) for shape in shapes]
+        self.num_envs = num_envs
+        self.capacity = buffer_size // num_envs * num_envs
+        self.rows = utils.allocate((self.capacity, sum(self.widths)), torch.float32, device)
+        # The same memory: writing through numpy takes half the time.
+        self.in_numpy = None if self.rows.is_cuda else self.rows.numpy()
+        self.position = 0
+        self.filled = 0
+        # `filled`, for a CUDA graph to read
+        self.size = torch.zeros((), dtype=torch.float64, device=device)
 
     def add(self, *parts):
         """Stores a transition of each environment: arrays (num_envs, *shape)."""
-        start, stop = self.position, self.position + self.num_envs
-        place = slice(None) if self.rows.is_cuda else slice(start, stop)
-        for column, part in zip(self.columns, parts, strict=True):
-            column[place] = part
-        if self.rows.is_cuda:
-            self.rows[start:stop].copy_(torch.from_numpy(self.host), non_blocking=True)
-        self.position = stop % self.length
-        if self.filled < self.length:
-            self.filled = stop
-            self.size.fill_(stop)
+        rows = np.column_stack(parts)
+        end = self.position + self.num_envs
+        if self.in_numpy is not None:
+            self.in_numpy[self.position : end] = rows
+        else:
+            self.rows[self.position : end] = torch.from_numpy(rows)
+        self.position = end % self.capacity
+        if self.filled < self.capacity:
+            self.filled = end
+            self.size.fill_(end)
 
     def sample(self, batch_size):
-        """A minibatch, drawn with replacement, on the training device, as `unpack` takes it."""
-        indices = (torch.rand(batch_size, dtype=torch.float64, device=self.rows.device) * self.size).long()
-        return (self.rows.index_select(0, indices).to(self.device),)
+        """A minibatch of rows, drawn with replacement."""
+        draws = torch.rand(batch_size, dtype=torch.float64, device=self.rows.device)
+        return self.rows.index_select(0, (draws * self.size).long())
 
     def unpack(self, rows):
         """The parts of a minibatch: tensors (batch_size, *shape)."""
-        parts = rows.tensor_split(self.ends[:-1], dim=1)
-        return [part.reshape(-1, *shape) for part, shape in zip(parts, self.shapes)]
+        parts = zip(rows.split(self.widths, dim=1), self.shapes, strict=True)
+        return [part.reshape(-1, *shape) for part, shape in parts]
 
     def state_dict(self):
-        rows = torch.from_numpy(self.rows[: self.filled].cpu().numpy())  # torch.save writes only this part
-        return dict(position=self.position, rows=rows)
+        # clone: torch.save would write the part that is not filled too
+        return {"position": self.position, "rows": self.rows[: self.filled].clone()}
 
     def load_state_dict(self, state):
-        self.position, self.filled = state["position"], len(state["rows"])
+        self.position = state["position"]
+        self.filled = len(state["rows"])
         self.rows[: self.filled] = state["rows"]
         self.size.fill_(self.filled)
 
@@ -145,85 +157,131 @@ def linear_schedule(start, end, duration, step):
     return start + (end - start) * min(step / duration, 1.0)
 
 
-def adam_step(params, grads, adam, learning_rate, beta1=0.9, beta2=0.999, eps=1e-8):
-    """One step of Adam (Kingma & Ba 2015, algorithm 1), in place.
+@torch.no_grad()
+def update_target(target, network, tau):
+    """target += tau * (network - target), weight by weight."""
+    for old, new in zip(target.parameters(), network.parameters(), strict=True):
+        old.lerp_(new, tau)
 
-    Written out, on one flat vector, because this compiles into the update's graph; torch.optim.Adam would not.
+
+class Adam(nn.Module):
+    """Adam (Kingma & Ba 2015, algorithm 1).
+
+    Written out, on one flat vector, because this compiles into the update's graph;
+    torch.optim.Adam would not.
     """
-    grad = torch.cat([g.flatten() for g in grads])
-    adam["step"].add_(1)
-    adam["exp_avg"].lerp_(grad, 1 - beta1)
-    adam["exp_avg_sq"].lerp_(grad.square(), 1 - beta2)
-    denominator = (adam["exp_avg_sq"] / (1 - beta2 ** adam["step"])).sqrt() + eps
-    step = learning_rate * adam["exp_avg"] / (1 - beta1 ** adam["step"]) / denominator
-    for param, delta in zip(params, step.split([p.numel() for p in params])):
-        param.sub_(delta.view_as(param))
+
+    def __init__(self, params):
+        super().__init__()
+        self.params = [param for param in params if param.requires_grad]
+        flat = nn.utils.parameters_to_vector(self.params).detach()
+        self.register_buffer("step", flat.new_zeros(()))
+        self.register_buffer("exp_avg", torch.zeros_like(flat))
+        self.register_buffer("exp_avg_sq", torch.zeros_like(flat))
+
+    @torch.no_grad()
+    def update(self, grads, learning_rate, beta1=0.9, beta2=0.999, eps=1e-8):
+        """Takes a step, in place."""
+        grad = torch.cat([g.flatten() for g in grads])
+        self.step.add_(1)
+        self.exp_avg.lerp_(grad, 1 - beta1)
+        self.exp_avg_sq.lerp_(grad.square(), 1 - beta2)
+        denominator = (self.exp_avg_sq / (1 - beta2**self.step)).sqrt() + eps
+        delta = learning_rate * self.exp_avg / (1 - beta1**self.step) / denominator
+        parts = delta.split([param.numel() for param in self.params])
+        for param, part in zip(self.params, parts, strict=True):
+            param.sub_(part.view_as(param))
 
 
+@utils.leaves_no_trace
 def main(args: Args):
     # === setup
     check = utils.check
     device = utils.setup(args)
-    check(args.learning_starts < args.total_timesteps, "--learning-starts must be less than --total-timesteps")
-    check(args.buffer_size >= max(args.batch_size, 8 * args.num_envs), "--buffer-size must hold at least one batch")
+    enough = max(args.batch_size, 8 * args.num_envs)
+    check(args.buffer_size >= enough, f"--buffer-size must be at least {enough}")
 
-    envs = utils.vector_env([lambda: make_env(args)] * args.num_envs, args.async_envs, AutoresetMode.SAME_STEP)
-    obs_space, action_space = envs.single_observation_space, envs.single_action_space
-    others = "Box: sac.py; MultiDiscrete: ppo_masked.py"
-    check(isinstance(action_space, Discrete), f"actions must be Discrete, not {action_space}. {others}")
-    check(action_space.start == 0, f"{args.env_id} has actions that start at {action_space.start}, not at 0")
+    envs = utils.vector_env(
+        [lambda: make_env(args)] * args.num_envs,
+        args.async_envs,
+        AutoresetMode.SAME_STEP,
+    )
+    obs_space = envs.single_observation_space
+    action_space = envs.single_action_space
+    from_zero = isinstance(action_space, Discrete) and action_space.start == 0
+    check(
+        from_zero,
+        f"actions must be Discrete, from 0, not {action_space}. "
+        "Box: sac.py; MultiDiscrete: ppo_masked.py",
+    )
 
     agent = Agent(obs_space.shape[0], int(action_space.n)).to(device)
-    params = [param for param in agent.q_network.parameters() if param.requires_grad]
-    zeros = torch.zeros(sum(p.numel() for p in params), device=device)
-    adam = dict(step=torch.zeros((), device=device), exp_avg=zeros.clone(), exp_avg_sq=zeros.clone())
-    shapes = obs_space.shape, (), (), obs_space.shape, ()  # obs, action, reward, next_obs, terminated
-    replay = None if args.evaluate else ReplayBuffer(args.buffer_size, args.num_envs, shapes, device)
-    check(args.evaluate or not args.cuda_graph or replay.rows.is_cuda, "--cuda-graph needs a smaller --buffer-size")
-
+    if args.evaluate:
+        envs.close()
+        return utils.evaluate_saved(args, __file__, make_env, agent)
+    adam = Adam(agent.q_network.parameters())
+    # obs, action, reward, next_obs, terminated
+    shapes = obs_space.shape, (), (), obs_space.shape, ()
+    replay = ReplayBuffer(args.buffer_size, args.num_envs, shapes, device)
     run = utils.Run(args, __file__, make_env, envs, agent, adam=adam, replay=replay)
-    if run.result is not None:  # --evaluate
-        return run.result
+
+    # === logging
     if args.track:
         import wandb
 
-        names = dict(project=args.wandb_project_name, entity=args.wandb_entity, name=run.dir.name, id=run.dir.name)
-        settings = dict(config=vars(args), dir=run.dir.parent, resume="allow", sync_tensorboard=True, save_code=True)
-        utils.online_or_offline(wandb.init, **names, **settings)
-    writer = run.writer = SummaryWriter(run.dir, flush_secs=10, purge_step=run.global_step + 1)
-    writer.add_text("arguments", "\n".join(f"    {name}: {value}" for name, value in vars(args).items()))
+        wandb.init(
+            project=args.wandb_project_name,
+            entity=args.wandb_entity,
+            name=run.dir.name,
+            id=run.dir.name,
+            config=vars(args),
+            dir=run.dir.parent,
+            resume="allow",
+            sync_tensorboard=True,
+        )
+    # A resumed run writes the points after its checkpoint again.
+    writer = SummaryWriter(run.dir, flush_secs=10, purge_step=run.global_step + 1)
+    writer.add_text("arguments", str(args))
+    run.writer = writer
 
     # === update
-    def update(*batch):
-        """A step of Adam on the squared error of the Bellman equation (algorithm 1) on a minibatch of the replay."""
-        obs, actions, rewards, next_obs, terminations = replay.unpack(*batch)
+    # A number that changes during the run must be a tensor: a Python number is a constant of
+    # the compiled graph, so that every new value compiles it again.
+    def update(rows):
+        """A step of Adam on the squared error of the Bellman equation (algorithm 1)."""
+        obs, actions, rewards, next_obs, terminations = replay.unpack(rows)
         with torch.no_grad():
             next_values = agent.target_network(next_obs).max(-1).values
             td_target = rewards + args.gamma * next_values * (1 - terminations)
         q_values = agent.q_network(obs).gather(1, actions.long()[:, None]).squeeze(1)
         td_loss = (td_target - q_values).square().mean()
-        grads = torch.autograd.grad(td_loss, params)
-        with torch.no_grad():
-            adam_step(params, grads, adam, args.learning_rate)
-        metrics = dict(td_loss=td_loss, q_values=q_values.mean())
-        return {f"losses/{name}": metric.detach() for name, metric in metrics.items()}
+        grads = torch.autograd.grad(td_loss, adam.params)
+        adam.update(grads, args.learning_rate)
+        metrics = {
+            "losses/td_loss": td_loss,
+            "losses/q_values": q_values.mean(),
+        }
+        return {tag: metric.detach() for tag, metric in metrics.items()}
 
     update = run.compile(update)
-    learn = run.cuda_graph(lambda: update(*replay.sample(args.batch_size)))  # one graph, sampling included
-    target_params = list(agent.target_network.parameters())
+    # One CUDA graph, sampling included.
+    learn = run.cuda_graph(lambda: update(replay.sample(args.batch_size)))
 
     # === training
     def passed(every):
         """How many multiples of `every` the last step of the environments has passed."""
         return global_step // every - (global_step - args.num_envs) // every
 
-    q_network = utils.numpy_forward(agent.q_network, device, live=True)
-    obs, global_step, metrics = run.obs.astype(np.float32), run.global_step, run.values.get("metrics", {})
-    while run.goes_on(global_step, obs, metrics=metrics):
+    q_network = utils.NumpyForward(agent.q_network, device, live=True)
+    obs = run.obs.astype(np.float32)
+    global_step = run.global_step
+    metrics = {}
+    while run.goes_on(global_step, obs):
         # act
         epsilon_steps = args.exploration_fraction * args.total_timesteps
         epsilon = linear_schedule(args.start_e, args.end_e, epsilon_steps, global_step)
-        explore, random_actions = np.random.random((2, args.num_envs))  # separate draws for each environment
+        # separate draws for each environment
+        explore, random_actions = np.random.random((2, args.num_envs))
         actions = (random_actions * action_space.n).astype(np.int64)
         if (explore >= epsilon).any():
             actions = np.where(explore < epsilon, actions, q_network(obs).argmax(-1))
@@ -232,25 +290,26 @@ def main(args: Args):
         if global_step > args.learning_starts:
             for _ in range(passed(args.train_frequency) * args.gradient_steps):
                 metrics = learn()
-            if target_updates := passed(args.target_network_frequency):
-                with torch.no_grad():  # this many updates in a row equal one with this weight
-                    torch._foreach_lerp_(target_params, params, 1 - (1 - args.tau) ** target_updates)
+            for _ in range(passed(args.target_network_frequency)):
+                update_target(agent.target_network, agent.q_network, args.tau)
 
         # step, store
         new_obs, rewards, terminations, _, infos = envs.step(actions)
         global_step += args.num_envs
-        new_obs = new_obs.astype(np.float32)  # a copy: the environments write into the same array again
+        new_obs = new_obs.astype(np.float32)
         next_obs = new_obs.copy()
         for n, episodic_return, episodic_length in run.finished_episodes(infos):
-            next_obs[n] = infos["final_obs"][n]  # new_obs[n] is the first observation of the next episode already
+            # new_obs[n] is the first observation of the next episode already
+            next_obs[n] = infos["final_obs"][n]
             writer.add_scalar("charts/episodic_return", episodic_return, global_step)
             writer.add_scalar("charts/episodic_length", episodic_length, global_step)
-        replay.add(obs, actions, rewards, next_obs, terminations)  # a truncated episode bootstraps
+        # terminations: a truncated episode bootstraps
+        replay.add(obs, actions, rewards, next_obs, terminations)
         obs = new_obs
 
         # log
         if passed(100) or global_step >= args.total_timesteps:
-            run.log(metrics | {"charts/epsilon": epsilon}, global_step)
+            run.log({**metrics, "charts/epsilon": epsilon}, global_step)
 
     # === evaluation
     return run.end()

@@ -28,42 +28,42 @@ from cleanrl_lite import utils
 @dataclass
 class Args:
     # run flags, the same in every script
-    exp_name: str = Path(__file__).stem  # name of the experiment, part of the run directory's name
-    seed: int = 1  # seed of the environments, the networks and the sampling
-    torch_deterministic: bool = True  # restrict cuDNN to deterministic algorithms
+    exp_name: str = Path(__file__).stem  # name of the experiment
+    seed: int = 1  # seed of environments, networks and sampling
+    torch_deterministic: bool = True  # use deterministic algorithms of cuDNN
     cuda: bool = True  # train on a GPU if there is one
-    threads: int = 0  # CPU threads of torch and numpy (0: their own choice)
-    compile: bool = True  # compile the update: faster training after 15 to 25 s the first time, 5 to 12 s later
+    threads: int = 0  # CPU threads of torch and numpy (0: their choice)
+    compile: bool = True  # compile the update: a slow start, then faster
     cuda_graph: bool = False  # replay the update as one CUDA graph (needs a GPU)
-    track: bool = False  # also log to Weights & Biases (WANDB_MODE=offline works)
+    track: bool = False  # also log to Weights & Biases
     wandb_project_name: str = "cleanrl_lite"  # Weights & Biases project
     wandb_entity: str | None = None  # Weights & Biases entity (team)
-    runs_dir: str = "runs"  # folder in which the run directory is created
-    save_every: int = 100_000  # environment steps between checkpoints (0: only at the start and the end)
-    resume: str | None = None  # continue this run directory; auto: the last run with the same flags, or a new one
-    evaluate: str | None = None  # evaluate this run directory or checkpoint instead of training
-    eval_episodes: int = 10  # episodes per evaluation (deterministic policy)
+    runs_dir: str = "runs"  # folder of the run directories
+    save_every: int = 100_000  # environment steps between checkpoints (0: none)
+    resume: str | None = None  # run directory to continue, or auto: the last with these flags
+    evaluate: str | None = None  # run directory or checkpoint to evaluate, without training
+    eval_episodes: int = 10  # episodes of an evaluation, with the greedy policy
     eval_every: int = 0  # environment steps between evaluations (0: only at the end)
     capture_video: bool = False  # record the first episode of every evaluation
     render: bool = False  # show evaluations in a window
 
     # algorithm flags
-    env_id: str = "BreakoutNoFrameskip-v4"  # game; ALE/Breakout-v5 has sticky actions, NoFrameskip-v4 does not
-    env_kwargs: str = "{}"  # keyword arguments of the environment as JSON, such as '{"continuous": false}'
-    total_timesteps: int = 10_000_000  # total environment steps, summed over the environments
+    env_id: str = "BreakoutNoFrameskip-v4"  # game; ALE/Breakout-v5 has sticky actions
+    env_kwargs: str = "{}"  # keyword arguments of the environment, as JSON
+    total_timesteps: int = 10_000_000  # environment steps, summed over the environments
     learning_rate: float = 1e-4  # the optimizer's learning rate
-    num_envs: int = 1  # number of environments stepped together
+    num_envs: int = 1  # environments stepped together
     buffer_size: int = 1_000_000  # capacity of the replay buffer, in transitions
     learning_starts: int = 80_000  # environment steps before training starts
-    train_frequency: int = 4  # train every this many environment steps, summed over the environments
+    train_frequency: int = 4  # environment steps, of all environments, between trainings
     gradient_steps: int = 1  # gradient steps each time it trains
     batch_size: int = 32  # transitions per minibatch
     gamma: float = 0.99  # discount factor
     target_network_frequency: int = 1_000  # environment steps between target network updates
-    tau: float = 1.0  # step size of the target updates: target += tau * (network - target)
+    tau: float = 1.0  # step size of the target: target += tau * (network - target)
     start_e: float = 1.0  # initial epsilon, the probability of a random action
     end_e: float = 0.01  # final epsilon
-    exploration_fraction: float = 0.1  # fraction of the total timesteps over which epsilon falls
+    exploration_fraction: float = 0.1  # part of the run over which epsilon falls
     bf16: bool = False  # compute the largest layers in bfloat16: faster, less exact
 
 

@@ -34,32 +34,32 @@ from cleanrl_lite import utils
 @dataclass
 class Args:
     # run flags, the same in every script
-    exp_name: str = Path(__file__).stem  # name of the experiment, part of the run directory's name
-    seed: int = 1  # seed of the environments, the networks and the sampling
-    torch_deterministic: bool = True  # restrict cuDNN to deterministic algorithms
+    exp_name: str = Path(__file__).stem  # name of the experiment
+    seed: int = 1  # seed of environments, networks and sampling
+    torch_deterministic: bool = True  # use deterministic algorithms of cuDNN
     cuda: bool = True  # train on a GPU if there is one
-    threads: int = 1  # CPU threads of torch and numpy (0: their own choice)
-    compile: bool = True  # compile the update: faster training after 15 to 25 s the first time, 5 to 12 s later
+    threads: int = 1  # CPU threads of torch and numpy (0: their choice)
+    compile: bool = True  # compile the update: a slow start, then faster
     cuda_graph: bool = False  # replay the update as one CUDA graph (needs a GPU)
-    track: bool = False  # also log to Weights & Biases (WANDB_MODE=offline works)
+    track: bool = False  # also log to Weights & Biases
     wandb_project_name: str = "cleanrl_lite"  # Weights & Biases project
     wandb_entity: str | None = None  # Weights & Biases entity (team)
-    runs_dir: str = "runs"  # folder in which the run directory is created
-    save_every: int = 100_000  # environment steps between checkpoints (0: only at the start and the end)
-    resume: str | None = None  # continue this run directory; auto: the last run with the same flags, or a new one
-    evaluate: str | None = None  # evaluate this run directory or checkpoint instead of training
-    eval_episodes: int = 10  # episodes per evaluation (deterministic policy)
+    runs_dir: str = "runs"  # folder of the run directories
+    save_every: int = 100_000  # environment steps between checkpoints (0: none)
+    resume: str | None = None  # run directory to continue, or auto: the last with these flags
+    evaluate: str | None = None  # run directory or checkpoint to evaluate, without training
+    eval_episodes: int = 10  # episodes of an evaluation, with the greedy policy
     eval_every: int = 0  # environment steps between evaluations (0: only at the end)
     capture_video: bool = False  # record the first episode of every evaluation
     render: bool = False  # show evaluations in a window
 
     # algorithm flags
     env_id: str = "CartPole-v1"  # environment id, or module:Env-v0
-    env_kwargs: str = "{}"  # keyword arguments of the environment as JSON, such as '{"continuous": false}'
-    max_episode_steps: int | None = None  # time limit of an episode (none: the environment's own)
-    total_timesteps: int = 1_000_000  # total environment steps, summed over the environments
+    env_kwargs: str = "{}"  # keyword arguments of the environment, as JSON
+    max_episode_steps: int | None = None  # time limit (none: the environment's own)
+    total_timesteps: int = 1_000_000  # environment steps, summed over the environments
     learning_rate: float = 1e-3  # the optimizer's learning rate
-    num_envs: int = 64  # number of environments stepped together
+    num_envs: int = 64  # environments stepped together
     env_threads: int = 1  # threads in which envpool steps the environments (0: one for each core)
     num_steps: int = 32  # steps per environment in each rollout
     anneal_lr: bool = True  # anneal the learning rate linearly to 0
@@ -73,7 +73,7 @@ class Args:
     ent_coef: float = 0.01  # coefficient of the entropy bonus
     vf_coef: float = 0.5  # coefficient of the value loss
     max_grad_norm: float = 0.5  # maximum norm of the gradient
-    target_kl: float | None = None  # stop the epochs once an epoch's mean KL divergence exceeds this (0: never)
+    target_kl: float | None = None  # stop the epochs beyond this KL divergence (0: never)
 
 
 # === environment

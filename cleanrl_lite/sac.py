@@ -1,18 +1,17 @@
-"""Soft Actor-Critic (SAC) for Box (continuous) actions and vector observations; a variant of td3.py.
+"""Soft Actor-Critic (SAC) for Box (continuous) actions; a variant of td3.py.
 
 Paper:    Haarnoja et al. 2018 (arXiv:1812.05905); first version: arXiv:1801.01290.
 Run:      python cleanrl_lite/sac.py --env-id Hopper-v4
-Differs:  The actor learns twice at every second step of the critics. log sigma is squashed into [-5, 2]. A truncated
-          episode bootstraps from its true last observation. The actor acts in numpy; the updates are compiled graphs.
-Expected: HalfCheetah-v4 11,292, Walker2d-v4 4,522, Hopper-v4 2,752 (1,000,000 steps, mean of the last 100 training
-          episodes, one seed each, commits 1cb2220, f8b1baa).
+Differs:  The actor learns twice at every second step of the critics. log sigma is squashed into
+          [-5, 2]. A truncated episode bootstraps from its true last observation.
+Expected: HalfCheetah-v4 11,292, Walker2d-v4 4,522, Hopper-v4 2,752 (1,000,000 steps, mean of the
+          last 100 training episodes, one seed each, commits 1cb2220, f8b1baa).
 Details:  docs/sac.md
 """
 
 import copy
 import math
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 
 import gymnasium as gym
@@ -31,41 +30,41 @@ from cleanrl_lite import utils
 @dataclass
 class Args:
     # run flags, the same in every script
-    exp_name: str = Path(__file__).stem  # name of the experiment, part of the run directory's name
-    seed: int = 1  # seed of the environments, the networks and the sampling
-    torch_deterministic: bool = True  # restrict cuDNN to deterministic algorithms
+    exp_name: str = Path(__file__).stem  # name of the experiment
+    seed: int = 1  # seed of environments, networks and sampling
+    torch_deterministic: bool = True  # use deterministic algorithms of cuDNN
     cuda: bool = True  # train on a GPU if there is one
-    threads: int = 1  # CPU threads of torch and numpy (0: their own choice)
-    compile: bool = True  # compile the update: faster training after 15 to 25 s the first time, 5 to 12 s later
+    threads: int = 1  # CPU threads of torch and numpy (0: their choice)
+    compile: bool = True  # compile the update: a slow start, then faster
     cuda_graph: bool = False  # replay the update as one CUDA graph (needs a GPU)
-    track: bool = False  # also log to Weights & Biases (WANDB_MODE=offline works)
+    track: bool = False  # also log to Weights & Biases
     wandb_project_name: str = "cleanrl_lite"  # Weights & Biases project
     wandb_entity: str | None = None  # Weights & Biases entity (team)
-    runs_dir: str = "runs"  # folder in which the run directory is created
-    save_every: int = 100_000  # environment steps between checkpoints (0: only at the start and the end)
-    resume: str | None = None  # continue this run directory; auto: the last run with the same flags, or a new one
-    evaluate: str | None = None  # evaluate this run directory or checkpoint instead of training
-    eval_episodes: int = 10  # episodes per evaluation (deterministic policy)
+    runs_dir: str = "runs"  # folder of the run directories
+    save_every: int = 100_000  # environment steps between checkpoints (0: none)
+    resume: str | None = None  # run directory to continue, or auto: the last with these flags
+    evaluate: str | None = None  # run directory or checkpoint to evaluate, without training
+    eval_episodes: int = 10  # episodes of an evaluation, with the greedy policy
     eval_every: int = 0  # environment steps between evaluations (0: only at the end)
     capture_video: bool = False  # record the first episode of every evaluation
     render: bool = False  # show evaluations in a window
 
     # algorithm flags
     env_id: str = "Hopper-v4"  # environment id, or module:Env-v0
-    env_kwargs: str = "{}"  # keyword arguments of the environment as JSON, such as '{"continuous": false}'
-    max_episode_steps: int | None = None  # time limit of an episode (none: the environment's own)
-    total_timesteps: int = 1_000_000  # total environment steps, summed over the environments
+    env_kwargs: str = "{}"  # keyword arguments of the environment, as JSON
+    max_episode_steps: int | None = None  # time limit (none: the environment's own)
+    total_timesteps: int = 1_000_000  # environment steps, summed over the environments
     policy_lr: float = 3e-4  # Adam's learning rate for the actor
     q_lr: float = 1e-3  # Adam's learning rate for the critics and the temperature
-    num_envs: int = 1  # number of environments stepped together
-    async_envs: bool = False  # run each environment in its own process
+    num_envs: int = 1  # environments stepped together
+    async_envs: bool = False  # run each environment in a process of its own
     buffer_size: int = 1_000_000  # capacity of the replay buffer, in transitions
     learning_starts: int = 5_000  # environment steps before training starts
-    train_frequency: int = 1  # train every this many environment steps, summed over the environments
+    train_frequency: int = 1  # environment steps, of all environments, between trainings
     gradient_steps: int = 1  # gradient steps each time it trains
     batch_size: int = 256  # transitions per minibatch
     gamma: float = 0.99  # discount factor
-    tau: float = 0.005  # step size of the target updates: target += tau * (network - target)
+    tau: float = 0.005  # step size of the target: target += tau * (network - target)
     policy_frequency: int = 2  # gradient steps of the critic between updates of the actor
     alpha: float = 0.2  # temperature (weight of the entropy) with --no-autotune
     autotune: bool = True  # learn the temperature, with a target entropy of -1 per action dimension
@@ -74,265 +73,346 @@ class Args:
 
 # === environment
 def make_env(args, render_mode=None):
-    env = utils.make(args.env_id, args.env_kwargs, render_mode, max_episode_steps=args.max_episode_steps)
+    env = utils.make(args, render_mode, max_episode_steps=args.max_episode_steps)
     return gym.wrappers.RecordEpisodeStatistics(utils.flatten(env), stats_key="statistics")
 
 
 # === networks
-LOG_STD_MIN, LOG_STD_MAX = -5, 2
+LOG_STD_MIN = -5
+LOG_STD_MAX = 2
 
 
-def mlp(inputs, outputs):
+class MLP(nn.Module):
     """Two hidden layers of 256 ReLU units, initialised as PyTorch does."""
-    layers = nn.Linear(inputs, 256), nn.ReLU(), nn.Linear(256, 256), nn.ReLU(), nn.Linear(256, outputs)
-    return nn.Sequential(*layers)
+
+    def __init__(self, inputs, outputs, bf16):
+        super().__init__()
+        self.fc1 = nn.Linear(inputs, 256)
+        self.fc2 = nn.Linear(256, 256)
+        self.fc3 = nn.Linear(256, outputs)
+        self.bf16 = bf16
+
+    def forward(self, x):
+        x = F.relu(self.fc1(x))
+        # This product takes most of the time: bf16 is for it alone.
+        with torch.autocast(x.device.type, torch.bfloat16, enabled=self.bf16):
+            x = self.fc2(x)
+        return self.fc3(F.relu(x.float()))
 
 
 class Agent(nn.Module):
     def __init__(self, obs_dim, action_space, bf16=False):
         super().__init__()
-        bounds = action_space.low, action_space.high  # (action_dim,), each dimension has its own
-        low, high = (torch.tensor(bound, dtype=torch.float32) for bound in bounds)
+        # (action_dim,): each dimension has its own bounds
+        low = torch.tensor(action_space.low, dtype=torch.float32)
+        high = torch.tensor(action_space.high, dtype=torch.float32)
         self.register_buffer("action_scale", (high - low) / 2)
         self.register_buffer("action_bias", (high + low) / 2)
-        self.bf16 = bf16
-        self.actor = mlp(obs_dim, 2 * len(low))  # mean and log sigma
+        self.actor = MLP(obs_dim, 2 * len(low), bf16)  # mean and log sigma
         self.log_alpha = nn.Parameter(torch.zeros(()))
-        self.qf1 = mlp(obs_dim + len(low), 1)
-        self.qf2 = mlp(obs_dim + len(low), 1)
+        self.qf1 = MLP(obs_dim + len(low), 1, bf16)
+        self.qf2 = MLP(obs_dim + len(low), 1, bf16)
         self.qf1_target = copy.deepcopy(self.qf1).requires_grad_(False)
         self.qf2_target = copy.deepcopy(self.qf2).requires_grad_(False)
 
-    def forward(self, network, inputs):
-        """A network's outputs. bf16 is for the product between the hidden layers, which takes most of the time."""
-        first, relu, middle, _, last = network
-        hidden = relu(first(inputs))
-        with torch.autocast(inputs.device.type, torch.bfloat16, enabled=self.bf16):
-            hidden = middle(hidden)
-        return last(relu(hidden.float()))
-
     def policy(self, obs, noise):
-        """Actions (batch, action_dim), within the bounds, and their log-probabilities (batch,); noise is standard
-        normal, of the actions' shape."""
-        mean, log_std = self(self.actor, obs).chunk(2, dim=1)
+        """Actions (batch, action_dim), within the bounds, and their log-probabilities (batch,).
+
+        noise is standard normal, of the actions' shape; 0 gives the greedy action.
+        """
+        mean, log_std = self.actor(obs).chunk(2, dim=1)
         log_std = LOG_STD_MIN + (LOG_STD_MAX - LOG_STD_MIN) / 2 * (log_std.tanh() + 1)
         raw = mean + log_std.exp() * noise
         log_probs = -noise.square() / 2 - log_std - math.log(2 * math.pi) / 2
-        # The actions are scale * tanh(raw) + bias (appendix C): log scale + log(1 - tanh^2), which must not be log(0).
-        log_probs = log_probs - self.action_scale.log() - 2 * (math.log(2) - raw - F.softplus(-2 * raw))
+        # The actions are scale * tanh(raw) + bias (appendix C): log scale + log(1 - tanh^2).
+        log_derivative = 2 * (math.log(2) - raw - F.softplus(-2 * raw))  # is never log(0)
+        log_probs = log_probs - self.action_scale.log() - log_derivative
         return raw.tanh() * self.action_scale + self.action_bias, log_probs.sum(1)
 
     def value(self, critic, obs, actions):
         """The critic's Q-values (batch,)."""
-        return self(critic, torch.cat([obs, actions], dim=1)).squeeze(1)
+        return critic(torch.cat([obs, actions], dim=1)).squeeze(1)
 
     def act(self, obs):
         """The greedy policy, for evaluation."""
-        mean, _ = self(self.actor, obs.float()).chunk(2, dim=1)
-        return mean.tanh() * self.action_scale + self.action_bias
+        actions, _ = self.policy(obs.float(), torch.zeros_like(self.action_scale))
+        return actions
 
 
 # === replay
 class ReplayBuffer:
-    """The last `buffer_size` transitions, one row of a matrix each. `shapes`: those of a transition's parts."""
+    """The last `buffer_size` transitions, one row of a matrix each.
+
+    `shapes` are those of a transition's parts, in the order in which `add` takes them.
+    """
 
     def __init__(self, buffer_size, num_envs, shapes, device):
-        ends = np.cumsum([int(np.prod(shape)) for shape in shapes]).tolist()
-        self.rows = utils.allocate((buffer_size // num_envs * num_envs, ends[-1]), torch.float32, device)
-        self.shapes, self.ends, self.num_envs, self.device = shapes, ends, num_envs, device
-        # The rows that `add` writes to.
-        self.host = self.rows[:num_envs].cpu().numpy() if self.rows.is_cuda else self.rows.numpy()
-        ranges = zip(shapes, [0, *ends], ends)
-        self.columns = [self.host[:, begin:end] if shape else self.host[:, begin] for shape, begin, end in ranges]
-        self.length, self.position, self.filled = len(self.rows), 0, 0  # len() of a tensor takes a microsecond
-        self.size = torch.zeros((), dtype=torch.float64, device=self.rows.device)  # `filled`, for a CUDA graph to read
+        self.shapes = shapes
+        self.widths = [int(np.prod(shape)) for shape in shapes]
+        self.num_envs = num_envs
+        self.capacity = buffer_size // num_envs * num_envs
+        self.rows = utils.allocate((self.capacity, sum(self.widths)), torch.float32, device)
+        # The same memory: writing through numpy takes half the time.
+        self.in_numpy = None if self.rows.is_cuda else self.rows.numpy()
+        self.position = 0
+        self.filled = 0
+        # `filled`, for a CUDA graph to read
+        self.size = torch.zeros((), dtype=torch.float64, device=device)
 
     def add(self, *parts):
         """Stores a transition of each environment: arrays (num_envs, *shape)."""
-        start, stop = self.position, self.position + self.num_envs
-        place = slice(None) if self.rows.is_cuda else slice(start, stop)
-        for column, part in zip(self.columns, parts, strict=True):
-            column[place] = part
-        if self.rows.is_cuda:
-            self.rows[start:stop].copy_(torch.from_numpy(self.host), non_blocking=True)
-        self.position = stop % self.length
-        if self.filled < self.length:
-            self.filled = stop
-            self.size.fill_(stop)
+        rows = np.column_stack(parts)
+        end = self.position + self.num_envs
+        if self.in_numpy is not None:
+            self.in_numpy[self.position : end] = rows
+        else:
+            self.rows[self.position : end] = torch.from_numpy(rows)
+        self.position = end % self.capacity
+        if self.filled < self.capacity:
+            self.filled = end
+            self.size.fill_(end)
 
     def sample(self, batch_size):
-        """A minibatch, drawn with replacement, on the training device, as `unpack` takes it."""
-        indices = (torch.rand(batch_size, dtype=torch.float64, device=self.rows.device) * self.size).long()
-        return (self.rows.index_select(0, indices).to(self.device),)
+        """A minibatch of rows, drawn with replacement."""
+        draws = torch.rand(batch_size, dtype=torch.float64, device=self.rows.device)
+        return self.rows.index_select(0, (draws * self.size).long())
 
     def unpack(self, rows):
         """The parts of a minibatch: tensors (batch_size, *shape)."""
-        parts = rows.tensor_split(self.ends[:-1], dim=1)
-        return [part.reshape(-1, *shape) for part, shape in zip(parts, self.shapes)]
+        parts = zip(rows.split(self.widths, dim=1), self.shapes, strict=True)
+        return [part.reshape(-1, *shape) for part, shape in parts]
 
     def state_dict(self):
-        rows = torch.from_numpy(self.rows[: self.filled].cpu().numpy())  # torch.save writes only this part
-        return dict(position=self.position, rows=rows)
+        # clone: torch.save would write the part that is not filled too
+        return {"position": self.position, "rows": self.rows[: self.filled].clone()}
 
     def load_state_dict(self, state):
-        self.position, self.filled = state["position"], len(state["rows"])
+        self.position = state["position"]
+        self.filled = len(state["rows"])
         self.rows[: self.filled] = state["rows"]
         self.size.fill_(self.filled)
 
 
 # === pure functions
-def adam_state(params):
-    """Adam's initial state for `params`."""
-    zeros = torch.cat([torch.zeros_like(param).flatten() for param in params])
-    return dict(step=zeros.new_zeros(()), exp_avg=zeros.clone(), exp_avg_sq=zeros.clone())
+@torch.no_grad()
+def update_target(target, network, tau):
+    """target += tau * (network - target), weight by weight."""
+    for old, new in zip(target.parameters(), network.parameters(), strict=True):
+        old.lerp_(new, tau)
 
 
-def adam_step(params, grads, adam, learning_rate, beta1=0.9, beta2=0.999, eps=1e-8):
-    """One step of Adam (Kingma & Ba 2015, algorithm 1), in place.
+class Adam(nn.Module):
+    """Adam (Kingma & Ba 2015, algorithm 1).
 
-    Written out, on one flat vector, because this compiles into the update's graph; torch.optim.Adam would not.
+    Written out, on one flat vector, because this compiles into the update's graph;
+    torch.optim.Adam would not.
     """
-    grad = torch.cat([g.flatten() for g in grads])
-    adam["step"].add_(1)
-    adam["exp_avg"].lerp_(grad, 1 - beta1)
-    adam["exp_avg_sq"].lerp_(grad.square(), 1 - beta2)
-    denominator = (adam["exp_avg_sq"] / (1 - beta2 ** adam["step"])).sqrt() + eps
-    step = learning_rate * adam["exp_avg"] / (1 - beta1 ** adam["step"]) / denominator
-    for param, delta in zip(params, step.split([p.numel() for p in params])):
-        param.sub_(delta.view_as(param))
+
+    def __init__(self, params):
+        super().__init__()
+        self.params = [param for param in params if param.requires_grad]
+        flat = nn.utils.parameters_to_vector(self.params).detach()
+        self.register_buffer("step", flat.new_zeros(()))
+        self.register_buffer("exp_avg", torch.zeros_like(flat))
+        self.register_buffer("exp_avg_sq", torch.zeros_like(flat))
+
+    @torch.no_grad()
+    def update(self, grads, learning_rate, beta1=0.9, beta2=0.999, eps=1e-8):
+        """Takes a step, in place."""
+        grad = torch.cat([g.flatten() for g in grads])
+        self.step.add_(1)
+        self.exp_avg.lerp_(grad, 1 - beta1)
+        self.exp_avg_sq.lerp_(grad.square(), 1 - beta2)
+        denominator = (self.exp_avg_sq / (1 - beta2**self.step)).sqrt() + eps
+        delta = learning_rate * self.exp_avg / (1 - beta1**self.step) / denominator
+        parts = delta.split([param.numel() for param in self.params])
+        for param, part in zip(self.params, parts, strict=True):
+            param.sub_(part.view_as(param))
 
 
+@utils.leaves_no_trace
 def main(args: Args):
     # === setup
     check = utils.check
     device = utils.setup(args)
-    check(args.learning_starts < args.total_timesteps, "--learning-starts must be less than --total-timesteps")
-    check(args.buffer_size >= max(args.batch_size, 8 * args.num_envs), "--buffer-size must hold at least one batch")
+    enough = max(args.batch_size, 8 * args.num_envs)
+    check(args.buffer_size >= enough, f"--buffer-size must be at least {enough}")
 
-    envs = utils.vector_env([lambda: make_env(args)] * args.num_envs, args.async_envs, AutoresetMode.SAME_STEP)
-    obs_space, action_space = envs.single_observation_space, envs.single_action_space
-    check(isinstance(action_space, Box), f"actions must be Box, not {action_space}. Discrete: dqn.py")
-    real_vectors = len(action_space.shape) == 1 and np.issubdtype(action_space.dtype, np.floating)
-    check(real_vectors, f"{args.env_id} has actions {action_space}, not vectors of real numbers")
+    envs = utils.vector_env(
+        [lambda: make_env(args)] * args.num_envs,
+        args.async_envs,
+        AutoresetMode.SAME_STEP,
+    )
+    obs_space = envs.single_observation_space
+    action_space = envs.single_action_space
+    real = isinstance(action_space, Box) and action_space.dtype.kind == "f"
+    vectors = real and len(action_space.shape) == 1
+    check(vectors, f"actions must be Box, real vectors, not {action_space}. Discrete: dqn.py")
 
     agent = Agent(obs_space.shape[0], action_space, args.bf16).to(device)
     bounded = agent.action_scale.isfinite().all()  # high - low must not overflow float32
     check(bounded, f"{args.env_id} has unbounded actions. Use ppo_continuous.py")
-    check((agent.action_scale > 0).all(), f"{args.env_id} has actions {action_space}, where low < high must hold")
-    critic_params, actor_params = [*agent.qf1.parameters(), *agent.qf2.parameters()], list(agent.actor.parameters())
-    adams = dict(critic=adam_state(critic_params), actor=adam_state(actor_params), alpha=adam_state([agent.log_alpha]))
-    shapes = obs_space.shape, action_space.shape, (), obs_space.shape, ()  # obs, action, reward, next_obs, terminated
-    replay = None if args.evaluate else ReplayBuffer(args.buffer_size, args.num_envs, shapes, device)
-    check(args.evaluate or not args.cuda_graph or replay.rows.is_cuda, "--cuda-graph needs a smaller --buffer-size")
+    wide = (agent.action_scale > 0).all()
+    check(wide, f"{args.env_id} has actions {action_space}, where low < high must hold")
+    if args.evaluate:
+        envs.close()
+        return utils.evaluate_saved(args, __file__, make_env, agent)
+    critic_adam = Adam([*agent.qf1.parameters(), *agent.qf2.parameters()])
+    actor_adam = Adam(agent.actor.parameters())
+    alpha_adam = Adam([agent.log_alpha])
+    target_entropy = -action_space.shape[0]
+    # obs, action, reward, next_obs, terminated
+    shapes = obs_space.shape, action_space.shape, (), obs_space.shape, ()
+    replay = ReplayBuffer(args.buffer_size, args.num_envs, shapes, device)
+    run = utils.Run(
+        args,
+        __file__,
+        make_env,
+        envs,
+        agent,
+        critic_adam=critic_adam,
+        actor_adam=actor_adam,
+        alpha_adam=alpha_adam,
+        replay=replay,
+    )
 
-    run = utils.Run(args, __file__, make_env, envs, agent, adams=adams, replay=replay)
-    if run.result is not None:  # --evaluate
-        return run.result
+    # === logging
     if args.track:
         import wandb
 
-        names = dict(project=args.wandb_project_name, entity=args.wandb_entity, name=run.dir.name, id=run.dir.name)
-        settings = dict(config=vars(args), dir=run.dir.parent, resume="allow", sync_tensorboard=True, save_code=True)
-        utils.online_or_offline(wandb.init, **names, **settings)
-    writer = run.writer = SummaryWriter(run.dir, flush_secs=10, purge_step=run.global_step + 1)
-    writer.add_text("arguments", "\n".join(f"    {name}: {value}" for name, value in vars(args).items()))
+        wandb.init(
+            project=args.wandb_project_name,
+            entity=args.wandb_entity,
+            name=run.dir.name,
+            id=run.dir.name,
+            config=vars(args),
+            dir=run.dir.parent,
+            resume="allow",
+            sync_tensorboard=True,
+        )
+    # A resumed run writes the points after its checkpoint again.
+    writer = SummaryWriter(run.dir, flush_secs=10, purge_step=run.global_step + 1)
+    writer.add_text("arguments", str(args))
+    run.writer = writer
 
     # === update
+    # A number that changes during the run must be a tensor: a Python number is a constant of
+    # the compiled graph, so that every new value compiles it again.
     def temperature():
         return agent.log_alpha.detach().exp() if args.autotune else args.alpha
 
-    def update_critic(noise, *batch):
-        """A step of Adam on the squared errors of the soft Bellman equation (eq. 5), and a step of the targets, on a
-        minibatch of the replay; noise is standard normal (batch_size, action_dim)."""
-        obs, actions, rewards, next_obs, terminations = replay.unpack(*batch)
+    def update_critic(rows, noise):
+        """A step of Adam on the squared errors of the soft Bellman equation (eq. 5).
+
+        noise is standard normal, (batch_size, action_dim). The targets step too.
+        """
+        obs, actions, rewards, next_obs, terminations = replay.unpack(rows)
         with torch.no_grad():
             next_actions, next_log_probs = agent.policy(next_obs, noise)
             next_qf1_values = agent.value(agent.qf1_target, next_obs, next_actions)
             next_qf2_values = agent.value(agent.qf2_target, next_obs, next_actions)
-            next_values = torch.min(next_qf1_values, next_qf2_values) - temperature() * next_log_probs  # eq. 3
+            next_values = torch.min(next_qf1_values, next_qf2_values)
+            next_values = next_values - temperature() * next_log_probs  # eq. 3
             td_target = rewards + args.gamma * next_values * (1 - terminations)
         qf1_values = agent.value(agent.qf1, obs, actions)
         qf2_values = agent.value(agent.qf2, obs, actions)
         qf1_loss = (qf1_values - td_target).square().mean()
         qf2_loss = (qf2_values - td_target).square().mean()
         qf_loss = qf1_loss + qf2_loss
-        grads = torch.autograd.grad(qf_loss, critic_params)
-        with torch.no_grad():
-            adam_step(critic_params, grads, adams["critic"], args.q_lr)
-            for target, param in zip(target_params, critic_params):
-                target.lerp_(param, args.tau)
-        metrics = dict(qf1_loss=qf1_loss, qf2_loss=qf2_loss, qf_loss=qf_loss)
-        metrics |= dict(qf1_values=qf1_values.mean(), qf2_values=qf2_values.mean())
-        return {f"losses/{name}": metric.detach() for name, metric in metrics.items()}
+        grads = torch.autograd.grad(qf_loss, critic_adam.params)
+        critic_adam.update(grads, args.q_lr)
+        update_target(agent.qf1_target, agent.qf1, args.tau)
+        update_target(agent.qf2_target, agent.qf2, args.tau)
+        metrics = {
+            "losses/qf1_loss": qf1_loss,
+            "losses/qf2_loss": qf2_loss,
+            "losses/qf_loss": qf_loss,
+            "losses/qf1_values": qf1_values.mean(),
+            "losses/qf2_values": qf2_values.mean(),
+        }
+        return {tag: metric.detach() for tag, metric in metrics.items()}
 
-    def update_actor(noise, *batch):
-        """A step of Adam of the actor (eq. 7) and, with --autotune, one of the temperature (eq. 18)."""
-        obs, *_ = replay.unpack(*batch)
+    def update_actor(rows, noise):
+        """A step of Adam of the actor (eq. 7), with --autotune one of the temperature (eq. 18)."""
+        obs, *_ = replay.unpack(rows)
         actions, log_probs = agent.policy(obs, noise)
-        qf_values = torch.min(agent.value(agent.qf1, obs, actions), agent.value(agent.qf2, obs, actions))
-        actor_loss = (temperature() * log_probs - qf_values).mean()
-        grads = torch.autograd.grad(actor_loss, actor_params)
-        with torch.no_grad():
-            adam_step(actor_params, grads, adams["actor"], args.policy_lr)
-        metrics = dict(actor_loss=actor_loss, entropy=-log_probs.mean())
+        qf1_values = agent.value(agent.qf1, obs, actions)
+        qf2_values = agent.value(agent.qf2, obs, actions)
+        actor_loss = (temperature() * log_probs - torch.min(qf1_values, qf2_values)).mean()
+        grads = torch.autograd.grad(actor_loss, actor_adam.params)
+        actor_adam.update(grads, args.policy_lr)
+        metrics = {
+            "losses/actor_loss": actor_loss,
+            "losses/entropy": -log_probs.mean(),
+        }
         if args.autotune:
-            alpha_loss = -(agent.log_alpha.exp() * (log_probs.detach() + target_entropy)).mean()
-            grads = torch.autograd.grad(alpha_loss, [agent.log_alpha])
-            with torch.no_grad():
-                adam_step([agent.log_alpha], grads, adams["alpha"], args.q_lr)
-            metrics |= dict(alpha_loss=alpha_loss, alpha=agent.log_alpha.exp())
-        return {f"losses/{name}": metric.detach() for name, metric in metrics.items()}
+            alpha_error = log_probs.detach() + target_entropy
+            alpha_loss = -(agent.log_alpha.exp() * alpha_error).mean()
+            grads = torch.autograd.grad(alpha_loss, alpha_adam.params)
+            alpha_adam.update(grads, args.q_lr)
+            metrics["losses/alpha_loss"] = alpha_loss
+            metrics["losses/alpha"] = agent.log_alpha.exp()
+        return {tag: metric.detach() for tag, metric in metrics.items()}
 
-    target_entropy = -float(np.prod(action_space.shape))
-    target_params = [*agent.qf1_target.parameters(), *agent.qf2_target.parameters()]
-    update_critic, update_actor = run.compile(update_critic), run.compile(update_actor)  # two: faster to compile
+    # Two graphs compile faster than one.
+    update_critic = run.compile(update_critic)
+    update_actor = run.compile(update_actor)
+
+    noise_shape = (args.batch_size, *action_space.shape)
 
     def learn(train_actor):
-        """One gradient step of the critics and, when it is due, of the actor; one CUDA graph, sampling included."""
-        batch = replay.sample(args.batch_size)
-        noise = torch.randn((1 + args.policy_frequency, args.batch_size, *action_space.shape), device=device)
-        metrics = update_critic(noise[0], *batch)
-        for actor_noise in noise[1:] if train_actor else ():
-            metrics |= update_actor(actor_noise, *batch)
+        rows = replay.sample(args.batch_size)
+        metrics = update_critic(rows, torch.randn(noise_shape, device=device))
+        if train_actor:
+            for _ in range(args.policy_frequency):  # makes up for the steps between
+                metrics.update(update_actor(rows, torch.randn(noise_shape, device=device)))
         return metrics
 
-    learners = [run.cuda_graph(partial(learn, train_actor)) for train_actor in (False, True)]
+    # One CUDA graph each, sampling included.
+    learn_critic = run.cuda_graph(lambda: learn(train_actor=False))
+    learn_both = run.cuda_graph(lambda: learn(train_actor=True))
 
     # === training
     def passed(every):
         """How many multiples of `every` the last step of the environments has passed."""
         return global_step // every - (global_step - args.num_envs) // every
 
-    actor = utils.numpy_forward(agent.actor, device, live=True)
-    scale, bias = agent.action_scale.cpu().numpy(), agent.action_bias.cpu().numpy()
-    obs, global_step = run.obs.astype(np.float32), run.global_step
-    updates, metrics = run.values.get("updates", 0), run.values.get("metrics", {})
-    while run.goes_on(global_step, obs, updates=updates, metrics=metrics):
+    obs = run.obs.astype(np.float32)
+    global_step = run.global_step
+    updates = int(critic_adam.step)
+    metrics = {}
+    while run.goes_on(global_step, obs):
         # act
         if global_step < args.learning_starts:
             actions = envs.action_space.sample()
         else:
-            mean, log_std = np.split(actor(obs), 2, axis=1)
-            std = np.exp(LOG_STD_MIN + (LOG_STD_MAX - LOG_STD_MIN) / 2 * (np.tanh(log_std) + 1))
-            actions = np.tanh(mean + std * np.random.standard_normal(std.shape)) * scale + bias
-            actions = np.clip(actions, action_space.low, action_space.high).astype(action_space.dtype)  # rounding
+            noise = torch.randn((args.num_envs, *action_space.shape), device=device)
+            with torch.no_grad():
+                actions, _ = agent.policy(torch.from_numpy(obs).to(device), noise)
+            actions = actions.cpu().numpy()
+            # rounding may lead beyond the bounds
+            actions = actions.clip(action_space.low, action_space.high)
+            actions = actions.astype(action_space.dtype)
 
         # learn from the steps so far (a GPU does so while the environments step)
         if global_step > args.learning_starts:
             for _ in range(passed(args.train_frequency) * args.gradient_steps):
                 updates += 1
-                metrics |= learners[updates % args.policy_frequency == 0]()
+                learn = learn_critic if updates % args.policy_frequency else learn_both
+                metrics.update(learn())
 
         # step, store
         new_obs, rewards, terminations, _, infos = envs.step(actions)
         global_step += args.num_envs
-        new_obs = new_obs.astype(np.float32)  # a copy: the environments write into the same array again
+        new_obs = new_obs.astype(np.float32)
         next_obs = new_obs.copy()
         for n, episodic_return, episodic_length in run.finished_episodes(infos):
-            next_obs[n] = infos["final_obs"][n]  # new_obs[n] is the first observation of the next episode already
+            # new_obs[n] is the first observation of the next episode already
+            next_obs[n] = infos["final_obs"][n]
             writer.add_scalar("charts/episodic_return", episodic_return, global_step)
             writer.add_scalar("charts/episodic_length", episodic_length, global_step)
-        replay.add(obs, actions, rewards, next_obs, terminations)  # a truncated episode bootstraps
+        # terminations: a truncated episode bootstraps
+        replay.add(obs, actions, rewards, next_obs, terminations)
         obs = new_obs
 
         # log

@@ -39,6 +39,7 @@ results: .venv/results  # tables and pictures, from the files in benchmark/resul
 	$(BIN)/python -m benchmark.collect --from-results
 	$(BIN)/python -m benchmark.overview > /dev/null
 	$(BIN)/python -m benchmark.returns_sb3 > /dev/null
+	$(BIN)/python benchmark/speed.py --from-results > /dev/null
 	$(BIN)/python -m benchmark.plot
 	$(BIN)/python -m benchmark.readme
 

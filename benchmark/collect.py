@@ -10,6 +10,10 @@ Of each run it keeps all training episodes, in results/episodes/*.csv.gz, and a 
 replaces an older one of the same script, environment, experiment and seed. All runs of an experiment in an environment
 must have the same number of steps and the same flags; others are left out. Hardware and versions come from a run's
 machine.json, or from the machine that collects: stamp runs first if you collect them on another machine.
+
+A script's table has a row for each experiment in an environment, with its first FIRST seeds.
+Unfinished runs and runs that are the start of a longer one are listed in a folded block below it,
+as are machines and commits.
 """
 
 import argparse
@@ -30,6 +34,7 @@ from benchmark.speed import RESULTS, default_args, hardware, versions
 
 RUN_FLAGS = {"seed", "exp_name", "env_id", "total_timesteps", "runs_dir", "save_every", "eval_every", "track", "resume"}
 RUN_FLAGS |= {"script"}  # no flag, but in args.json
+FIRST = 10  # seeds of an experiment that tables and comparisons use, however many there are
 PAUSE = 120  # seconds without an event; no script is silent for as long
 MACHINE_FLAGS = {"cuda", "cuda_graph", "compile", "threads", "async_envs", "eval_episodes", "capture_video", "render"}
 
@@ -111,7 +116,8 @@ def read_run(run_dir):
     run |= {f"eval_{name}": evaluation.get(name) for name in ("mean", "std", "episodes")}
     run |= dict(best_eval_mean=max(event.value for event in evaluations)) if len(evaluations) > 1 else {}
     run |= dict(wall_seconds=seconds(end), median_sps=np.median([event.value for event in sps]))
-    run = {name: round(float(v), 2) if isinstance(v, float) else v for name, v in run.items()}
+    # Tables round to one digit: rounded to two before that, -82.2506 would become -82.2.
+    run = {name: round(float(v), 6) if isinstance(v, float) else v for name, v in run.items()}
     stamped = run_dir / "machine.json"
     made_on = json.loads(stamped.read_text()) if stamped.exists() else machine()
     commit = evaluation.get("commit") or made_on.pop("commit", None)
@@ -147,17 +153,67 @@ def collect(folder, partial):
         csv.writer(text, lineterminator="\n").writerows([("global_step", "return", "length", "wall_time"), *rows])
         episodes_path(run).parent.mkdir(parents=True, exist_ok=True)
         episodes_path(run).write_bytes(gzip.compress(text.getvalue().encode(), mtime=0))
-    lines = ",\n".join(json.dumps(runs[name]) for name in sorted(runs))
-    path.write_text(f"[\n{lines}\n]\n")
+    write(runs.values())
+
+
+def recorded():
+    """All runs in runs.json."""
+    return json.loads((RESULTS / "runs.json").read_text())
 
 
 def groups(script=None):
-    """The runs in runs.json, of one script or all: (script, env_id, exp_name, finished) -> one run per seed."""
+    """The runs in runs.json, of one script or all, with the first FIRST seeds of each experiment:
+    (script, env_id, exp_name, finished) -> one run per seed."""
     found = defaultdict(list)
-    for run in json.loads((RESULTS / "runs.json").read_text()):
-        if script in (None, run["script"]):
-            found[(*key(run)[:3], run["finished"])].append(run)
+    for run in sorted(recorded(), key=key):
+        group = found[(*key(run)[:3], run["finished"])]
+        if script in (None, run["script"]) and len(group) < FIRST:
+            group.append(run)
+    return {name: group for name, group in found.items() if group}
+
+
+def episodes(run):
+    """All training episodes of a run, as an array of (global_step, return, length)."""
+    with gzip.open(episodes_path(run), "rt") as file:
+        return np.loadtxt(file, delimiter=",", skiprows=1, usecols=(0, 1, 2), ndmin=2)
+
+
+def is_start(run, longer):
+    """Is this run the beginning of the other one, episode by episode?"""
+    (total, flags), (longer_total, longer_flags) = experiment(run), experiment(longer)
+    if total >= longer_total or flags != longer_flags:
+        return False
+    short = episodes(run)
+    return np.array_equal(short, episodes(longer)[: len(short)])
+
+
+def starts(runs):
+    """{experiment that has a longer run: seeds of `runs` that are the start of it}."""
+    found = defaultdict(list)
+    others = [other for group in groups(runs[0]["script"]).values() for other in group]
+    for run in runs:
+        for other in others:
+            same = (other["env_id"], other["seed"]) == (run["env_id"], run["seed"])
+            if same and other["finished"] and is_start(run, other):
+                found[other["exp_name"]].append(run["seed"])
     return found
+
+
+def measured_again():
+    """Writes the means of training episodes in runs.json again, from the episodes that are kept."""
+    runs = recorded()
+    for run in runs:
+        returns = episodes(run)[:, 1]
+        run["last_100_mean"] = round(float(returns[-100:].mean()), 6)
+        if len(returns) >= 20:
+            means = np.convolve(returns, np.ones(20) / 20, "valid")
+            run["best_20_mean"] = round(float(means.max()), 6)
+    write(runs)
+
+
+def write(runs):
+    lines = ",\n".join(json.dumps(run) for run in sorted(runs, key=key))
+    (RESULTS / "runs.json").write_text(f"[\n{lines}\n]\n")
 
 
 def published(run):
@@ -210,72 +266,137 @@ def version(other):
     return f", {found[1]}" if found else ""
 
 
-def row(runs):
-    """The cells of one experiment in one environment."""
+HEAD = "| environment | steps | seeds | last 100 training episodes | CleanRL | evaluation "
+HEAD += "| minutes a run |"
+HEAD += "\n|---|---:|---:|---:|---:|---:|---:|"
+
+
+def label(runs):
+    """The environment, and the experiment's name where it is not the script's."""
     script, env_id, exp_name, _ = key(runs[0])
-    total, others = runs[0]["total_timesteps"], published(runs[0])
-    cleanrl = reported(others["training"], total) if "training" in others else ""
-    peer = others.get("evaluation")
-    peer = f" ({peer['project']}{version(peer)}: {reported(peer, total)})" if peer else ""
-    finished = [run for run in runs if run["finished"]]
-    reached = [run["global_step"] for run in runs if not run["finished"]]
-    seeds = str(len(runs))
-    if reached:
-        at = dict.fromkeys([steps(min(reached)), steps(max(reached))])  # one of them where they are the same
-        seeds += f" ({len(reached)} unfinished, at {' to '.join(at)} steps)"
-    best = [run["best_20_mean"] for run in runs if run["best_20_mean"] is not None]
-    minutes = [run["wall_seconds"] / 60 for run in finished if run["wall_seconds"]]
-    cells = [env_id + (f", `{exp_name}`" if exp_name != script else ""), steps(total), seeds]
-    cells += [f"**{spread([run['last_100_mean'] for run in runs])}**", cleanrl, figure(min(best)) if best else ""]
-    evaluated = spread([run["eval_mean"] for run in finished])
-    if finished and all("best_eval_mean" in run for run in finished):
-        evaluated += f"; best on the way, worst seed: {figure(min(run['best_eval_mean'] for run in finished))}"
-    cells += [evaluated + peer, f"{np.mean(minutes):.1f}" if minutes else ""]
+    return env_id + (f", `{exp_name}`" if exp_name != script else "")
+
+
+def row(runs):
+    """The row of one experiment in one environment, of finished runs."""
+    total, cleanrl = runs[0]["total_timesteps"], published(runs[0]).get("training")
+    minutes = [run["wall_seconds"] / 60 for run in runs if run["wall_seconds"]]
+    cells = [
+        label(runs),
+        steps(total),
+        str(len(runs)),
+        f"**{spread([run['last_100_mean'] for run in runs])}**",
+        reported(cleanrl, total) if cleanrl else "",
+        spread([run["eval_mean"] for run in runs]),
+        figure(np.mean(minutes)) if minutes else "",
+    ]
     return f"| {' | '.join(cells)} |"
 
 
-def table(script):
-    """Markdown: a row per experiment, and below what the figures are and what they were made with."""
-    experiments = groups(script)
-    runs = sum(experiments.values(), [])
-    lines = [
-        "| environment | steps | seeds | last 100 training episodes | CleanRL, same metric | best 20 in a row, "
-        "worst seed | evaluation, greedy policy | minutes a run |",
-        "|---|---:|---:|---:|---:|---:|---:|---:|",
-        *map(row, experiments.values()),
-    ]
-    meaning = ["Mean ± standard deviation over seeds. CleanRL's figures and their sources: `benchmark/published.csv`."]
-    meaning += ["Best 20 in a row: the highest mean of 20 consecutive training episodes of a run."]
-    if any("best_eval_mean" in run for run in runs):
-        meaning.append("Best on the way: the highest of a run's evaluations.")
-    for (_, env_id, name, _), group in experiments.items():
-        if (fewest := min(run["episodes"] for run in group)) < 100:
-            meaning.append(f"`{name}` in {env_id}: a run with fewer than 100 episodes ({fewest}) has the mean of all.")
-    found = defaultdict(dict)  # flags of an experiment -> its environments
-    for (_, env_id, name, _), group in experiments.items():
-        flags = " ".join(flag(*item) for item in group[0]["arguments"].items() if item[0] != "cuda")
-        if flags or name != script:
-            found[name, f"`{flags}`" if flags else "the default arguments"][env_id] = True
-    given = []
-    for (name, flags), env_ids in sorted(found.items()):
-        elsewhere = any(other == name and env_id not in env_ids for _, env_id, other, _ in experiments)
-        given.append(f"`{name}`{' in ' + ', '.join(env_ids) if elsewhere else ''}: {flags}.")
-    origin = ["Commands of all these runs: `python -m benchmark.collect --commands`;"]
-    origin += [f"`benchmark/{script}.sh` has those of the plan."]
+def split(script):
+    """A script's experiments: those of the main table, and (experiment, why not) of the others."""
+    main, others = [], []
+    for runs in groups(script).values():
+        if not runs[0]["finished"]:
+            reached = [run["global_step"] for run in runs]
+            ends = dict.fromkeys([steps(min(reached)), steps(max(reached))])  # one if they are equal
+            others.append((runs, f"unfinished, at {' to '.join(ends)}"))
+        elif found := starts(runs):
+            same = (f"{seeds_of(seeds)} the start of `{name}`'s" for name, seeds in found.items())
+            others.append((runs, "; ".join(same)))
+        else:
+            main.append(runs)
+    return main, others
+
+
+def seeds_of(seeds):
+    return f"seed {seeds[0]} is" if len(seeds) == 1 else f"seeds {', '.join(map(str, seeds))} are"
+
+
+def folded(title, lines, is_open=False):
+    """A block that opens at a click; mkdocs-material reads it."""
+    mark = "???+" if is_open else "???"
+    inside = [f"    {line}".rstrip() for line in lines]
+    return "\n".join([f'{mark} note "{title}"', "", *inside])
+
+
+def flag_table(script, experiments):
+    """Markdown: the flags of all experiments that do not have the defaults."""
+    found = defaultdict(dict)  # name, flags -> their environments
+    for runs in experiments:
+        _, env_id, name, _ = key(runs[0])
+        given = " ".join(flag(*item) for item in runs[0]["arguments"].items() if item[0] != "cuda")
+        if given or name != script:
+            found[name, f"`{given}`" if given else "the defaults"][env_id] = True
+    lines = ["| experiment | environment | flags |", "|---|---|---|"]
+    for (name, given), env_ids in sorted(found.items()):
+        lines.append(f"| `{name}` | {', '.join(env_ids)} | {given} |")
+    return "\n".join(lines) if found else ""
+
+
+def notes(main):
+    """What the columns mean."""
+    told = f"Mean ± standard deviation over seeds, of at most {FIRST}. "
+    told += "Evaluation: the greedy policy. "
+    told += "CleanRL's figures and their sources: `benchmark/published.csv`."
+    few = []
+    for runs in main:
+        fewest = min(run["episodes"] for run in runs)
+        if fewest < 100:
+            few.append(f"{label(runs)} ({fewest})")
+    if few:
+        told += f" Fewer than 100 training episodes, so the mean of all: {'; '.join(few)}."
+    return told
+
+
+def origin(script, runs):
+    """Where the runs' commands are, and the machines, versions and commits that made them."""
+    yield "Commands of all these runs: `python -m benchmark.collect --commands`. "
+    yield f"`benchmark/{script}.sh` has those of the plan."
     made = defaultdict(lambda: defaultdict(set))  # machine -> experiment -> commits
     for run in runs:
         on = f"{run['hardware']}, {', '.join(map(' '.join, run['versions'].items()))}"
         made[on][run["exp_name"]].add(run["commit"] or "not recorded")
     for on, names in sorted(made.items()):
-        commits = (f"`{name}` {', '.join(sorted(of_name))}" for name, of_name in sorted(names.items()))
-        origin.append(f"Made on {on}; commits: {'; '.join(commits)}.")
-    notes = (" ".join(part) for part in (meaning, given, origin) if part)
-    return "\n".join(lines) + "\n\n" + "\n\n".join(notes) + "\n"
+        yield ""
+        yield f"{on}:"
+        yield ""
+        for name, commits in sorted(names.items()):
+            yield f"- `{name}`: {', '.join(sorted(commits))}"
+
+
+def leftovers(others):
+    """The rows of unfinished runs, and of runs that are the start of longer ones."""
+    yield "| environment | steps | seeds | last 100 training episodes | evaluation | why not above |"
+    yield "|---|---:|---:|---:|---:|---|"
+    for runs, why in others:
+        finished = [run["eval_mean"] for run in runs if run["finished"]]
+        cells = [label(runs), steps(runs[0]["total_timesteps"]), str(len(runs))]
+        cells += [spread([run["last_100_mean"] for run in runs]), spread(finished), why]
+        yield f"| {' | '.join(cells)} |"
+
+
+def table(script):
+    """Markdown: the main table, what it means, flags, and folded: other runs, machines, commits."""
+    main, others = split(script)
+    experiments = main + [runs for runs, _ in others]
+    if main:
+        parts = ["\n".join([HEAD, *map(row, main)]), notes(main)]
+    else:
+        parts = ["No run is finished yet."]
+    if flags := flag_table(script, experiments):
+        parts.append(flags)
+    if others:
+        title = "Unfinished runs, and runs that are the start of a longer one"
+        parts.append(folded(title, leftovers(others), is_open=not main))
+    runs = [run for runs in experiments for run in runs]
+    parts.append(folded("Commands, machines, versions and commits", origin(script, runs)))
+    return "\n\n".join(parts) + "\n"
 
 
 def commands():
     """Of every run in runs.json, finished or not; on this machine, so without the flags that were for another one."""
-    for run in json.loads((RESULTS / "runs.json").read_text()):
+    for run in recorded():
         total, flags = experiment(run)
         given = [f"python cleanrl_lite/{run['script']}.py --env-id {run['env_id']} --seed {run['seed']}"]
         given += [f"--total-timesteps {total} --exp-name {run['exp_name']}", *itertools.starmap(flag, flags.items())]
@@ -295,11 +416,14 @@ def main():
     if args.commands:
         return print(*commands(), sep="\n")
     RESULTS.mkdir(exist_ok=True)
-    if not args.from_results:
+    if args.from_results:
+        measured_again()
+    else:
         collect(args.folder, args.partial)
     for script in sorted({name[0] for name in groups()}):
-        (RESULTS / f"{script}.md").write_text(table(script))
-        print(f"{script}\n\n{table(script)}")
+        text = table(script)
+        (RESULTS / f"{script}.md").write_text(text)
+        print(f"{script}\n\n{text}")
 
 
 if __name__ == "__main__":

@@ -4,12 +4,15 @@
     python -m benchmark.compare benchmark/results runs/after   the published results and a folder
     python -m benchmark.compare A B --metric eval --confidence 0.9
 
-It compares runs with the same script, environment, number of steps and flags; the experiment's name and the machine's
-flags (--cuda, --compile ...) may differ. `worse` and `better`: the 95 % interval of the difference of the means lies on
-one side of zero (Student's t over pairs if both sides have the same seeds, else Welch's). `equal`: every seed has the
-same result to the last digit. `open`: these seeds cannot tell; the interval shows how large a loss could still be
-hidden. Experiments that only B has are listed. Exit status 1 if anything is worse, 2 if nothing could be compared. With
-no real change, about 1 in 40 comparisons reads "worse"; the last line says how many to expect.
+It compares runs with the same script, environment, number of steps and flags; the experiment's name
+and the machine's flags (--cuda, --compile ...) may differ. Each side has its first ten seeds.
+`worse` and `better`: the 95 % interval of the difference of the means lies on one side of zero
+(Student's t over pairs if both sides have the same seeds, else Welch's). `equal`: every seed has
+the same result to the last digit. `open`: these seeds cannot tell; the interval shows how large a
+loss could still be hidden. `too-few`: a side has fewer than three seeds, which say nothing.
+Experiments that only B has are listed. Exit status 1 if anything is worse, 2 if nothing could be
+compared. With no real change, about 1 in 40 comparisons reads "worse"; the last line says how many
+to expect.
 """
 
 import argparse
@@ -20,7 +23,7 @@ from pathlib import Path
 import numpy as np
 from scipy import stats
 
-from benchmark.collect import experiment, read_run
+from benchmark.collect import FIRST, experiment, read_run
 
 METRICS = dict(last="last_100_mean", best="best_20_mean", eval="eval_mean")
 
@@ -34,14 +37,16 @@ def runs_in(path):
 
 
 def groups(runs, metric):
-    """{(script, environment, steps, all steps, flags): {seed: result}} of the runs that have this result, and {the
-    same: name of the experiment, unless it is the script's}."""
+    """Of the runs that have this result, {(script, environment, steps, all steps, flags): {seed:
+    result}} of the first seeds, and {the same: name of the experiment, unless the script's}."""
     found, names = defaultdict(dict), {}
-    for run in runs:
+    for run in sorted(runs, key=lambda run: run["seed"]):
         if run[metric] is None or (metric == "eval_mean" and not run["finished"]):
             continue
         total, flags = experiment(run)
         key = run["script"], run["env_id"], run["global_step"], total, json.dumps(flags, sort_keys=True)
+        if len(found[key]) == FIRST and run["seed"] not in found[key]:
+            continue
         found[key][run["seed"]] = run[metric]
         names[key] = f", {run['exp_name']}" if run["exp_name"] != run["script"] else ""
     return found, names
@@ -57,12 +62,12 @@ def interval(before, after, paired, confidence):
 
 
 def verdict(before, after, paired, confidence):
-    """(worse | better | equal | open, difference of the means, its interval)."""
+    """(worse | better | equal | open | too-few, difference of the means, its interval)."""
     difference = after.mean() - before.mean()
     if paired and (before == after).all():
         return "equal", 0.0, (0.0, 0.0)
     if min(len(before), len(after)) < 3:
-        return "open", difference, (-np.inf, np.inf)
+        return "too-few", difference, (-np.inf, np.inf)
     low, high = interval(before, after, paired, confidence)
     return ("worse" if high < 0 else "better" if low > 0 else "open"), difference, (low, high)
 
@@ -94,9 +99,12 @@ def main():
         print(f"{label} {means}  {difference:+9.1f} [{low:+.1f}, {high:+.1f}]  {word}")
     for key in sorted(other.keys() - one.keys()):
         print(f"{key[0]:15} {key[1] + names_after[key]:40} {key[2]:>10,} of {key[3]:,} steps, {key[4]}: only in B")
-    counts = f"{len(verdicts)} compared, {verdicts.count('worse')} worse"
+    few = verdicts.count("too-few")
+    counts = f"{len(verdicts) - few} compared, {verdicts.count('worse')} worse"
+    counts += f", {few} with too few seeds" if few else ""
     print(f"{counts} ({by_chance:.1f} expected by chance); {len(one.keys() - other.keys())} only in A")
-    raise SystemExit(int("worse" in verdicts) if verdicts else 2)
+    told = [word for word in verdicts if word != "too-few"]
+    raise SystemExit(int("worse" in told) if told else 2)
 
 
 if __name__ == "__main__":

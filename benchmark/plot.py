@@ -4,9 +4,11 @@ Reads benchmark/results (see collect.py) and draws docs/img/{script}.png, the sa
 aggregate.png and readme.png. A picture has one panel for each environment, a panel one colour for each experiment (a
 name and its flags); dashes mark experiments that were stopped before their end. Thin lines are seeds: the mean return
 of the last training episodes (5 % of the run's episodes, at least 10 and at most 100). The thick line is their mean,
-the band its 95 % bootstrap interval over resampled seeds. In the aggregate, returns are normalised (0 is the random
-policy's, 1 CleanRL's published one), the line is the interquartile mean over seeds and environments, and the bootstrap
-is stratified: seeds are drawn within each environment (rliable).
+the band its 95 % bootstrap interval over resampled seeds. The orange line and its band are
+CleanRL's published mean and standard deviation. In the aggregate, returns are normalised (0 is the
+random policy's, 1 CleanRL's published one), the line is the interquartile mean over seeds and
+environments, and the bootstrap is stratified: our seeds and CleanRL's are drawn within each
+environment.
 """
 
 import argparse
@@ -20,8 +22,8 @@ import matplotlib.pyplot as plt  # noqa: E402
 import numpy as np  # noqa: E402
 from matplotlib.ticker import EngFormatter, MaxNLocator  # noqa: E402
 
-from benchmark.collect import episodes_path, groups, published, steps  # noqa: E402
-from benchmark.overview import SCRIPTS, intervals, normalised  # noqa: E402
+from benchmark.collect import episodes_path, groups, published, starts, steps  # noqa: E402
+from benchmark.overview import SCRIPTS, interquartile_mean, interval, units  # noqa: E402
 
 README = [("ppo", "CartPole-v1"), ("ppo_continuous", "Hopper-v4"), ("ppo_continuous", "HalfCheetah-v4")]
 README += [("ppo_continuous", "Walker2d-v4")]
@@ -74,7 +76,9 @@ def panel(ax, experiments, time=False):
     row = published(first).get("training")
     if row and (at := int(row["total_timesteps"])) <= 10 * total:  # else it says nothing, far above
         label = "CleanRL" + (f" at {steps(at)}" if at != total else "")
-        ax.axhline(float(row["mean"]), color=THEIRS, linewidth=1.4, linestyle=(0, (5, 3)), label=label)
+        mean, std = float(row["mean"]), float(row["std"] or 0)
+        ax.axhspan(mean - std, mean + std, color=THEIRS, alpha=0.14, linewidth=0)
+        ax.axhline(mean, color=THEIRS, linewidth=1.4, linestyle=(0, (5, 3)), label=label)
     ax.set_title(first["env_id"].split(":")[-1], loc="left", fontsize=10.5, color=INK, fontweight="bold")
     if time:
         ax.set_xlim(0, end)
@@ -127,22 +131,24 @@ def draw(experiments, path, time=False):
     save(figure, path, "minutes" if time else "environment steps", "return of training episodes")
 
 
-def draw_aggregate(path, points=30, reps=1000):
+def draw_aggregate(path, points=30, resamples=1000):
     """A panel per script: interquartile mean over seeds and environments of the normalised returns."""
-    from rliable import metrics
 
-    chosen = [(script, *normalised(script, lambda run: np.interp(at(run, points), *curve(run)))) for script in SCRIPTS]
-    chosen = [(script, env_ids, scores) for script, env_ids, scores in chosen if len(env_ids) >= 2]
+    def returns(run):
+        return np.interp(at(run, points), *curve(run))
+
+    chosen = [(script, units(script, returns)) for script in SCRIPTS]
+    chosen = [(script, cells) for script, cells in chosen if len(cells) >= 2]
     figure, axes = grid_of_axes(len(chosen))
-    for ax, (script, env_ids, scores) in zip(axes, chosen):  # scores (seeds, environments, points)
-        measure = lambda x: np.array([metrics.aggregate_iqm(x[..., n]) for n in range(points)])  # noqa: E731
-        middle, low, high = intervals(scores, measure, reps)
+    for ax, (script, cells) in zip(axes, chosen):
+        middle, low, high = interval(cells, interquartile_mean, resamples)
+        seeds = min(ours.shape[-1] for ours, _, _ in cells.values())
         x = np.linspace(0, 100, points)
         ax.fill_between(x, low, high, color=OURS, alpha=0.22, linewidth=0)
         ax.plot(x, middle, color=OURS, linewidth=1.9)
         ax.axhline(1, color=THEIRS, linewidth=1.4, linestyle=(0, (5, 3)))
         ax.annotate("CleanRL", (0, 1), xytext=(3, 3), textcoords="offset points", fontsize=8, color=THEIRS)
-        label = f"{len(env_ids)} environments, {len(scores)} seeds"
+        label = f"{len(cells)} environments, {seeds} seeds"
         ax.text(0.985, 0.012, label, transform=ax.transAxes, ha="right", fontsize=8, color=INK)
         ax.set_title(f"{script}.py", loc="left", fontsize=10.5, color=INK, fontweight="bold")
         ax.set_xlim(0, 100)
@@ -154,6 +160,12 @@ def at(run, points):
     return np.linspace(0, run["total_timesteps"], points)
 
 
+def only_starts(runs):
+    """Is every one of these runs the start of a longer one, whose curve is drawn anyway?"""
+    seeds = sum(starts(runs).values(), [])
+    return {run["seed"] for run in runs} == set(seeds)
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, default=Path("docs/img"), help="folder of the pictures")
@@ -161,6 +173,7 @@ def main():
     found = groups()
     for script in sorted({name[0] for name in found}):
         experiments = [runs for name, runs in found.items() if name[0] == script]
+        experiments = [runs for runs in experiments if not only_starts(runs)]
         draw(experiments, args.out / f"{script}.png")
         draw(experiments, args.out / f"{script}_time.png", time=True)
     chosen = [found[script, env_id, script, True] for script, env_id in README]

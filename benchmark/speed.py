@@ -1,18 +1,20 @@
 """Speed of the scripts against Stable-Baselines3 on one CPU core.
 
-    python benchmark/speed.py                                             the published figures, some 50 minutes
+    python benchmark/speed.py                                             the published figures, about an hour
     python benchmark/speed.py --script dqn,c51 --pairs 3                  some scripts, three pairs of runs
     python benchmark/speed.py --script ppo_continuous --env-id Hopper-v4  another environment, compiled
     python benchmark/speed.py --script ppo_atari --bf16 --pairs 7         the script's environment, --bf16, seven pairs
+    python benchmark/speed.py --from-results                              only the table, from the recorded figures
 
-Both sides use the script's hyperparameters, one torch thread and their TensorBoard logging. They run in turns, each in
-a fresh process pinned to the same core; each of our modes is compared with the Stable-Baselines3 run of its round. The
-speed of a run is the median over the second half of its iterations, timed from the end of one update to the end of the
-next: acting, learning, logging and printing count, evaluations do not. An iteration of PPO is a rollout and its update;
-an iteration of the other scripts is EVERY steps after learning has started. On both sides learning starts after 1,000
-steps, Atari has a small replay buffer, and epsilon falls over the short run, so that its second half has as few random
-actions as the end of a long run. speed_sb3.py lists the remaining differences. Stable-Baselines3 has no C51: c51 is
-compared with its DQN.
+Both sides use the script's hyperparameters, one torch thread and their TensorBoard logging. They
+run in turns, each in a fresh process pinned to the same core; each of our modes is compared with
+the Stable-Baselines3 run of its round. The speed of a run is the median over the second half of its
+iterations, as many on both sides, timed from the end of one update to the end of the next: acting,
+learning, logging and printing count, evaluations do not. An iteration of PPO is a rollout and its
+update; an iteration of the other scripts is EVERY steps after learning has started. On both sides
+learning starts after 1,000 steps, Atari has a small replay buffer, and epsilon falls over the short
+run, so that its second half has as few random actions as the end of a long run. speed_sb3.py lists
+the remaining differences. Stable-Baselines3 has no C51: c51 is compared with its DQN.
 
 Peak memory is VmHWM of the process itself, without compilers, with a cold or a warm cache, whichever is more. Our
 replay buffer takes its memory as it fills, like theirs; a short run fills little of it. The machine should be idle. Raw
@@ -35,10 +37,10 @@ from statistics import median
 
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "benchmark" / "results"
-# Script: iterations of a compiled run, of an eager one, and of Stable-Baselines3.
-ITERATIONS = {"ppo": (400, 120, 60), "ppo_continuous": (24, 10, 7), "ppo_atari": (6, 5, 5)}
-ITERATIONS |= {"dqn": (60, 60, 60), "c51": (60, 60, 60), "dqn_atari": (6, 6, 6), "c51_atari": (6, 6, 6)}
-ITERATIONS |= {"ddpg": (8, 8, 8), "td3": (7, 7, 7), "sac": (6, 6, 6)}  # as many steps, so episodes as long
+# Iterations of a run, the same on both sides and in all modes: a longer run may be a faster one.
+ITERATIONS = {"ppo": 400, "ppo_continuous": 24, "ppo_atari": 6}
+ITERATIONS |= {"dqn": 60, "c51": 60, "dqn_atari": 6, "c51_atari": 6}
+ITERATIONS |= {"ddpg": 8, "td3": 7, "sac": 6}  # as many steps, so episodes as long
 # Steps of an iteration without rollouts, multiples of the 100 steps between two logs. In CartPole there are enough of
 # them for every iteration to have its share of ends of episodes and target updates.
 EVERY = {"dqn": 1000, "c51": 1000, "ddpg": 100, "td3": 100, "sac": 100, "dqn_atari": 100, "c51_atari": 100}
@@ -118,7 +120,8 @@ def measure(side, script, env_id, args, iterations, core, cache):
             log_every = 100 if script in EVERY else every
             command = ["benchmark/speed_sb3.py", script, env_id, json.dumps(args), str(total), str(log_every), folder]
             began, peak = run(command, folder, core, cache)
-            marks = json.loads(Path(folder, "times.json").read_text())
+            times = json.loads(Path(folder, "times.json").read_text())
+            marks, result = times["marks"], dict(policy_delay=times["policy_delay"])
         else:
             from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
@@ -141,15 +144,14 @@ def compare(script, env_id, modes, pairs, core, iterations, with_cold=True):
     """Alternates Stable-Baselines3 and all `modes`; writes one JSON file per mode."""
     args, load = default_args((ROOT / f"cleanrl_lite/{script}.py").read_text()), os.getloadavg()[0]
     env_id, args = env_id or args["env_id"], args | shortened(script)
-    compiled, eager, other = iterations or ITERATIONS[script]
-    lengths = dict(sb3=other) | {mode: eager if "eager" in mode else compiled for mode in modes}
-    runs, cold = {side: [] for side in lengths}, {}
+    length = iterations or ITERATIONS[script]
+    runs, cold = {side: [] for side in ("sb3", *modes)}, {}
     with tempfile.TemporaryDirectory() as caches:
         for mode in modes:
             if with_cold and "eager" not in mode:  # the first run has an empty cache
                 cold[mode] = measure(mode, script, env_id, args, 1, core, f"{caches}/{mode}")
         for pair in range(pairs):
-            for side, length in lengths.items():
+            for side in runs:
                 runs[side].append(measure(side, script, env_id, args, length, core, f"{caches}/{side}"))
                 sps = runs[side][-1]["sps"]
                 print(f"{script} {env_id}, pair {pair + 1} of {pairs}, {side}: {sps:,.0f} steps/s", flush=True)
@@ -168,35 +170,72 @@ def compare(script, env_id, modes, pairs, core, iterations, with_cold=True):
         path.write_text("{\n" + ",\n".join(lines) + "\n}\n")
 
 
-def table(records):
-    """A Markdown table with one row per record, and below it how they were measured."""
-    names = ["script", "environment", "mode", "steps/s", "SB3's", "ratio (min to max)"]
-    names += ["first update, cold cache", "warm", "SB3's", "peak memory", "SB3's"]
-    rows = ["| " + " | ".join(names) + " |", "|---|---|---|" + "---:|" * (len(names) - 3)]
+def unequal(record):
+    """What was not the same on both sides of a recorded comparison, in words; "" where all was."""
+    lengths = [len(record[side][0]["iteration_sps"]) + 1 for side in ("ours_runs", "sb3_runs")]
+    if lengths[0] != lengths[1]:
+        return f"ours was timed over {'more' if lengths[0] > lengths[1] else 'fewer'} iterations"
+    delay = record["sb3_runs"][0].get("policy_delay") or 1
+    if record["script"] == "ddpg" and delay != record["args"]["policy_frequency"]:
+        return "Stable-Baselines3 updated the actor at every step, ours at every second"
+    return ""
+
+
+def speed_rows(records):
+    yield "| script | environment | mode | steps/s | SB3's | ratio (min to max) |"
+    yield "|---|---|---|---:|---:|---:|"
+    for r in records:
+        ours, sb3, star = r["ours"], r["sb3"], "\\*" if unequal(r) else ""
+        ratio = f"**{r['ratio']:.2f}**{star} ({min(r['ratios']):.2f} to {max(r['ratios']):.2f})"
+        speeds = [f"{side['sps']:,.0f}" for side in (ours, sb3)]
+        yield f"| {' | '.join([r['script'], r['env_id'], r['mode'], *speeds, ratio])} |"
+
+
+def start_rows(records):
+    yield "| script | mode | first update, cold cache | warm | SB3's | peak memory | SB3's |"
+    yield "|---|---|---:|---:|---:|---:|---:|"
     for r in records:
         ours, sb3, cold = r["ours"], r["sb3"], r["cold"] or dict(first_update_s=None, peak_mb=0)
-        ratio = f"**{r['ratio']:.2f}** ({min(r['ratios']):.2f} to {max(r['ratios']):.2f})"
         seconds = [f"{side['first_update_s']:.1f} s" if side["first_update_s"] else "" for side in (cold, ours, sb3)]
         memory = [f"{peak:.0f} MB" for peak in (max(ours["peak_mb"], cold["peak_mb"]), sb3["peak_mb"])]
-        cells = [r["script"], r["env_id"], r["mode"], f"{ours['sps']:,.0f}", f"{sb3['sps']:,.0f}", ratio]
-        rows.append(f"| {' | '.join([*cells, *seconds, *memory])} |")
-    made = {f"{r['hardware']}, {', '.join(map(' '.join, r['versions'].items()))}" for r in records}
-    commits = ", ".join(sorted({r["commit"] for r in records}))
+        yield f"| {' | '.join([r['script'], r['mode'], *seconds, *memory])} |"
+
+
+def stars(records):
+    """What the stars in the table mean: a sentence for each difference between the sides."""
+    rows = {}
+    for r in records:
+        if unequal(r):
+            rows.setdefault(unequal(r), []).append(f"{r['script']} {r['mode']}")
+    found = [f"{', '.join(names)}: {why}" for why, names in rows.items()]
+    if not found:
+        return ""
+    return f"\\* Not the same on both sides, to be measured again. {'; '.join(found)}."
+
+
+def made_on(record):
+    return f"{record['hardware']}, {', '.join(map(' '.join, record['versions'].items()))}"
+
+
+def table(records):
+    """Markdown: speed, start and memory, how they were measured; folded: machines and commits."""
     pairs = " or ".join(sorted({str(len(r["ratios"])) for r in records}))
-    note = f"One core, one thread, medians of {pairs} pairs; the first update's seconds count from the process's start."
-    if any(r["script"] in EVERY for r in records):
-        note += " Off-policy scripts, both sides: learning starts after 1,000 steps, and its first 100 steps count as"
-        note += (
-            " the first update; Atari has a replay buffer of 20,000; memory is that of a nearly empty replay buffer."
-        )
-        note += " Speed is that of a run's second half: 30,000 steps of dqn and c51, about 300 of the others."
+    note = f"One core, one thread, medians of {pairs} pairs. Speed is that of a run's second half."
     if any(r["script"].startswith("c51") for r in records):
         note += " SB3 has no C51: those rows compare with its DQN, which does less."
-    if any(r["script"] == "ddpg" for r in records):
-        note += " SB3's DDPG updates its actor at every step, ours at every second."
-    return (
-        "\n".join(rows) + f"\n\n{note} `python benchmark/speed.py` on: {'; '.join(sorted(made))}; commit {commits}.\n"
-    )
+    start = "The first update's seconds count from the process's start."
+    if any(r["script"] in EVERY for r in records):
+        start += " Off-policy scripts, both sides: learning starts after 1,000 steps, and its first 100"
+        start += " steps count as the first update; Atari has a replay buffer of 20,000; memory is that"
+        start += " of a nearly empty replay buffer."
+    speed, begin = "\n".join(speed_rows(records)), "\n".join(start_rows(records))
+    parts = [speed, note, stars(records), begin, start]
+    made = sorted({made_on(record) for record in records})
+    commits = ", ".join(sorted({r["commit"] for r in records}))
+    lines = ['??? note "Command, machines, versions and commits"', ""]
+    lines += [f"    `python benchmark/speed.py`, at commits {commits}, on:", ""]
+    lines += [f"    - {on}" for on in made]
+    return "\n\n".join(part for part in [*parts, "\n".join(lines)] if part) + "\n"
 
 
 def main():
@@ -210,12 +249,13 @@ def main():
     parser.add_argument("--core", type=int, default=0, help="core to pin all runs to")
     parser.add_argument("--bf16", action="store_true", help="run the script with --bf16")
     parser.add_argument("--no-compile", action="store_true", help="run the script with --no-compile")
-    parser.add_argument(
-        "--iterations", type=int, nargs=3, help="iterations of a compiled run, an eager one, Stable-Baselines3"
-    )
+    parser.add_argument("--iterations", type=int, help="iterations of a run, on both sides")
+    parser.add_argument("--from-results", action="store_true", help="only make the table again")
     parser.add_argument("--modes", **several, help="some of the published modes: compiled, eager, bf16 (default: all)")
     parser.add_argument("--no-cold", action="store_true", help="skip the runs with an empty compile cache")
     args = parser.parse_args()
+    if args.from_results:
+        return write_table()
     scripts = args.script or list(ITERATIONS)
     if not set(scripts) <= set(ITERATIONS):
         parser.error(f"--script takes {', '.join(ITERATIONS)}")
@@ -229,6 +269,10 @@ def main():
     for script, env_id, modes in rows:
         modes = [mode for mode in modes if mode in (args.modes or MODES)]
         compare(script, env_id, modes, args.pairs, args.core, args.iterations, not args.no_cold)
+    write_table()
+
+
+def write_table():
     records = [json.loads(path.read_text()) for path in sorted((RESULTS / "speed").glob("*.json"))]
     (RESULTS / "speed.md").write_text(table(records))
     print(table(records))

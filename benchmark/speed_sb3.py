@@ -1,7 +1,8 @@
 """Stable-Baselines3's side of speed.py, which starts it:  speed_sb3.py SCRIPT ENV_ID ARGS STEPS EVERY FOLDER
 
 Trains its algorithm with the hyperparameters ARGS (JSON) of one of our scripts for STEPS environment steps. Writes
-[step, time] of all multiples of EVERY steps, updates included, to FOLDER/times.json.
+[step, time] of all multiples of EVERY steps, updates included, to FOLDER/times.json, with the
+model's policy_delay.
 
 Both sides do the same work, except for these points, which are left as Stable-Baselines3 has them:
 - PPO: the same networks (two of two layers of 64 tanh units, or the Nature CNN) and Adam (eps 1e-5). Its value loss
@@ -9,7 +10,6 @@ Both sides do the same work, except for these points, which are left as Stable-B
 - C51: it has none. Its DQN stands in, which does less: one value per action where C51 has 51 or 101 atoms.
 - DQN: Huber loss and gradient clipping, which ours lacks. Its Atari replay buffer holds whole stacks of four frames,
   once each (optimize_memory_usage); ours holds single frames.
-- DDPG: updates actor and targets at every step; ours at every second one, a quarter less work.
 - SAC: one actor step per step, ours two at every second step; one learning rate for all networks, that of the actor.
 """
 
@@ -112,11 +112,13 @@ def main(script, env_id, args, steps, every, folder):
         device="cpu",
         **kwargs,
     )
-    if algorithm == "TD3":
+    if algorithm in ("DDPG", "TD3"):
         model.policy_delay = args["policy_frequency"]
     clock = Clock(int(every), args.get("learning_starts", 0))
     model.learn(int(steps), callback=clock)
-    Path(folder, "times.json").write_text(json.dumps([*clock.marks, (model.num_timesteps, time.time())]))
+    marks = [*clock.marks, (model.num_timesteps, time.time())]
+    times = dict(marks=marks, policy_delay=getattr(model, "policy_delay", None))
+    Path(folder, "times.json").write_text(json.dumps(times))
 
 
 if __name__ == "__main__":

@@ -4,7 +4,7 @@ Paper:    Bellemare et al. 2017 (arXiv:1707.06887).
 Run:      python cleanrl_lite/c51.py --env-id CartPole-v1
 Differs:  A truncated episode bootstraps from its true last observation. The projection loses no probability when an
           atom falls on a fixed one or outside the support. The network acts in numpy; the update is one compiled graph.
-Expected: CartPole-v1 467.7 (15 seeds), Acrobot-v1 -88.4 (5): 500,000 steps, last 100 training episodes, 63f1a14.
+Expected: CartPole-v1 467.8 (10 seeds), Acrobot-v1 -88.4 (5): 500,000 steps, last 100 training episodes, 63f1a14.
 Details:  docs/c51.md
 """
 

@@ -398,8 +398,8 @@ def main(args: Args):
         if global_step > args.learning_starts:
             for _ in range(passed(args.train_frequency) * args.gradient_steps):
                 updates += 1
-                learn = learn_critic if updates % args.policy_frequency else learn_both
-                metrics.update(learn())
+                train_actor = updates % args.policy_frequency == 0
+                metrics.update(learn_both() if train_actor else learn_critic())
 
         # step, store
         new_obs, rewards, terminations, _, infos = envs.step(actions)

@@ -178,10 +178,11 @@ def can_render(env_id, render_mode, kwargs):
         env.reset()
         env.render()
         env.close()
-        return True
     except Exception as error:
         needs = "Debian needs: libegl1 libgl1 libglib2.0-0"
         print(f"cannot render: {error!r}. {needs}", file=sys.stderr)
+        return False
+    return True
 
 
 def flatten(env):
@@ -323,15 +324,17 @@ def play_episode(env, agent, seed):
     space = env.action_space
     obs, _ = env.reset(seed=seed)
     total = 0.0
-    for length in range(1, 100_001):
+    length = 0
+    over = False
+    while not over:
         batch = torch.as_tensor(np.asarray(obs)[None], device=device)
         action = agent.act(batch)[0].cpu().numpy()[()]
         if isinstance(space, gym.spaces.Box):  # float32 may round to beyond the bounds
             action = np.clip(action, space.low, space.high).astype(space.dtype)
         obs, reward, terminated, truncated, _ = env.step(action)
         total += float(np.sum(reward))
-        if terminated or truncated:
-            break
+        length += 1
+        over = terminated or truncated or length == 100_000
     return total, length
 
 
@@ -366,6 +369,7 @@ def git_commit():
     with suppress(OSError):
         process = subprocess.run(words + flags, capture_output=True, text=True)
         return process.stdout.strip() or None
+    return None
 
 
 # === a run's files
@@ -441,6 +445,7 @@ def pickle_envs(envs, obs):
             # MuJoCo's environments pickle only how they were made: so their attributes too.
             attributes = [vars(env) for env in unwrapped]
             return cloudpickle.dumps((envs.envs, attributes, obs, envs.action_space.np_random))
+    return None
 
 
 def unpickle_envs(envs, pickled):
@@ -620,7 +625,7 @@ class Run:
 
     def compile(self, update):
         """`update(*tensors) -> dict of tensors` as one compiled graph; eager with --no-compile."""
-        return CompiledUpdate(update) if self.args.compile else update
+        return CompiledUpdate(self, update) if self.args.compile else update
 
     def cuda_graph(self, function):
         """`function` as one CUDA graph with --cuda-graph: one launch, not hundreds."""
@@ -671,25 +676,37 @@ class CompiledUpdate:
     twice: torch compiles before it runs anything.
     """
 
-    def __init__(self, update):
-        print(f"compiling {update.__name__} (about 20 s the first time) ...", flush=True)
+    def __init__(self, run, update):
         update.__code__ = update.__code__.replace()  # each run in a process compiles its own
         if hasattr(torch._dynamo.config, "trace_autograd_ops"):  # right with fullgraph=True only
             torch._dynamo.config.trace_autograd_ops = True
         options = {"cpp_wrapper": not torch.cuda.is_available(), "cpp.use_decompose_tanh": True}
         options = {name: options[name] for name in options.keys() & torch._inductor.list_options()}
+        self.compiled = torch.compile(update, fullgraph=True, dynamic=False, options=options)
         self.update = update
-        self.call = torch.compile(update, fullgraph=True, dynamic=False, options=options)
+        self.run = run
+        self.called = False
 
     def __call__(self, *tensors):
+        if self.called:
+            return self.call(tensors)
+        print(f"compiling {self.update.__name__} (about 20 s the first time) ...", flush=True)
+        self.called = True
+        began = time.perf_counter()
+        metrics = self.call(tensors)
+        self.run.log_time += time.perf_counter() - began  # does not count in the speed
+        return metrics
+
+    def call(self, tensors):
         try:
-            return self.call(*tensors)
+            return self.compiled(*tensors)
         except torch._dynamo.exc.FailOnRecompileLimitHit:
-            reason = "update reads a Python number that changes; keep it in a tensor"
+            reason = f"{self.update.__name__} reads a Python number that changes"
+            reason += "; keep it in a tensor, as learning_rate is"
         except torch._dynamo.exc.TorchDynamoException as error:
             reason = str(error).splitlines()[0]
         tqdm.write(f"continuing in eager mode: {reason}", file=sys.stderr)
-        self.call = self.update
+        self.compiled = self.update
         return self.update(*tensors)
 
 

@@ -33,13 +33,22 @@ def told(monkeypatch, capsys, *folders):
         ({1: 120, 2: 129, 3: 115, 4: 126, 5: 121}, "better", 0),
         ({1: 90, 2: 125, 3: 88, 4: 112, 5: 99}, "open", 0),
         ({6: 60, 7: 62, 8: 58}, "worse", 1),
-        ({1: 10, 2: 11}, "open", 0),  # two seeds say nothing
+        ({1: 10, 2: 11}, "too-few", 2),  # two seeds say nothing
     ],
 )
 def test_verdicts(after, verdict, status, monkeypatch, capsys, tmp_path):
     before = write(tmp_path / "a", {1: 100, 2: 110, 3: 95, 4: 105, 5: 101})
     code, output = told(monkeypatch, capsys, before, write(tmp_path / "b", after))
     assert (code, output.splitlines()[0].split()[-1]) == (status, verdict)
+
+
+def test_the_first_ten_seeds(monkeypatch, capsys, tmp_path):
+    """Seeds beyond them do not count: who got more may have hung on what the first ones showed."""
+    ten = {seed: 100 + seed for seed in range(1, 11)}
+    before, after = write(tmp_path / "a", {20: -9000, 11: 9000} | ten), write(tmp_path / "b", ten)
+    code, output = told(monkeypatch, capsys, before, after)
+    assert (code, output.splitlines()[0].split()[-1]) == (0, "equal")
+    assert "(10 seeds)" in output
 
 
 def test_only_like_with_like(monkeypatch, capsys, tmp_path):

@@ -16,7 +16,7 @@ from tensorboard.compat.proto.event_pb2 import Event, SessionLog
 from tensorboard.summary.writer.record_writer import RecordWriter
 from torch.utils.tensorboard import SummaryWriter
 
-from benchmark import collect, launch, overview, plot, readme, returns_sb3, speed_cleanrl, speed_variants
+from benchmark import collect, launch, overview, plot, readme, returns_sb3, speed, speed_cleanrl, speed_variants
 from tests import helpers
 from tests.helpers import ROOT, VISUAL_SCRIPTS
 
@@ -28,6 +28,65 @@ def test_readme_is_what_the_files_give():
     text = (ROOT / "README.md").read_text()
     assert text == readme.render(text), "run `make results`"
     assert "| ppo | CartPole-v1 |" in text
+
+
+def test_the_counts_in_the_readme_are_those_of_its_table():
+    """Each cell has one of three marks, and the headline counts all of them."""
+    text = (ROOT / "README.md").read_text()
+    table = re.search(r"\| our mean is \|\n.*?\n\n", text, re.S)[0]
+    marks = re.findall(r"\| (▲ above|within noise|▼ below)[^|]* \|$", table, re.M)
+    assert len(marks) == table.count("\n|") - 1  # all rows but the rule
+    headline = " ".join(text.split())
+    counts = [marks.count(mark) for mark in (overview.ABOVE, overview.SAME, overview.BELOW)]
+    assert sum(counts) == len(marks) >= 14
+    told = "published mean in {} of {} cells, within noise of it in {}, below it in {}"
+    assert told.format(counts[0], len(marks), *counts[1:]) in headline
+    assert table.count("MountainCar-v0") == 3
+    assert "-200.0 ± 0.0 | within noise, neither learns |" in table
+
+
+def columns(text):
+    return [row.strip().count("|") - 1 for row in re.findall(r"^ *\|(?:-|:).*$", text, re.M)]
+
+
+def test_no_table_is_wider_than_seven_columns():
+    paths = [*(ROOT / "benchmark/results").glob("*.md"), ROOT / "README.md"]
+    wide = {path.name for path in paths if max(columns(path.read_text()), default=0) > 7}
+    assert wide <= {"cuda.md", "environments.md", "speed_variants.md", "torture.md"}  # not returns
+
+
+def test_commits_and_machines_are_folded():
+    """A script's table comes first, then its experiments' flags; what made them opens at a click."""
+    text = collect.table("td3")
+    table, notes = text.split('??? note "Commands, machines, versions and commits"')
+    assert "torch" not in table and "c17942a" not in table and "c17942a" in notes
+    assert text.startswith(collect.HEAD) and "| `td3_bf16` | HalfCheetah-v4 | `--bf16` |" in table
+    assert all(not line or line.startswith("    ") for line in notes.splitlines())
+
+
+def test_unfinished_runs_and_starts_of_longer_runs_are_not_in_the_table():
+    """td3_300k's episodes are the first ones of td3's seed 1."""
+    main, others = collect.split("td3")
+    names = [collect.key(runs[0])[1:3] for runs in main]
+    assert ("HalfCheetah-v4", "td3") in names and len(names) == len(set(names))
+    assert all(runs[0]["finished"] for runs in main)
+    told = {(*collect.key(runs[0])[1:3], runs[0]["finished"]): why for runs, why in others}
+    assert told["Hopper-v4", "td3_300k", True] == "seed 1 is the start of `td3`'s"
+    assert told["Pendulum-v1", "td3_15k", True] == "seeds 1, 2, 3 are the start of `td3`'s"
+    assert told["HalfCheetah-v4", "td3", False] == "unfinished, at 256k to 259k"
+    (longer,) = collect.groups("td3")["td3", "Hopper-v4", "td3", True]
+    other = collect.groups("td3")["td3", "Hopper-v4", "td3_bf16_300k", True]
+    assert not any(collect.is_start(run, longer) for run in [longer, *other])
+
+
+def test_tables_have_the_first_ten_seeds():
+    """Which cells got more seeds hung on what the first ones showed."""
+    for (script, env_id, name, _), runs in collect.groups().items():
+        same = [run for run in RUNS if collect.key(run)[:3] == (script, env_id, name)]
+        seeds = sorted(run["seed"] for run in same if run["finished"] == runs[0]["finished"])
+        assert [run["seed"] for run in runs] == seeds[:10]
+    fifteen = collect.groups()["c51", "CartPole-v1", "c51", True]
+    assert [run["seed"] for run in fifteen] == list(range(1, 11))
 
 
 def test_tables_are_what_the_files_give():
@@ -88,7 +147,8 @@ def test_runs_are_what_their_episodes_give():
     for run in RUNS:
         name = re.sub("[/:]", "-", f"{run['script']}__{run['env_id']}__{run['exp_name']}__{run['seed']}.csv.gz")
         returns = np.loadtxt(ROOT / "benchmark/results/episodes" / name, delimiter=",", skiprows=1, ndmin=2)[:, 1]
-        assert run["last_100_mean"] == pytest.approx(returns[-100:].mean(), rel=1e-3, abs=0.05)
+        assert run["last_100_mean"] == pytest.approx(returns[-100:].mean(), abs=1e-6)
+        assert collect.figure(run["last_100_mean"]) == collect.figure(returns[-100:].mean())
 
 
 @pytest.mark.parametrize("script", SCRIPTS)
@@ -106,8 +166,9 @@ def test_expected_results_in_the_docstrings_are_the_tables(script):
             assert len(runs) == int(seeds)
             assert float(mean.replace(",", "")) == pytest.approx(np.mean([r["last_100_mean"] for r in runs]), rel=1e-3)
             continue
-        runs = [run for run in RUNS if (run["script"], run["env_id"], run["exp_name"]) == (script, env_id, script)]
-        runs = runs or [run for run in RUNS if (run["script"], run["env_id"]) == (script, env_id)]
+        found = [run for group in collect.groups(script).values() for run in group]
+        found = [run for run in found if run["env_id"] == env_id]
+        runs = [run for run in found if run["exp_name"] == script] or found
         runs = [run for run in runs if run["finished"]] or runs
         assert float(mean.replace(",", "")) == pytest.approx(np.mean([r[figure] for r in runs]), rel=1e-2)
 
@@ -183,6 +244,11 @@ def test_a_picture(tmp_path):
     plot.panel(ax, [runs])
     *seeds, mean, cleanrl = ax.lines
     assert len(seeds) == len(runs) and len(ax.collections) == 1
+    row = collect.published(runs[0])["training"]
+    (band,) = ax.patches
+    assert band.get_extents().transformed(ax.transData.inverted()).intervaly == pytest.approx(
+        [float(row["mean"]) - float(row["std"]), float(row["mean"]) + float(row["std"])]
+    )
     assert [line.get_xdata()[0] for line in seeds] == [plot.curve(run)[0][0] for run in runs]
     assert mean.get_xdata()[0] == max(line.get_xdata()[0] for line in seeds)
     assert mean.get_ydata()[-1] == pytest.approx(np.mean([plot.curve(run)[1][-1] for run in runs]), rel=0.01)
@@ -207,29 +273,89 @@ def test_a_published_figure_of_the_same_steps_comes_first():
 
 @pytest.mark.parametrize(
     "ours, verdict",
-    [([10, 11, 12], "yes"), ([9, 9.5, 10], "open"), ([5, 5.1, 4.9], "no"), ([9.9], "no"), ([10], "yes")],
+    [
+        ([14, 14.5, 15], "▲ above"),
+        ([11, 12, 13], "within noise"),
+        ([8, 9, 10], "within noise"),
+        ([5, 5.1, 4.9], "▼ below"),
+        ([10, 10, 10], "within noise"),
+    ],
 )
-def test_at_or_above(ours, verdict):
-    """Two standard errors are 1.5 and more here: 9.5 could be as good as 10 ± 1, 5 is not; of one run nobody knows."""
+def test_above_within_noise_below(ours, verdict):
+    """Beside 10 ± 1 with three seeds. Both sides' spread counts."""
     assert overview.judge(ours, dict(mean="10", std="1", seeds="3")) == verdict
+
+
+def test_a_verdict_without_spread():
+    """MountainCar: all seeds of both sides at -200. There is no t."""
+    theirs = dict(mean="-200.00", std="0.00", seeds="3")
+    assert overview.judge([-200.0] * 5, theirs) == overview.SAME
+    assert overview.judge([-199.0] * 5, theirs) == overview.ABOVE
+    assert overview.judge([-201.0] * 5, theirs) == overview.BELOW
+
+
+@pytest.mark.parametrize("spread", [0.2, 1.0, 5.0])
+def test_how_often_a_verdict_is_wrong(spread):
+    """Equal means, five seeds beside three: above or below in some 5 % of the cases."""
+    rng = np.random.default_rng(1)
+    verdicts = []
+    for _ in range(2000):
+        ours, theirs = rng.normal(0, spread, 5), rng.normal(0, 1, 3)
+        verdicts.append(overview.judge(ours, dict(mean=theirs.mean(), std=theirs.std(), seeds=3)))
+    above, below = (verdicts.count(word) / 2000 for word in (overview.ABOVE, overview.BELOW))
+    assert above + below < 0.075 and above == pytest.approx(below, abs=0.02)
+
+
+def test_fewer_than_three_seeds_have_no_verdict():
+    """They stand apart; so do flags, other steps and figures without a deviation."""
+    for (_, _, name, finished), runs in collect.groups().items():
+        if len(runs) < 3 or overview.flags(runs) or not finished:
+            assert overview.verdict(runs) == ""
+    found = [(collect.key(runs[0])[1:3], len(runs)) for runs in overview.open_cells()]
+    assert (("HalfCheetah-v4", "td3"), 1) in found and (("HalfCheetah-v4", "td3_bf16"), 2) in found
+    pong = dict(script="ppo_atari_lstm", exp_name="ppo_atari_lstm", env_id="PongNoFrameskip-v4")
+    pong |= dict(total_timesteps=10_000_000, arguments={}, finished=True)
+    runs = [run | pong for run in RUNS[:3]]
+    assert overview.comparable(runs) and overview.verdict(runs) == ""
+
+
+def test_published_figures_of_the_other_atari_scripts():
+    run = dict(exp_name="", seed=1, total_timesteps=10_000_000)
+    want = {"ppo_atari_lstm": ("19.8", "1,299", "113.4")}
+    want |= {"ppo_atari_multigpu": ("20.3", "2,415", "414.9")}
+    for script, figures in want.items():
+        for game, figure in zip(("Pong", "BeamRider", "Breakout"), figures, strict=True):
+            found = collect.published(run | dict(script=script, env_id=f"{game}NoFrameskip-v4"))
+            assert collect.reported(found["training"], 10_000_000) == figure
 
 
 def test_normalised_scores():
     """CleanRL's mean is 1, a random policy's 0; as many seeds of every environment; MountainCar, where nothing is
     learned, and runs with flags or fewer seeds stay out."""
-    env_ids, scores = overview.normalised("ppo_continuous")
-    assert set(env_ids) >= {"HalfCheetah-v4", "Hopper-v4"} and scores.shape[1] == len(env_ids)
+    cells = overview.units("ppo_continuous")
+    assert set(cells) >= {"HalfCheetah-v4", "Hopper-v4"}
+    assert len({ours.shape for ours, _, _ in cells.values()}) == 1
     zero = json.loads((ROOT / "benchmark/results/random.json").read_text())["Hopper-v4"]
     hopper = [run for run in RUNS if (run["exp_name"], run["env_id"]) == ("ppo_continuous", "Hopper-v4")]
+    scores = overview.normalised(*cells["Hopper-v4"])
     expected = [(run["last_100_mean"] - zero) / (2382.86 - zero) for run in hopper if run["seed"] <= len(scores)]
-    assert scores[:, env_ids.index("Hopper-v4")] == pytest.approx(expected)
-    assert not any("MountainCar-v0" in overview.normalised(script)[0] for script in ("ppo", "dqn", "c51"))
+    assert scores == pytest.approx(expected)
+    assert not any("MountainCar-v0" in overview.units(script) for script in ("ppo", "dqn", "c51"))
+
+
+def test_the_sample_that_stands_for_a_published_figure():
+    """Its mean is the published one; drawn means have the error of that one, std / sqrt(n - 1)."""
+    for seeds in (3, 10):
+        values = overview.sample(dict(mean="50", std="6", seeds=str(seeds)))
+        picks = np.random.default_rng(0).choice(values, (20_000, seeds))
+        assert len(values) == seeds and values.mean() == pytest.approx(50)
+        assert picks.mean(1).std() == pytest.approx(6 / np.sqrt(seeds - 1), rel=0.03)
 
 
 def test_what_chance_gets_is_asked_for(tmp_path, monkeypatch):
     """Three finished games would count, and must not silently stay out."""
     run = dict(script="dqn_atari", env_id="PongNoFrameskip-v4", exp_name="dqn_atari", total_timesteps=10_000_000)
-    run |= dict(finished=True, last_100_mean=20.0)
+    run |= dict(finished=True, last_100_mean=20.0, arguments={})
     (results := tmp_path / "results").mkdir()
     (results / "runs.json").write_text(json.dumps([run | dict(seed=seed) for seed in (1, 2, 3)]))
     (results / "random.json").write_text("{}")
@@ -237,10 +363,11 @@ def test_what_chance_gets_is_asked_for(tmp_path, monkeypatch):
     for module in (collect, overview):
         monkeypatch.setattr(module, "RESULTS", results)
     with pytest.raises(SystemExit, match="random_policy PongNoFrameskip-v4"):
-        overview.normalised("dqn_atari")
+        overview.units("dqn_atari")
     (results / "random.json").write_text('{"PongNoFrameskip-v4": -20.7}')
-    env_ids, scores = overview.normalised("dqn_atari")
-    assert env_ids == ["PongNoFrameskip-v4"] and scores == pytest.approx(np.full((3, 1), 40.7 / (20.25 + 20.7)), 0.01)
+    ((env_id, cell),) = overview.units("dqn_atari").items()
+    assert env_id == "PongNoFrameskip-v4"
+    assert overview.normalised(*cell) == pytest.approx(np.full(3, 40.7 / (20.25 + 20.7)), 0.01)
 
 
 def test_the_plan_is_not_the_callers(monkeypatch):
@@ -251,13 +378,94 @@ def test_the_plan_is_not_the_callers(monkeypatch):
     assert overview.planned("td3") == plan
 
 
+def cells_of(scores, error=0.0):
+    """As units() gives them: a row of scores for each seed, CleanRL's figure is 1, zero is 0."""
+    theirs = 1 + error * np.array([-1.0, 0.0, 1.0])
+    return {str(env): (scores[:, env], theirs, 0.0) for env in range(scores.shape[1])}
+
+
 def test_the_interval_is_stratified():
     """Environments at different heights, seeds that agree: drawing seeds within each environment, nothing varies."""
     scores = np.tile([0.0, 1.0, 2.0, 3.0], (5, 1))
-    middle, low, high = overview.intervals(scores, lambda x: np.array([x.mean()]), reps=50)
+    middle, low, high = overview.interval(cells_of(scores), overview.mean, 50)
     assert middle == low == high == pytest.approx(1.5)
-    middle, low, high = overview.intervals(scores + np.arange(5)[:, None], lambda x: np.array([x.mean()]), reps=50)
+    scores = scores + np.arange(5)[:, None]
+    middle, low, high = overview.interval(cells_of(scores), overview.mean, 50)
     assert 2 < low < middle < high < 5 and middle == pytest.approx(3.5)
+
+
+def test_the_interval_counts_cleanrls_error():
+    """Our seeds agree; CleanRL's do not, so nobody knows how far above them ours are."""
+    scores = np.full((5, 2), 1.0)
+    for measure in (overview.interquartile_mean, overview.mean, overview.median):
+        middle, low, high = overview.interval(cells_of(scores, error=0.1), measure, 500)
+        assert middle == pytest.approx(1) and low < 0.95 and high > 1.05
+    curves = {}
+    for name, (ours, theirs, zero) in cells_of(scores, error=0.1).items():
+        curves[name] = np.tile(ours, (4, 1)), np.tile(theirs, (4, 1)), zero
+    middle, low, high = overview.interval(curves, overview.interquartile_mean, 500)
+    assert middle.shape == low.shape == (4,) and (low < 0.95).all() and (high > 1.05).all()
+
+
+def test_the_interquartile_mean():
+    """Of the middle half of all seeds and environments."""
+    scores = np.array([[-50.0, 1.0, 2.0, 3.0], [4.0, 5.0, 6.0, 900.0]])
+    assert overview.interquartile_mean(scores) == pytest.approx(np.mean([2, 3, 4, 5]))
+    assert overview.median(scores) == pytest.approx((scores[0].mean() + scores[1].mean()) / 2)
+
+
+def test_both_sides_of_a_speed_comparison_do_the_same(monkeypatch, tmp_path):
+    """As many iterations of ours as of Stable-Baselines3: a longer run may be a faster one."""
+    monkeypatch.setattr(speed, "RESULTS", tmp_path)
+    asked = {}
+
+    def measure(side, script, env_id, args, iterations, core, cache):
+        asked.setdefault(script, []).append(iterations)
+        return dict(sps=1.0, first_update_s=1.0, peak_mb=1, iteration_sps=[1.0] * (iterations - 1))
+
+    monkeypatch.setattr(speed, "measure", measure)
+    for script, _, modes in speed.PUBLISHED:
+        speed.compare(script, None, modes, 1, 0, None, with_cold=False)
+        assert len(asked[script]) == len(modes) + 1 and len(set(asked[script])) == 1
+    records = [json.loads(path.read_text()) for path in (tmp_path / "speed").glob("*.json")]
+    told = {record["script"] for record in records if speed.unequal(record)}
+    assert told == {"ddpg"}  # measured without its policy_delay here
+
+
+@pytest.mark.parametrize("script, delay", [("ddpg", 2), ("td3", 2), ("dqn", None)])
+def test_stable_baselines3_updates_as_often_as_ours(script, delay, tmp_path, monkeypatch):
+    """Its DDPG would update the actor at every step, ours does at every second one."""
+    from benchmark import speed_sb3
+
+    name = script.upper()
+    seen = []
+
+    def learn(self, total, callback):
+        seen.append(self)
+        self.num_timesteps = total
+
+    monkeypatch.setattr(f"stable_baselines3.{name}.learn", learn)
+    args = collect.default_args((ROOT / f"cleanrl_lite/{script}.py").read_text())
+    args |= dict(buffer_size=100)
+    env_id = "CartPole-v1" if script == "dqn" else "Pendulum-v1"
+    speed_sb3.main(script, env_id, json.dumps(args), "100", "100", str(tmp_path))
+    (model,) = seen
+    times = json.loads((tmp_path / "times.json").read_text())
+    assert getattr(model, "policy_delay", None) == times["policy_delay"] == delay
+    assert times["marks"][-1][0] == 100
+
+
+def test_the_speed_table_is_what_the_records_give():
+    paths = sorted((ROOT / "benchmark/results/speed").glob("*.json"))
+    records = [json.loads(path.read_text()) for path in paths]
+    assert (ROOT / "benchmark/results/speed.md").read_text() == speed.table(records)
+    starred = [f"{r['script']} {r['mode']}" for r in records if speed.unequal(r)]
+    assert all(name in speed.stars(records) for name in starred)
+
+
+def test_the_headline_on_speed_counts_equal_sides_only():
+    ratios = [record["ratio"] for record in readme.speeds().values() if not speed.unequal(record)]
+    assert f"{min(ratios):.1f} to {max(ratios):.1f} times" in readme.summary()
 
 
 def events(path, *points):

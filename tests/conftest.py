@@ -13,13 +13,19 @@ import torch
 from cleanrl_lite import utils
 from tests import helpers, like_envpool
 
-JAVA_FREE = {"tests.test_consistency", "tests.test_docs", "tests.test_results"}  # they only read the scripts
+# they only read the scripts
+JAVA_FREE = {"tests.test_consistency", "tests.test_docs", "tests.test_results"}
 
 
 def pytest_configure(config):
-    config.addinivalue_line("markers", "slow: the second tier; run it with `make test-slow` (pytest -m slow)")
-    config.addinivalue_line("markers", "xdist_group(name): on one worker, one after the other (pytest-xdist's)")
-    config.addinivalue_line("filterwarnings", "ignore:.*is out of date")  # of Hopper-v4 and its like
+    config.addinivalue_line(
+        "markers", "slow: the second tier; run it with `make test-slow` (pytest -m slow)"
+    )
+    config.addinivalue_line(
+        "markers", "xdist_group(name): on one worker, one after the other (pytest-xdist's)"
+    )
+    # of Hopper-v4 and its like
+    config.addinivalue_line("filterwarnings", "ignore:.*is out of date")
 
 
 @pytest.hookimpl(optionalhook=True)  # without pytest-xdist there is no such hook
@@ -30,7 +36,8 @@ def pytest_xdist_auto_num_workers(config):
 
 @pytest.fixture(autouse=True)
 def untouched_process(monkeypatch):
-    """main() sets signal handlers, seeds, thread counts, the excepthook: none of it may leak into the next test."""
+    """main() sets signal handlers, seeds, thread counts, the excepthook: none of it may leak
+    into the next test."""
     handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
     monkeypatch.setattr(sys, "excepthook", sys.excepthook)
     monkeypatch.setattr(utils.Run, "current", None)
@@ -62,19 +69,24 @@ def real_envpool(monkeypatch):
 
 @pytest.hookimpl(tryfirst=True)  # before -m looks at the marks
 def pytest_collection_modifyitems(items):
-    """What trains on microRTS or brax is slow, and skipped where they are not installed; so is what needs godot-rl."""
+    """What trains on microRTS or brax is slow, and skipped where they are not installed; so is
+    what needs godot-rl."""
     for item in items:
         used = set(map(str, item.callspec.params.values())) if hasattr(item, "callspec") else set()
         if used & {*helpers.JAVA_SCRIPTS} and item.module.__name__ not in JAVA_FREE:
             item.add_marker(pytest.mark.slow)
             item.add_marker(
-                pytest.mark.skipif(not helpers.JAVA, reason="gym_microrts, JPype1 or Java is not installed")
+                pytest.mark.skipif(
+                    not helpers.JAVA, reason="gym_microrts, JPype1 or Java is not installed"
+                )
             )
         if used & {*helpers.MJX_SCRIPTS} and item.module.__name__ not in JAVA_FREE:
             item.add_marker(pytest.mark.slow)
             item.add_marker(pytest.mark.skipif(not helpers.BRAX, reason="brax is not installed"))
         if used & {*helpers.GODOT_SCRIPTS} and item.module.__name__ not in JAVA_FREE:
-            item.add_marker(pytest.mark.skipif(not helpers.GODOT, reason="godot-rl is not installed"))
+            item.add_marker(
+                pytest.mark.skipif(not helpers.GODOT, reason="godot-rl is not installed")
+            )
 
 
 def each(scripts, explanation):
@@ -92,8 +104,12 @@ memoryless = [name for name in helpers.MLP_SCRIPTS if name not in helpers.LSTM_S
 mlp_script = each(memoryless, "Every script that takes vector observations, one at a time.")
 atari_script = each(helpers.ATARI_SCRIPTS, "Every script for Atari games.")
 rollout_script = each(helpers.ROLLOUT_SCRIPTS, "Every script that learns from rollouts.")
-rollout_mlp_script = each([name for name in helpers.ROLLOUT_SCRIPTS if name in helpers.MLP_SCRIPTS], "With vectors.")
-off_policy_script = each(helpers.OFF_POLICY_SCRIPTS, "Every script that learns from a replay buffer.")
+rollout_mlp_script = each(
+    [name for name in helpers.ROLLOUT_SCRIPTS if name in helpers.MLP_SCRIPTS], "With vectors."
+)
+off_policy_script = each(
+    helpers.OFF_POLICY_SCRIPTS, "Every script that learns from a replay buffer."
+)
 off_policy_mlp_script = each(
     [name for name in helpers.OFF_POLICY_SCRIPTS if name in helpers.MLP_SCRIPTS], "With vectors."
 )

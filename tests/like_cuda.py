@@ -1,7 +1,9 @@
-"""A GPU in name only: CPU tensors that count as CUDA tensors, to find what a GPU would refuse where there is none.
+"""A GPU in name only: CPU tensors that count as CUDA tensors, to find what a GPU would refuse where
+there is none.
 
-Inside `cuda()`, mixing both kinds of tensors and numpy() of a CUDA tensor are errors, and so is, while a CUDA graph is
-captured, what waits for the GPU or copies from the CPU's memory. Graphs are not replayed, and nothing is compiled.
+Inside `cuda()`, mixing both kinds of tensors and numpy() of a CUDA tensor are errors, and so is,
+while a CUDA graph is captured, what waits for the GPU or copies from the CPU's memory. Graphs
+are not replayed, and nothing is compiled.
 """
 
 import contextlib
@@ -12,7 +14,8 @@ import torch
 from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_leaves, tree_map
 
-BOTH = "copy_", "__setitem__", "_foreach_copy_", "__getitem__", "__get__", "__set__", "view_as"  # may take both kinds
+# may take both kinds
+BOTH = "copy_", "__setitem__", "_foreach_copy_", "__getitem__", "__get__", "__set__", "view_as"
 WAIT = "item", "tolist", "__bool__", "__float__", "__int__", "__index__", "cpu", "nonzero", "equal"
 capturing = False
 
@@ -35,11 +38,23 @@ def refused(name, args, tensors, to):
         return "numpy() of a CUDA tensor"
     if len(others) < len(tensors) and others and name not in (*BOTH, "to"):
         return "CUDA and CPU tensors"
-    if name in ("__getitem__", "__setitem__") and not isinstance(args[0], Cuda) and len(others) < len(tensors):
+    if (
+        name in ("__getitem__", "__setitem__")
+        and not isinstance(args[0], Cuda)
+        and len(others) < len(tensors)
+    ):
         return "a CPU tensor with a CUDA tensor as index"
-    if capturing and len(others) < len(tensors) and (name in WAIT or (name in BOTH and name != "view_as" and others)):
+    if (
+        capturing
+        and len(others) < len(tensors)
+        and (name in WAIT or (name in BOTH and name != "view_as" and others))
+    ):
         return "waiting, or a copy from the CPU, in a CUDA graph"
-    if capturing and to == "cuda" and (name in ("tensor", "as_tensor") or (name == "to" and others)):
+    if (
+        capturing
+        and to == "cuda"
+        and (name in ("tensor", "as_tensor") or (name == "to" and others))
+    ):
         return "a copy from the CPU in a CUDA graph"
     if capturing and name in ("__getitem__", "__setitem__"):
         indices = args[1] if isinstance(args[1], tuple) else [args[1]]
@@ -48,12 +63,20 @@ def refused(name, args, tensors, to):
 
 
 def call(function, args, kwargs):
-    name, tensors = getattr(function, "__name__", ""), [x for x in tree_leaves((args, kwargs)) if torch.is_tensor(x)]
+    name, tensors = (
+        getattr(function, "__name__", ""),
+        [x for x in tree_leaves((args, kwargs)) if torch.is_tensor(x)],
+    )
     on_cuda, to = any(isinstance(x, Cuda) for x in tensors), None
     if kwargs.get("device") is not None:
         to, kwargs = torch.device(kwargs["device"]).type, kwargs | dict(device="cpu")
-    elif name == "to" and (device := next((x for x in args[1:] if isinstance(x, str | torch.device)), None)):
-        to, args = torch.device(device).type, [torch.device("cpu") if x is device else x for x in args]
+    elif name == "to" and (
+        device := next((x for x in args[1:] if isinstance(x, str | torch.device)), None)
+    ):
+        to, args = (
+            torch.device(device).type,
+            [torch.device("cpu") if x is device else x for x in args],
+        )
     if reason := refused(name, args, tensors, to):
         raise RuntimeError(f"{name}: {reason}")
     if name == "__get__" and isinstance(args[0], Cuda):
@@ -64,9 +87,11 @@ def call(function, args, kwargs):
         result = function(*args, **kwargs)
         if name in ("cpu", "to") and result is args[0] and (to or name == "cpu"):
             result = result.clone()  # from one kind to the other
-    on_cuda = isinstance(args[0], Cuda) if name in ("copy_", "__setitem__") else name != "cpu" and on_cuda
+    on_cuda = (
+        isinstance(args[0], Cuda) if name in ("copy_", "__setitem__") else name != "cpu" and on_cuda
+    )
     kind = Cuda if (to == "cuda" if to else on_cuda) else torch.Tensor
-    if isinstance(result, torch.Size) or not tensors and not to:
+    if isinstance(result, torch.Size) or (not tensors and not to):
         return result
     return tree_map(lambda x: x.as_subclass(kind) if type(x) in (Cuda, torch.Tensor) else x, result)
 
@@ -99,7 +124,15 @@ def graph(_):
 @contextlib.contextmanager
 def cuda():
     """torch as if this machine had a GPU."""
-    fakes = dict(is_available=lambda: True, device_count=lambda: 1, mem_get_info=lambda: (10**12, 10**12))
-    fakes |= dict(get_rng_state_all=list, set_rng_state_all=lambda _: None, CUDAGraph=Graph, graph=graph)
-    with mock.patch.multiple(torch.cuda, **fakes), mock.patch.object(torch.nn.Module, "to", to), Mode():
+    fakes = dict(
+        is_available=lambda: True, device_count=lambda: 1, mem_get_info=lambda: (10**12, 10**12)
+    )
+    fakes |= dict(
+        get_rng_state_all=list, set_rng_state_all=lambda _: None, CUDAGraph=Graph, graph=graph
+    )
+    with (
+        mock.patch.multiple(torch.cuda, **fakes),
+        mock.patch.object(torch.nn.Module, "to", to),
+        Mode(),
+    ):
         yield

@@ -1,6 +1,6 @@
-"""What tests import as `envpool`, unless they ask for the real one: gymnasium's environments with envpool's interface,
-as far as the scripts use it, and its way of resetting. So no test of the loop needs 740 MB, and probes can be stepped.
-"""
+"""What tests import as `envpool`, unless they ask for the real one: gymnasium's environments
+with envpool's interface, as far as the scripts use it, and its way of resetting. So no test of
+the loop needs 740 MB, and probes can be stepped."""
 
 from types import SimpleNamespace
 
@@ -25,21 +25,30 @@ def list_all_envs():
 
 
 def make_spec(env_id, **options):
-    (shape,) = {tuple(env.observation_space.shape) for env in make_gymnasium(env_id, **options, seed=[]).envs.envs[:1]}
+    (shape,) = {
+        tuple(env.observation_space.shape)
+        for env in make_gymnasium(env_id, **options, seed=[]).envs.envs[:1]
+    }
     return SimpleNamespace(state_array_spec=dict(obs=SimpleNamespace(shape=list(shape))))
 
 
 class make_gymnasium:
     def __init__(self, env_id, seed, num_envs, num_threads, max_episode_steps, **kwargs):
-        fns = [lambda: utils.flatten(gym.make(env_id, max_episode_steps=max_episode_steps, **kwargs))] * num_envs
-        self.envs, self.seed = gym.vector.SyncVectorEnv(fns, autoreset_mode=AutoresetMode.NEXT_STEP), seed
+        fns = [
+            lambda: utils.flatten(gym.make(env_id, max_episode_steps=max_episode_steps, **kwargs))
+        ] * num_envs
+        self.envs, self.seed = (
+            gym.vector.SyncVectorEnv(fns, autoreset_mode=AutoresetMode.NEXT_STEP),
+            seed,
+        )
         self.num_threads = num_threads
         MADE.append(self)
 
     def reset(self):
         self.elapsed = np.zeros(self.envs.num_envs, dtype=np.int32)
         self.ended = self.elapsed > 0
-        self.steps = []  # of each: observations, rewards, which episodes ended, which environments only reset
+        # of each: observations, rewards, which episodes ended, which environments only reset
+        self.steps = []
         self.first, infos = self.envs.reset(seed=self.seed)
         return self.first.copy(), infos
 
@@ -48,4 +57,10 @@ class make_gymnasium:
         self.elapsed = np.where(self.ended, 0, self.elapsed + 1)
         self.steps.append((obs.copy(), rewards.copy(), terminations | truncations, self.ended))
         self.ended = terminations | truncations
-        return obs, rewards.astype(np.float32), terminations, truncations, dict(elapsed_step=self.elapsed)
+        return (
+            obs,
+            rewards.astype(np.float32),
+            terminations,
+            truncations,
+            dict(elapsed_step=self.elapsed),
+        )

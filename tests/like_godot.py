@@ -1,7 +1,9 @@
-"""A game as godot-rl's client sees one, without Godot: each of its agents is to answer the number that it observes.
+"""A game as godot-rl's client sees one, without Godot: each of its agents is to answer the number
+that it observes.
 
-tests/like_godot.x86_64 starts it, with the client's flags and these: --actions=continuous|discrete|mixed, --agents=N,
---log=FILE (a line for each start, message and answer) and --fault=, which the tests of wrong games ask for.
+tests/like_godot.x86_64 starts it, with the client's flags and these:
+--actions=continuous|discrete|mixed, --agents=N, --log=FILE (a line for each start, message and
+answer) and --fault=, which the tests of wrong games ask for.
 """
 
 import json
@@ -16,7 +18,9 @@ options |= dict(word.removeprefix("--").split("=") for word in sys.argv[1:] if "
 rng, num_agents = random.Random(int(options["env_seed"])), int(options["agents"])
 CHOICE = dict(side=dict(size=3, action_type="discrete"))
 NUMBER = dict(number=dict(size=1, action_type="continuous"))
-ACTIONS = dict(continuous=NUMBER, discrete=CHOICE | dict(again=CHOICE["side"]), mixed=CHOICE | NUMBER)
+ACTIONS = dict(
+    continuous=NUMBER, discrete=CHOICE | dict(again=CHOICE["side"]), mixed=CHOICE | NUMBER
+)
 
 
 def observe():
@@ -25,11 +29,14 @@ def observe():
 
 
 def reward(obs, action):
-    """At most 2: 1 for a number like the observed one, or for the side on which it is; twice that at the end."""
+    """At most 2: 1 for a number like the observed one, or for the side on which it is; twice
+    that at the end."""
     number, rewards = obs["obs"][0], []
     for name, value in action.items():
         side = (number > -1 / 3) + (number > 1 / 3)
-        rewards.append(round(1 - abs(value[0] - number), 1) if name == "number" else float(value == side))
+        rewards.append(
+            round(1 - abs(value[0] - number), 1) if name == "number" else float(value == side)
+        )
     return sum(rewards) / len(rewards) * (1 + obs["last"])
 
 
@@ -47,12 +54,16 @@ def answer(message, state):
         action_space = [dict(ACTIONS[options["actions"]]) for _ in range(num_agents)]
         if options["fault"] == "differ":
             action_space[-1] = ACTIONS["mixed"]
-        return dict(type=kind, n_agents=num_agents, observation_space=obs_space, action_space=action_space)
+        return dict(
+            type=kind, n_agents=num_agents, observation_space=obs_space, action_space=action_space
+        )
     rewards = [reward(obs, action) for obs, action in zip(state, message.get("action", []))]
     dones = [bool(obs["last"]) for obs in state]
     state[:] = [observe() for _ in range(num_agents)]
     return (
-        dict(type="reset", obs=state) if kind == "reset" else dict(type="step", obs=state, reward=rewards, done=dones)
+        dict(type="reset", obs=state)
+        if kind == "reset"
+        else dict(type="step", obs=state, reward=rewards, done=dones)
     )
 
 

@@ -1,4 +1,5 @@
-"""Environments so small that the right values and actions are known. Use as --env-id tests.probe_envs:ProbeConstant-v0.
+"""Environments so small that the right values and actions are known. Use as --env-id
+tests.probe_envs:ProbeConstant-v0.
 
 Those that exist for both kinds of action take `continuous`; the ids end in Discrete-v0 and Box-v0.
 """
@@ -77,7 +78,8 @@ class Delayed(Probe):
 
 
 class RightAction(FromObservation):
-    """One step. Two actions: the observation's sign says which one is right. Box: half of the observation is right."""
+    """One step. Two actions: the observation's sign says which one is right. Box: half of the
+    observation is right."""
 
     def step(self, action):
         if isinstance(self.action_space, Box):
@@ -88,10 +90,12 @@ class RightAction(FromObservation):
 
 
 class Truncated(Probe):
-    """From the start (reward -10) into a state that pays 1 a step for ever; half of its steps hit the time limit.
+    """From the start (reward -10) into a state that pays 1 a step for ever; half of its steps hit
+    the time limit.
 
-    With gamma = 0.9 that state is worth 1 / (1 - 0.9) = 10 and the start -10 + 0.9 * 10 = -1. Taking the truncation as
-    an end makes the former 1 / (1 - 0.9 / 2) = 1.8; bootstrapping from the next episode's start makes it less still.
+    With gamma = 0.9 that state is worth 1 / (1 - 0.9) = 10 and the start -10 + 0.9 * 10 = -1.
+    Taking the truncation as an end makes the former 1 / (1 - 0.9 / 2) = 1.8; bootstrapping from
+    the next episode's start makes it less still.
     """
 
     over = (False, True)
@@ -105,7 +109,8 @@ class Truncated(Probe):
 
 
 class Terminated(Truncated):
-    """The same, but it ends there: that state is worth 1 / (1 - 0.9 / 2) = 1.82 and the start -10 + 0.9 * 1.82."""
+    """The same, but it ends there: that state is worth 1 / (1 - 0.9 / 2) = 1.82 and the start
+    -10 + 0.9 * 1.82."""
 
     over = (True, False)
 
@@ -126,14 +131,19 @@ class Corner(Probe):
 
 
 class Structured(Probe):
-    """One step; the observation is structured, and the reward is the number that its Discrete part holds."""
+    """One step; the observation is structured, and the reward is the number that its Discrete
+    part holds."""
 
     def __init__(self, kind, continuous=False, render_mode=None):
         super().__init__(continuous, render_mode)
         self.kind, number, box = kind, Discrete(3), Box(-1.0, 1.0, (2,), np.float32)
-        spaces = dict(dict=Dict(mode=number, position=box), tuple=Tuple((box, number)), discrete=number)
+        spaces = dict(
+            dict=Dict(mode=number, position=box), tuple=Tuple((box, number)), discrete=number
+        )
         spaces |= dict(
-            bytes=Box(0, 255, (1,), np.uint8), sequence=Sequence(number), image=Box(0, 255, (64, 64, 3), np.uint8)
+            bytes=Box(0, 255, (1,), np.uint8),
+            sequence=Sequence(number),
+            image=Box(0, 255, (64, 64, 3), np.uint8),
         )
         self.observation_space = spaces[kind]
 
@@ -141,7 +151,11 @@ class Structured(Probe):
         self.number = int(self.np_random.integers(3))
         position = self.np_random.uniform(-1, 1, 2).astype(np.float32)
         values = dict(dict=dict(mode=self.number, position=position), tuple=(position, self.number))
-        values |= dict(discrete=self.number, bytes=np.array([self.number], dtype=np.uint8), sequence=(self.number,))
+        values |= dict(
+            discrete=self.number,
+            bytes=np.array([self.number], dtype=np.uint8),
+            sequence=(self.number,),
+        )
         return values.get(self.kind, np.zeros((64, 64, 3), dtype=np.uint8))
 
     def step(self, action):
@@ -150,8 +164,9 @@ class Structured(Probe):
 
 
 class Scripted(Probe):
-    """Observation (episode, step); episodes last 1, 2, 3, ... 7, 1, ... steps and end by termination and truncation in
-    turn. The reward is random. The first episode of a seed has a length that depends on the seed."""
+    """Observation (episode, step); episodes last 1, 2, 3, ... 7, 1, ... steps and end by
+    termination and truncation in turn. The reward is random. The first episode of a seed has a
+    length that depends on the seed."""
 
     observation_space = Box(-1e9, 1e9, (2,), np.float32)
     episode = -1
@@ -169,22 +184,34 @@ class Scripted(Probe):
         self.t += 1
         over = self.t == self.episode % 7 + 1
         obs = self.vector(self.episode / 10, self.t)
-        return obs, float(self.np_random.normal()), over and self.episode % 2 == 0, over and self.episode % 2 == 1, {}
+        return (
+            obs,
+            float(self.np_random.normal()),
+            over and self.episode % 2 == 0,
+            over and self.episode % 2 == 1,
+            {},
+        )
 
 
 class Loud(Scripted):
-    """Scripted, with a huge observation at step 500 and a huge reward at step 900, counted over all episodes."""
+    """Scripted, with a huge observation at step 500 and a huge reward at step 900, counted over
+    all episodes."""
 
     steps = 0
 
     def step(self, action):
         self.steps += 1
         obs, reward, *rest = super().step(action)
-        return obs * (1000 if self.steps == 500 else 1), reward + (1e3 if self.steps == 900 else 0), *rest
+        return (
+            obs * (1000 if self.steps == 500 else 1),
+            reward + (1e3 if self.steps == 900 else 0),
+            *rest,
+        )
 
 
 class Steady(Scripted):
-    """Scripted, but what is seen is a feature that hardly varies, in float64 as MuJoCo's: float32 has 0.001 there."""
+    """Scripted, but what is seen is a feature that hardly varies, in float64 as MuJoCo's:
+    float32 has 0.001 there."""
 
     observation_space = Box(-1e9, 1e9, (1,), np.float64)
 
@@ -200,8 +227,9 @@ class Counted(Constant):
 
 
 class Logged(Scripted):
-    """Scripted, with actions of another kind: three, or a box with uneven bounds. Actions are kept in ACTIONS, whole
-    transitions (environment, obs, action, reward, next_obs, terminated) in TRANSITIONS."""
+    """Scripted, with actions of another kind: three, or a box with uneven bounds. Actions are
+    kept in ACTIONS, whole transitions (environment, obs, action, reward, next_obs, terminated)
+    in TRANSITIONS."""
 
     array = None
 
@@ -226,8 +254,8 @@ class Logged(Scripted):
 
 
 class Faulty(Constant):
-    """Fails at its step FAULT_STEP, counted over all episodes, in the way that FAULT says. `obs` and `reward` are given
-    there instead of the right ones."""
+    """Fails at its step FAULT_STEP, counted over all episodes, in the way that FAULT says. `obs`
+    and `reward` are given there instead of the right ones."""
 
     FAULTS = dict(
         nan_reward=dict(reward=float("nan")),
@@ -262,11 +290,13 @@ class Faulty(Constant):
 
 
 class Reach(Probe):
-    """A goal environment, 20 steps: a point that starts in the middle of a square has to get near a random goal, and
-    learns only whether it is there. Never terminates."""
+    """A goal environment, 20 steps: a point that starts in the middle of a square has to get
+    near a random goal, and learns only whether it is there. Never terminates."""
 
     action_space = Box(-1.0, 1.0, (2,), np.float32)
-    observation_space = Dict({name: Box(-5, 5, (2,)) for name in ("observation", "achieved_goal", "desired_goal")})
+    observation_space = Dict(
+        {name: Box(-5, 5, (2,)) for name in ("observation", "achieved_goal", "desired_goal")}
+    )
 
     def __init__(self, render_mode=None):
         self.render_mode = render_mode
@@ -289,18 +319,28 @@ class Reach(Probe):
 
 
 class Recall(RightAction):
-    """Four steps. The first observation is -1 or 1, the others are 0; the last action has to be the one it names."""
+    """Four steps. The first observation is -1 or 1, the others are 0; the last action has to be
+    the one it names."""
 
     def step(self, action):
         self.t += 1
-        return self.vector(0), float(self.t == 4 and action == (self.sign + 1) // 2), self.t == 4, False, {}
+        return (
+            self.vector(0),
+            float(self.t == 4 and action == (self.sign + 1) // 2),
+            self.t == 4,
+            False,
+            {},
+        )
 
 
 class Numbered(Scripted):
-    """Scripted as a goal environment: what is achieved says when: (the environment's number, episode, step)."""
+    """Scripted as a goal environment: what is achieved says when: (the environment's number,
+    episode, step)."""
 
     observation_space = Dict(
-        achieved_goal=Box(-1e9, 1e9, (3,)), desired_goal=Box(-1e9, 1e9, (3,)), observation=Box(-1e9, 1e9, (2,))
+        achieved_goal=Box(-1e9, 1e9, (3,)),
+        desired_goal=Box(-1e9, 1e9, (3,)),
+        observation=Box(-1e9, 1e9, (2,)),
     )
 
     def reset(self, seed=None, options=None):
@@ -310,7 +350,9 @@ class Numbered(Scripted):
     def vector(self, *numbers):
         achieved = np.array([self.number, self.episode, self.t], dtype=np.float32)
         observation = np.array(numbers, dtype=np.float32)
-        return dict(achieved_goal=achieved, desired_goal=np.full(3, -1, np.float32), observation=observation)
+        return dict(
+            achieved_goal=achieved, desired_goal=np.full(3, -1, np.float32), observation=observation
+        )
 
     def compute_reward(self, achieved_goal, desired_goal, info):
         return achieved_goal[:, 2] - 10 * desired_goal[:, 2]
@@ -321,14 +363,17 @@ class Numbered(Scripted):
 
 
 class Masked(Probe):
-    """One step; an action has two parts. In the first, choice 0 pays 1 but is valid in half of the episodes only, 1
-    pays 0.5, 2 nothing; in the second, choice 1 pays 1. So the value is 0.75 + 1. `source` is where the mask is."""
+    """One step; an action has two parts. In the first, choice 0 pays 1 but is valid in half of
+    the episodes only, 1 pays 0.5, 2 nothing; in the second, choice 1 pays 1. So the value is
+    0.75 + 1. `source` is where the mask is."""
 
     def __init__(self, source="info", render_mode=None):
         super().__init__(render_mode=render_mode)
         self.source, self.action_space = source, MultiDiscrete([3, 2])
         if source == "obs":
-            self.observation_space = Dict(observation=self.observation_space, action_mask=MultiBinary(5))
+            self.observation_space = Dict(
+                observation=self.observation_space, action_mask=MultiBinary(5)
+            )
         if source == "method":
             self.action_masks = lambda: self.mask.astype(bool).tolist()
 
@@ -338,10 +383,16 @@ class Masked(Probe):
 
     def first(self):
         self.mask = np.array([self.np_random.integers(2), 1, 1, 1, 1], dtype=np.int8)
-        return dict(observation=self.vector(3), action_mask=self.mask) if self.source == "obs" else self.vector(3)
+        return (
+            dict(observation=self.vector(3), action_mask=self.mask)
+            if self.source == "obs"
+            else self.vector(3)
+        )
 
     def info(self):
-        infos = dict(info=dict(action_mask=self.mask), parts=dict(action_mask=(self.mask[:3], self.mask[3:])))
+        infos = dict(
+            info=dict(action_mask=self.mask), parts=dict(action_mask=(self.mask[:3], self.mask[3:]))
+        )
         return (infos | dict(wrong=dict(action_mask=self.mask[:4]))).get(self.source, {})
 
     def step(self, action):
@@ -352,14 +403,19 @@ class Masked(Probe):
 
 
 class Team(Probe):
-    """Three agents, `length` steps. Each sees its own sign and has to choose 0 for -1, 1 for 1; a step pays the part
-    of them that does, and a bonus of 0 or 1 that only the state shows. The third choice is never valid."""
+    """Three agents, `length` steps. Each sees its own sign and has to choose 0 for -1, 1 for 1;
+    a step pays the part of them that does, and a bonus of 0 or 1 that only the state shows. The
+    third choice is never valid."""
 
     def __init__(self, length=1, layout="right", render_mode=None):
         super().__init__(render_mode=render_mode)
         self.length, self.action_space = length, MultiDiscrete([3, 3, 3])
         agents, state = Box(-10.0, 10.0, (3, 1), np.float32), Box(-10.0, 10.0, (2,), np.float32)
-        spaces = dict(state=state, agents=agents) if layout == "order" else dict(agents=agents, state=state)
+        spaces = (
+            dict(state=state, agents=agents)
+            if layout == "order"
+            else dict(agents=agents, state=state)
+        )
         self.observation_space = Dict(**spaces, action_mask=MultiBinary((3, 3)))
         if layout == "few":
             self.action_space = MultiDiscrete([3, 3])
@@ -374,7 +430,9 @@ class Team(Probe):
         self.signs, self.bonus = self.np_random.choice([-1.0, 1.0], 3), self.np_random.integers(2)
         mask = np.array([[1, 1, 0]] * 3, dtype=np.int8)
         return dict(
-            agents=self.signs.astype(np.float32)[:, None], state=self.vector(self.bonus, self.t), action_mask=mask
+            agents=self.signs.astype(np.float32)[:, None],
+            state=self.vector(self.bonus, self.t),
+            action_mask=mask,
         )
 
     def step(self, action):
@@ -387,11 +445,15 @@ class Team(Probe):
 
 
 class Privileged(Probe):
-    """One step: the state shows a sign, the privileged state a bonus; the action that pays most is half the sign."""
+    """One step: the state shows a sign, the privileged state a bonus; the action that pays most
+    is half the sign."""
 
     def __init__(self, layout="right", render_mode=None):
         super().__init__(continuous=True, render_mode=render_mode)
-        spaces = dict(state=Box(-10.0, 10.0, (1,), np.float32), privileged_state=Box(-10.0, 10.0, (2,), np.float32))
+        spaces = dict(
+            state=Box(-10.0, 10.0, (1,), np.float32),
+            privileged_state=Box(-10.0, 10.0, (2,), np.float32),
+        )
         if layout == "matrix":
             spaces["privileged_state"] = Box(-10.0, 10.0, (2, 2), np.float32)
         if layout == "numbers":
@@ -401,8 +463,13 @@ class Privileged(Probe):
         self.observation_space = spaces["state"] if layout == "vector" else Dict(**spaces)
 
     def first(self):
-        self.sign, self.bonus = self.np_random.choice([-1.0, 1.0]), float(self.np_random.integers(2))
-        return dict(state=self.vector(self.sign), privileged_state=self.vector(self.sign, self.bonus))
+        self.sign, self.bonus = (
+            self.np_random.choice([-1.0, 1.0]),
+            float(self.np_random.integers(2)),
+        )
+        return dict(
+            state=self.vector(self.sign), privileged_state=self.vector(self.sign, self.bonus)
+        )
 
     def step(self, action):
         ACTIONS.append(action)
@@ -411,16 +478,19 @@ class Privileged(Probe):
 
 
 class Mixed(Probe):
-    """One step. The action that pays most, 3: the choice 3 of 2 to 4, the number 7 of 0 to 10, the observed sign."""
+    """One step. The action that pays most, 3: the choice 3 of 2 to 4, the number 7 of 0 to 10,
+    the observed sign."""
 
     def __init__(self, kind="right", render_mode=None):
         super().__init__(render_mode=render_mode)
         inner = Dict(number=Box(0.0, 10.0, (1,), np.float32), sign=Discrete(2))
         self.action_space = Tuple((Discrete(3, start=2), inner))
         if kind != "right":
-            part = dict(unbounded=Box(-np.inf, np.inf, (1,)), whole=Box(0, 5, (1,), np.int64), binary=MultiBinary(2))[
-                kind
-            ]
+            part = dict(
+                unbounded=Box(-np.inf, np.inf, (1,)),
+                whole=Box(0, 5, (1,), np.int64),
+                binary=MultiBinary(2),
+            )[kind]
             self.action_space = Tuple((Discrete(3), part))
 
     def first(self):
@@ -432,7 +502,8 @@ class Mixed(Probe):
         assert self.action_space.contains(action), action
         choice, inner = action
         near = 1 - abs(float(inner["number"][0]) - 7) / 10
-        reward = float(choice == 3) + round(near, 1) + float(inner["sign"] == self.sign)  # compiling changes rounding
+        # compiling changes rounding
+        reward = float(choice == 3) + round(near, 1) + float(inner["sign"] == self.sign)
         return self.first(), reward, True, False, {}
 
 
@@ -443,7 +514,10 @@ class Alone(gym.Wrapper):
         super().__init__(gym.make("CartPole-v1", render_mode=render_mode))
         space = self.env.observation_space
         agents = Box(space.low[None], space.high[None])
-        self.observation_space, self.action_space = Dict(agents=agents, state=space), MultiDiscrete([2])
+        self.observation_space, self.action_space = (
+            Dict(agents=agents, state=space),
+            MultiDiscrete([2]),
+        )
 
     def reset(self, *, seed=None, options=None):
         obs, info = self.env.reset(seed=seed)
@@ -470,7 +544,9 @@ class PrivilegedPendulum(gym.ObservationWrapper):
 
     def __init__(self, render_mode=None):
         super().__init__(gym.make("Pendulum-v1", render_mode=render_mode))
-        self.observation_space = Dict(state=Box(-1.0, 1.0, (2,)), privileged_state=self.env.observation_space)
+        self.observation_space = Dict(
+            state=Box(-1.0, 1.0, (2,)), privileged_state=self.env.observation_space
+        )
 
     def observation(self, obs):
         return dict(state=obs[:2], privileged_state=obs)
@@ -515,7 +591,10 @@ class Fixed(Constant):
     """A bounded action of which one number cannot be chosen."""
 
     def __init__(self, render_mode=None):
-        self.action_space, self.render_mode = Box(np.array([-1.0, 0.5]), np.array([1.0, 0.5]), dtype=np.float32), None
+        self.action_space, self.render_mode = (
+            Box(np.array([-1.0, 0.5]), np.array([1.0, 0.5]), dtype=np.float32),
+            None,
+        )
 
 
 class Huge(Constant):
@@ -558,9 +637,11 @@ class InWorkers(Constant):
 
 
 class Drawn(gym.ObservationWrapper):
-    """An environment's vector as an image of 42 x 36 pixels: a bar for each number, the further right the larger.
+    """An environment's vector as an image of 42 x 36 pixels: a bar for each number, the further
+    right the larger.
 
-    Layouts: hwc; chw; hw; two_in_one, of six channels; dict, with another part beside it; two, one image too many.
+    Layouts: hwc; chw; hw; two_in_one, of six channels; dict, with another part beside it; two,
+    one image too many.
     """
 
     size = 42, 36
@@ -586,12 +667,15 @@ class Drawn(gym.ObservationWrapper):
         image = self.draw(obs)
         if self.layout == "dict":
             return dict(camera=image, other=np.zeros(2, dtype=np.float32))
-        layouts = dict(chw=image.transpose(2, 0, 1), hw=image[..., 0], two_in_one=np.dstack((image, image)))
+        layouts = dict(
+            chw=image.transpose(2, 0, 1), hw=image[..., 0], two_in_one=np.dstack((image, image))
+        )
         return layouts.get(self.layout, image)
 
 
 class Nim(Probe):
-    """Two players in turn take one, two or three of ten; who takes the last one wins. Leave multiples of four.
+    """Two players in turn take one, two or three of ten; who takes the last one wins. Leave
+    multiples of four.
 
     The observation is what is left, one-hot; `builtin_action` takes one.
     """
@@ -615,7 +699,13 @@ class Nim(Probe):
     def step(self, action):
         self.left -= int(action) + 1
         assert self.left >= 0
-        return self.seen(), float(self.left == 0), self.left == 0, False, dict(action_mask=np.arange(1, 4) <= self.left)
+        return (
+            self.seen(),
+            float(self.left == 0),
+            self.left == 0,
+            False,
+            dict(action_mask=np.arange(1, 4) <= self.left),
+        )
 
     def builtin_action(self, obs):
         return np.array([0])
@@ -646,11 +736,19 @@ for kind in ("dict", "tuple", "discrete", "bytes", "sequence", "image"):
             kwargs = dict(kind=kind, continuous=continuous)
             gym.register(f"Probe{kind.title()}Obs{ending}-v0", Structured, kwargs=kwargs)
 OTHERS = dict(ProbeCorner=Corner, ProbePlain=Plain, ProbeUnbounded=Unbounded, ProbeDouble=Double)
-OTHERS |= dict(ProbeShows=Shows, ProbeInWorkers=InWorkers, ProbeMasked=Masked, ProbeSwitches=Switches)
-OTHERS |= dict(ProbeCountedParts=CountedParts, ProbeReach=Reach, ProbeRecall=Recall, ProbeDrawn=Drawn)
+OTHERS |= dict(
+    ProbeShows=Shows, ProbeInWorkers=InWorkers, ProbeMasked=Masked, ProbeSwitches=Switches
+)
+OTHERS |= dict(
+    ProbeCountedParts=CountedParts, ProbeReach=Reach, ProbeRecall=Recall, ProbeDrawn=Drawn
+)
 OTHERS |= dict(ProbeMixedPendulum=MixedPendulum, ProbePrivilegedPendulum=PrivilegedPendulum)
-OTHERS |= dict(ProbeMixed=Mixed, ProbePrivileged=Privileged, ProbeTeam=Team, ProbeAlone=Alone, ProbeNim=Nim)
-for name, cls in (OTHERS | dict(ProbeFixed=Fixed, ProbeHuge=Huge, ProbeWhole=Whole, ProbeCounted=Counted)).items():
+OTHERS |= dict(
+    ProbeMixed=Mixed, ProbePrivileged=Privileged, ProbeTeam=Team, ProbeAlone=Alone, ProbeNim=Nim
+)
+for name, cls in (
+    OTHERS | dict(ProbeFixed=Fixed, ProbeHuge=Huge, ProbeWhole=Whole, ProbeCounted=Counted)
+).items():
     if f"{name}-v0" not in gym.registry:
         gym.register(f"{name}-v0", cls)
 

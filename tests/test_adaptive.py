@@ -1,4 +1,5 @@
-"""ppo_continuous_adaptive.py: the learning rate, the values' scale; ppo_continuous_asymmetric.py: who sees what."""
+"""ppo_continuous_adaptive.py: the learning rate, the values' scale;
+ppo_continuous_asymmetric.py: who sees what."""
 
 import numpy as np
 import pytest
@@ -20,9 +21,11 @@ def test_with_none_of_the_three_it_is_ppo_continuous(tmp_path):
 
 
 def test_the_learning_rate_follows_the_kl_divergence(monkeypatch, tmp_path):
-    """After each epoch: divided by 1.5 above twice the threshold, times 1.5 below half of it, within limits."""
+    """After each epoch: divided by 1.5 above twice the threshold, times 1.5 below half of it,
+    within limits."""
     rates = []
-    kl = [0.02] * 4 + [0.0, 0.04, 0.0, 0.008] + [0.001] * 4  # minibatches of three epochs: too far, well, too little
+    # minibatches of three epochs: too far, well, too little
+    kl = [0.02] * 4 + [0.0, 0.04, 0.0, 0.008] + [0.001] * 4
 
     def check(update, main, tensors):
         rates.append(main["learning_rate"].item())
@@ -44,7 +47,8 @@ def test_the_learning_rate_follows_the_kl_divergence(monkeypatch, tmp_path):
 
 
 def test_the_critic_predicts_normalised_returns(monkeypatch, tmp_path):
-    """Of unscaled rewards. Statistics are those of all returns so far, this rollout's too; GAE sees real values."""
+    """Of unscaled rewards. Statistics are those of all returns so far, this rollout's too; GAE
+    sees real values."""
     module, rollouts, batches, seen = ppo_continuous_adaptive, [], [], []
     gae = module.compute_gae
 
@@ -55,24 +59,32 @@ def test_the_critic_predicts_normalised_returns(monkeypatch, tmp_path):
     def check(update, main, tensors):
         agent = main["agent"]
         if len(batches) < len(rollouts):
-            batches.append({name: main[name].clone() for name in ("b_returns", "b_values")} | dict(agent=agent))
+            batches.append(
+                {name: main[name].clone() for name in ("b_returns", "b_values")} | dict(agent=agent)
+            )
             seen.append((agent.value_stats.mean.item(), agent.value_stats.var.item()))
             with torch.no_grad():
-                torch.testing.assert_close(batches[-1]["b_values"], agent(main["b_obs"])[1], rtol=1e-4, atol=1e-5)
+                torch.testing.assert_close(
+                    batches[-1]["b_values"], agent(main["b_obs"])[1], rtol=1e-4, atol=1e-5
+                )
         return update(*tensors)
 
     monkeypatch.setattr(module, "compute_gae", spy)
     helpers.spy_on_updates(monkeypatch, check)
     helpers.train("ppo_continuous_adaptive", tmp_path, env_id="Pendulum-v1", learning_rate=3e-3)
     returns, before = [], (0.0, 1.0)
-    for (rewards, values, advantages), batch, (mean, var) in zip(rollouts, batches, seen, strict=True):
+    for (rewards, values, advantages), batch, (mean, var) in zip(
+        rollouts, batches, seen, strict=True
+    ):
         assert rewards.min() < -1.5  # neither scaled nor clipped
         np.testing.assert_allclose(
             values.flatten(), batch["b_values"] * before[1] ** 0.5 + before[0], rtol=1e-4, atol=1e-4
         )
         returns.append((advantages + values).flatten())
         assert (mean, var) == pytest.approx((np.mean(returns), np.var(returns)), rel=1e-4)
-        np.testing.assert_allclose(batch["b_returns"], (returns[-1] - mean) / var**0.5, rtol=1e-3, atol=1e-4)
+        np.testing.assert_allclose(
+            batch["b_returns"], (returns[-1] - mean) / var**0.5, rtol=1e-3, atol=1e-4
+        )
         before = mean, var
     assert len(rollouts) == 4
 
@@ -81,7 +93,9 @@ def test_the_learning_rate_is_resumed(tmp_path):
     flags = dict(kl_threshold=1e-20, learning_rate=3e-3, update_epochs=2)
     run, _ = helpers.train("ppo_continuous_adaptive", tmp_path, **flags)
     first = torch.load(run / "checkpoint.pt")["learning_rate"].item()
-    args = helpers.small_args("ppo_continuous_adaptive", tmp_path, **flags, total_timesteps=640, resume=str(run))
+    args = helpers.small_args(
+        "ppo_continuous_adaptive", tmp_path, **flags, total_timesteps=640, resume=str(run)
+    )
     helpers.main("ppo_continuous_adaptive", args)
     (step, rate) = helpers.scalars(run)["charts/learning_rate"][-1]
     assert first < 3e-3 and step == 640 and rate == pytest.approx(first / 1.5**2, rel=1e-4)
@@ -100,7 +114,8 @@ def test_without_both_bounds_no_mean_costs_anything(kwargs, tmp_path):
 
 @pytest.mark.parametrize("privileged", [True, False])
 def test_who_sees_what(privileged):
-    agent = ppo_continuous_asymmetric.Agent(5, 1, 2, privileged)  # two numbers of the state, three privileged ones
+    # two numbers of the state, three privileged ones
+    agent = ppo_continuous_asymmetric.Agent(5, 1, 2, privileged)
     for net in (agent.actor, agent.critic):
         torch.nn.init.normal_(net[-1].weight)
     obs = torch.randn(20, 5)
@@ -113,9 +128,12 @@ def test_who_sees_what(privileged):
 
 @pytest.mark.parametrize("privileged", [True, False])
 def test_only_a_privileged_critic_knows_the_bonus(privileged, monkeypatch, tmp_path):
-    """The policy depends on the state. The bonus, which only the privileged state shows, is in that critic's value."""
+    """The policy depends on the state. The bonus, which only the privileged state shows, is in
+    that critic's value."""
     agents = helpers.spy_on_agents(monkeypatch, "ppo_continuous_asymmetric")
-    flags = dict(num_envs=4, num_steps=32, num_minibatches=2, update_epochs=4, total_timesteps=8_064)
+    flags = dict(
+        num_envs=4, num_steps=32, num_minibatches=2, update_epochs=4, total_timesteps=8_064
+    )
     flags |= dict(learning_rate=1e-2, clip_vloss=False, privileged_critic=privileged)
     helpers.train("ppo_continuous_asymmetric", tmp_path, **flags)
     obs = torch.tensor([[sign, sign, bonus] for sign in (-1.0, 1.0) for bonus in (0.0, 1.0)])
@@ -128,7 +146,8 @@ def test_only_a_privileged_critic_knows_the_bonus(privileged, monkeypatch, tmp_p
 
 @pytest.mark.slow
 def test_go1(tmp_path, real_envpool):
-    """The state is the beginning of the privileged state; seeds repeat an episode; 300 steps, truncated."""
+    """The state is the beginning of the privileged state; seeds repeat an episode; 300 steps,
+    truncated."""
     from benchmark.go1 import Go1
 
     def play(seed):
@@ -151,6 +170,9 @@ def test_another_learning_rate_after_a_resume(tmp_path):
     run_dir, _ = helpers.train("ppo_continuous_adaptive", tmp_path, **fixed, total_timesteps=128)
     helpers.next_second()
     more = dict(resume=str(run_dir), learning_rate=1e-3, total_timesteps=256)
-    helpers.main("ppo_continuous_adaptive", helpers.small_args("ppo_continuous_adaptive", tmp_path, **fixed, **more))
+    helpers.main(
+        "ppo_continuous_adaptive",
+        helpers.small_args("ppo_continuous_adaptive", tmp_path, **fixed, **more),
+    )
     logged = dict(helpers.scalars(run_dir)["charts/learning_rate"])
     assert logged == pytest.approx({128: 3e-4, 256: 1e-3})

@@ -1,6 +1,7 @@
 """Games, the C++ environments of training, against gymnasium's, those of evaluation and video.
 
-The text of game_settings, Games, PressFire and make_env is the same in every Atari script (test_consistency).
+The text of game_settings, Games, PressFire and make_env is the same in every Atari script
+(test_consistency).
 """
 
 import copy
@@ -27,7 +28,8 @@ def games(num_envs=1, env_id="BreakoutNoFrameskip-v4", **settings):
 
 
 def bare_games(monkeypatch, **settings):
-    """Games without no-ops and without FIRE at the start, the two things that are random or wrapped differently."""
+    """Games without no-ops and without FIRE at the start, the two things that are random or
+    wrapped differently."""
     original = ale_py.vector_env.AtariVectorEnv
 
     def make(**kwargs):
@@ -41,7 +43,9 @@ def bare_games(monkeypatch, **settings):
 def bare_evaluation_env(monkeypatch, env_id):
     original = gym.wrappers.AtariPreprocessing
     with monkeypatch.context() as patch:
-        patch.setattr(gym.wrappers, "AtariPreprocessing", lambda env, noop_max: original(env, noop_max=0))
+        patch.setattr(
+            gym.wrappers, "AtariPreprocessing", lambda env, noop_max: original(env, noop_max=0)
+        )
         patch.setattr(ppo_atari, "PressFire", LostLifeFire)
         return ppo_atari.make_env(helpers.small_args("ppo_atari", "unused", env_id=env_id))
 
@@ -56,12 +60,17 @@ class LostLifeFire(ppo_atari.PressFire):
 
 
 @pytest.mark.parametrize(
-    "game", ["Breakout", *(pytest.param(g, marks=pytest.mark.slow) for g in ("SpaceInvaders", "Freeway"))]
+    "game",
+    ["Breakout", *(pytest.param(g, marks=pytest.mark.slow) for g in ("SpaceInvaders", "Freeway"))],
 )
 def test_same_observations(game, monkeypatch):
-    """Training's and evaluation's environment: the same observations, rewards and lost lives for the same actions."""
+    """Training's and evaluation's environment: the same observations, rewards and lost lives for
+    the same actions."""
     env_id = f"{game}NoFrameskip-v4"
-    trains, evaluates = bare_games(monkeypatch, env_id=env_id), bare_evaluation_env(monkeypatch, env_id)
+    trains, evaluates = (
+        bare_games(monkeypatch, env_id=env_id),
+        bare_evaluation_env(monkeypatch, env_id),
+    )
     assert trains.single_action_space == evaluates.action_space
     assert trains.single_observation_space.shape == evaluates.observation_space.shape == (4, 84, 84)
     assert evaluates.observation_space.dtype == np.uint8
@@ -76,7 +85,7 @@ def test_same_observations(game, monkeypatch):
         action = rng.integers(trains.single_action_space.n)
         obs, reward, terminated, truncated, infos = trains.step(np.array([action]))
         expected, expected_reward, over, _, info = evaluates.step(action)
-        assert reward[0] == expected_reward and infos["lives"][0] == info["lives"] or over
+        assert (reward[0] == expected_reward and infos["lives"][0] == info["lives"]) or over
         assert terminated[0] == (over or info["lives"] < lives) and not truncated[0]
         lives, rewards, lost = info["lives"], rewards + expected_reward, lost + terminated[0]
         if over:
@@ -86,7 +95,8 @@ def test_same_observations(game, monkeypatch):
 
 
 def test_a_lost_life_ends_the_episode_but_not_the_game():
-    """Breakout has five lives: five terminations, one game in final_info, with all of its frames and rewards."""
+    """Breakout has five lives: five terminations, one game in final_info, with all of its frames
+    and rewards."""
     envs = games(2)
     envs.reset(seed=[1, 2])
     rng, rewards, terminations = np.random.default_rng(0), [], []
@@ -134,12 +144,15 @@ def shorten(monkeypatch, script, frames):
 
 
 def rollouts_of(monkeypatch, tmp_path, note, **flags):
-    """What compute_gae is given in a run of ppo_atari; note(envs, actions, result) is called after each step."""
+    """What compute_gae is given in a run of ppo_atari; note(envs, actions, result) is called
+    after each step."""
     rollouts, gae = [], ppo_atari.compute_gae
     spy = lambda *rollout: rollouts.append(copy.deepcopy(rollout)) or gae(*rollout)  # noqa: E731
     monkeypatch.setattr(ppo_atari, "compute_gae", spy)
     helpers.spy_on_steps(monkeypatch, "ppo_atari", note)
-    helpers.train("ppo_atari", tmp_path, num_steps=64, total_timesteps=128, update_epochs=1, **flags)
+    helpers.train(
+        "ppo_atari", tmp_path, num_steps=64, total_timesteps=128, update_epochs=1, **flags
+    )
     return rollouts
 
 
@@ -153,7 +166,8 @@ def test_rewards_are_clipped_for_learning(monkeypatch, tmp_path):
 
 @pytest.mark.parametrize("script", ["ppo_atari", "dqn_atari"])
 def test_whole_games_are_logged(script, monkeypatch, tmp_path):
-    """charts/episodic_return is the sum of the raw rewards of a whole game, at the step at which it ended."""
+    """charts/episodic_return is the sum of the raw rewards of a whole game, at the step at which
+    it ended."""
     seen, expected, running = [], [], np.zeros(2)
     note = lambda envs, actions, result: seen.append(copy.deepcopy((result[1], result[4])))  # noqa: E731
     helpers.spy_on_steps(monkeypatch, script, note)
@@ -171,7 +185,9 @@ def test_whole_games_are_logged(script, monkeypatch, tmp_path):
 def test_fire_after_a_lost_life(monkeypatch):
     """The action after a lost life is FIRE, whatever the policy wants."""
     envs, sent = games(2), []
-    monkeypatch.setattr(envs.env, "step", lambda actions: (sent.append(np.array(actions)), step(actions))[1])
+    monkeypatch.setattr(
+        envs.env, "step", lambda actions: (sent.append(np.array(actions)), step(actions))[1]
+    )
     step = type(envs.env).step.__get__(envs.env)
     envs.reset(seed=[1, 2])
     lost, forced = np.zeros(2, dtype=bool), 0
@@ -210,10 +226,13 @@ def test_ids_mean_what_they_mean(env_id, sticky, actions):
 
 
 def test_sticky_actions_are_random_per_environment():
-    """Two environments with the same actions: the same game without sticky actions and no-ops, different ones with."""
+    """Two environments with the same actions: the same game without sticky actions and no-ops,
+    different ones with."""
     for env_id, same in (("BreakoutNoFrameskip-v4", True), ("ALE/Breakout-v5", False)):
         settings = {**game_settings(env_id), "use_fire_reset": True}
-        options = dict(num_envs=2, noop_max=0, autoreset_mode=AutoresetMode.SAME_STEP, num_threads=1)
+        options = dict(
+            num_envs=2, noop_max=0, autoreset_mode=AutoresetMode.SAME_STEP, num_threads=1
+        )
         envs = ale_py.vector_env.AtariVectorEnv(**options, **settings)
         envs.reset(seed=1)
         for t in range(60):
@@ -222,9 +241,11 @@ def test_sticky_actions_are_random_per_environment():
 
 
 def test_final_observation_of_a_truncated_game(monkeypatch):
-    """final_obs is what a game without the limit shows after the same step; obs is the next game's first one.
+    """final_obs is what a game without the limit shows after the same step; obs is the next game's
+    first one.
 
-    ale-py pools the very last frame with one that is too old by one step: an object that moved leaves a few pixels.
+    ale-py pools the very last frame with one that is too old by one step: an object that moved
+    leaves a few pixels.
     """
     short, long = (bare_games(monkeypatch, max_num_frames_per_episode=n) for n in (200, 100_000))
     for envs in (short, long):
@@ -235,13 +256,18 @@ def test_final_observation_of_a_truncated_game(monkeypatch):
         expected, *_ = long.step(actions)
         assert truncated[0] == (t == 50)
     np.testing.assert_array_equal(infos["final_obs"][0, :3], expected[0, :3])
-    assert (infos["final_obs"][0, 3] != expected[0, 3]).mean() < 0.005 < (obs[0, 2] != expected[0, 2]).mean()
+    assert (
+        (infos["final_obs"][0, 3] != expected[0, 3]).mean()
+        < 0.005
+        < (obs[0, 2] != expected[0, 2]).mean()
+    )
     assert infos["_final_info"][0] and infos["final_info"]["statistics"]["l"][0] == 50
     assert (obs[0] != expected[0]).any() and (obs[0, :3] == 0).all()
 
 
 def test_truncated_games_bootstrap_from_their_last_observation(monkeypatch, tmp_path):
-    """next_values at a truncation is the value of final_obs, elsewhere the value of the next stored observation."""
+    """next_values at a truncation is the value of final_obs, elsewhere the value of the next
+    stored observation."""
     agents, finals, last, steps = helpers.spy_on_agents(monkeypatch, "ppo_atari"), {}, [], []
 
     def value(obs):  # by the networks that play the first rollout
@@ -251,7 +277,9 @@ def test_truncated_games_bootstrap_from_their_last_observation(monkeypatch, tmp_
     def note(envs, actions, result):
         obs, _, _, truncations, infos = result
         if len(steps) < 64:
-            finals.update({(len(steps), n): value(infos["final_obs"])[n] for n in np.flatnonzero(truncations)})
+            finals.update(
+                {(len(steps), n): value(infos["final_obs"])[n] for n in np.flatnonzero(truncations)}
+            )
             last[:] = value(obs)
         steps.append(1)
 
@@ -266,7 +294,12 @@ def test_truncated_games_bootstrap_from_their_last_observation(monkeypatch, tmp_
 
 
 def test_ppo_atari_samples_in_training_and_not_in_evaluation(monkeypatch, tmp_path):
-    logits, actions, step, Agent = torch.tensor([1.0, 0.0, 0.3, -1.0]), [], ppo_atari.Games.step, ppo_atari.Agent
+    logits, actions, step, Agent = (
+        torch.tensor([1.0, 0.0, 0.3, -1.0]),
+        [],
+        ppo_atari.Games.step,
+        ppo_atari.Agent,
+    )
 
     class BiasedAgent(Agent):
         def __init__(self, *sizes):
@@ -275,15 +308,28 @@ def test_ppo_atari_samples_in_training_and_not_in_evaluation(monkeypatch, tmp_pa
             self.actor.bias.data.copy_(logits)
 
     monkeypatch.setattr(ppo_atari, "Agent", BiasedAgent)
-    monkeypatch.setattr(ppo_atari.Games, "step", lambda self, a: actions.extend(a.tolist()) or step(self, a))
-    helpers.train("ppo_atari", tmp_path, num_steps=250, total_timesteps=500, learning_rate=1e-20, update_epochs=1)
+    monkeypatch.setattr(
+        ppo_atari.Games, "step", lambda self, a: actions.extend(a.tolist()) or step(self, a)
+    )
+    helpers.train(
+        "ppo_atari",
+        tmp_path,
+        num_steps=250,
+        total_timesteps=500,
+        learning_rate=1e-20,
+        update_epochs=1,
+    )
     probs, found = logits.softmax(0).numpy(), np.bincount(actions, minlength=4) / len(actions)
-    assert len(actions) == 500 and (np.abs(found - probs) < 4.5 * (probs * (1 - probs) / 500) ** 0.5).all()
+    assert (
+        len(actions) == 500
+        and (np.abs(found - probs) < 4.5 * (probs * (1 - probs) / 500) ** 0.5).all()
+    )
     assert BiasedAgent(4).act(torch.zeros((1, 4, 84, 84), dtype=torch.uint8)) == 0
 
 
 def test_idle_frames_at_a_games_start(monkeypatch):
-    """Up to 30, in training and in evaluation: without them the greedy policy's games would all be the same."""
+    """Up to 30, in training and in evaluation: without them the greedy policy's games would all
+    be the same."""
     found, original = {}, ale_py.vector_env.AtariVectorEnv
     spy = lambda **kwargs: found.update(kwargs) or original(**kwargs)  # noqa: E731
     monkeypatch.setattr(ale_py.vector_env, "AtariVectorEnv", spy)
@@ -298,4 +344,6 @@ def test_networks_compute_in_channels_last(script, monkeypatch, tmp_path):
     agents = helpers.spy_on_agents(monkeypatch, script)
     helpers.train(script, tmp_path, total_timesteps=18)
     weights = [param for param in agents[0].parameters() if param.dim() == 4]
-    assert weights and all(weight.is_contiguous(memory_format=torch.channels_last) for weight in weights)
+    assert weights and all(
+        weight.is_contiguous(memory_format=torch.channels_last) for weight in weights
+    )

@@ -1,4 +1,5 @@
-"""The scripts as commands: ways to start one, what a run leaves behind, resuming, evaluating, and every bad input."""
+"""The scripts as commands: ways to start one, what a run leaves behind, resuming, evaluating,
+and every bad input."""
 
 import os
 import re
@@ -24,8 +25,12 @@ def check_run_dir(run_dir, script):
     assert {"args.json", f"{script}.py", "checkpoint.pt", "eval.json"} < names
     assert not [name for name in names if name.endswith(".tmp")]
     logged = helpers.scalars(run_dir)
-    episodes = {f"charts/{name}" for name in ("episodic_return", "episodic_length", "success_rate")}  # if one has ended
-    assert set(logged) - episodes == helpers.tags(script) | {"eval/episodic_return", "eval/episodic_length"}
+    # if one has ended
+    episodes = {f"charts/{name}" for name in ("episodic_return", "episodic_length", "success_rate")}
+    assert set(logged) - episodes == helpers.tags(script) | {
+        "eval/episodic_return",
+        "eval/episodic_length",
+    }
     for tag in helpers.tags(script):
         steps = [step for step, _ in logged[tag]]
         assert steps == sorted(set(steps)), tag
@@ -51,10 +56,12 @@ def test_help(script, capsys, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    "script, way", [("ppo", "module"), ("dqn", "folder"), ("sac", "copy"), ("ppo_continuous", "checkout")]
+    "script, way",
+    [("ppo", "module"), ("dqn", "folder"), ("sac", "copy"), ("ppo_continuous", "checkout")],
 )
 def test_ways_to_start(script, way, tmp_path):
-    """python -m, `python script.py` in its folder, a copy anywhere, and python cleanrl_lite/script.py."""
+    """python -m, `python script.py` in its folder, a copy anywhere, and python
+    cleanrl_lite/script.py."""
     folder, words = tmp_path, [f"{script}.py"]
     if way == "module":
         words = ["-m", f"cleanrl_lite.{script}"]
@@ -64,14 +71,20 @@ def test_ways_to_start(script, way, tmp_path):
         folder, words = helpers.ROOT, [f"cleanrl_lite/{script}.py"]
     else:
         shutil.copy(helpers.SOURCE / f"{script}.py", tmp_path)
-    done = helpers.run([sys.executable, *words, *helpers.small_flags(script, tmp_path / "runs")], cwd=folder)
+    done = helpers.run(
+        [sys.executable, *words, *helpers.small_flags(script, tmp_path / "runs")], cwd=folder
+    )
     assert done.returncode == 0, done.stderr
     run_dir, total = helpers.only_run(tmp_path / "runs"), helpers.SMALL[script]["total_timesteps"]
     assert re.fullmatch(rf"{helpers.SMALL[script]['env_id']}__{script}__1__\d{{10}}", run_dir.name)
     assert check_run_dir(run_dir, script) == total
     lines = done.stdout.splitlines()
-    assert lines[0] == f"run directory: {run_dir}" and re.match(r"\w+, torch .*, gymnasium ", lines[1])
-    assert lines[-1] == f"finished: {run_dir}" and lines[-2].startswith(f"evaluation at step {total}: mean return ")
+    assert lines[0] == f"run directory: {run_dir}" and re.match(
+        r"\w+, torch .*, gymnasium ", lines[1]
+    )
+    assert lines[-1] == f"finished: {run_dir}" and lines[-2].startswith(
+        f"evaluation at step {total}: mean return "
+    )
     assert lines[-3].startswith(f"step {total} of {total} | ") and "out of date" not in done.stderr
 
 
@@ -89,8 +102,13 @@ def short_games(script, words):
 
 @pytest.mark.parametrize("script", helpers.TRAINING_SCRIPTS)
 def test_a_run_resumed_and_evaluated(script, capsys, tmp_path):
-    """The whole life of a run: trained, trained for longer, evaluated; with a video of each final evaluation."""
-    possible = helpers.module(script).make_env(helpers.small_args(script, tmp_path), "rgb_array").render_mode
+    """The whole life of a run: trained, trained for longer, evaluated; with a video of each
+    final evaluation."""
+    possible = (
+        helpers.module(script)
+        .make_env(helpers.small_args(script, tmp_path), "rgb_array")
+        .render_mode
+    )
     total, play = helpers.SMALL[script]["total_timesteps"], helpers.command_line
     if script in helpers.ATARI_SCRIPTS:
         play = short_games
@@ -101,19 +119,30 @@ def test_a_run_resumed_and_evaluated(script, capsys, tmp_path):
     assert play(script, ["--resume", run_dir, "--total-timesteps", 2 * total]) == 0
     assert helpers.only_run(tmp_path) == run_dir and check_run_dir(run_dir, script) == 2 * total
     videos = sorted(path.parent.name for path in run_dir.rglob("*.mp4"))
-    assert videos == ([f"step-{n}" for n in sorted([total, 2 * total], key=str)] if possible else [])
+    assert videos == (
+        [f"step-{n}" for n in sorted([total, 2 * total], key=str)] if possible else []
+    )
     before = unchanged(run_dir)
     capsys.readouterr()
     assert play(script, ["--evaluate", run_dir, "--eval-episodes", "2"]) == 0
     said = capsys.readouterr().out
-    assert re.match(rf"evaluation at step {2 * total:,}: mean return \S+ \+- \S+ over 2 episodes\n", said)
+    assert re.match(
+        rf"evaluation at step {2 * total:,}: mean return \S+ \+- \S+ over 2 episodes\n", said
+    )
     (new,) = unchanged(run_dir).keys() - before.keys()  # no video: it was not asked for
     assert {path: text for path, text in unchanged(run_dir).items() if path != new} == before
     record, final = helpers.read_json(new), helpers.read_json(run_dir / "eval.json")
-    assert re.fullmatch(r"eval_\d+\.json", new.name) and record["episodes"] == len(record["returns"]) == 2
+    assert (
+        re.fullmatch(r"eval_\d+\.json", new.name)
+        and record["episodes"] == len(record["returns"]) == 2
+    )
     assert record["returns"][:1] == final["returns"]  # the same policy, the same seeds
     same = {name: record[name] for name in ("env_id", "global_step", "commit")}
-    assert same == {name: final[name] for name in same} and record["args"]["seed"] == 1 and record["date"]
+    assert (
+        same == {name: final[name] for name in same}
+        and record["args"]["seed"] == 1
+        and record["date"]
+    )
 
 
 def test_videos_of_an_evaluation_have_a_folder_of_their_own(tmp_path):
@@ -139,7 +168,8 @@ def test_no_video_where_it_cannot_be_made(capfd):
         ("ppo", "FrozenLake-v1"),  # Discrete observations
         ("ppo", probe("DictObs", "ppo")),
         ("ppo", "tests.probe_envs:ProbeShows-v0"),  # must not be recorded
-        ("ppo", "tests.probe_envs:ProbePlain-v0"),  # a researcher's first: no render_mode, no metadata
+        # a researcher's first: no render_mode, no metadata
+        ("ppo", "tests.probe_envs:ProbePlain-v0"),
         ("ppo_continuous", "Hopper-v5"),  # float64 observations; terminates
         ("ppo_continuous", probe("TupleObs", "ppo_continuous")),
         ("ppo_atari", "ALE/Breakout-v5"),
@@ -179,7 +209,9 @@ def test_arguments_of_a_saved_run(words, tmp_path):
 def test_evaluating_needs_no_replay_buffer(script, capsys, tmp_path):
     """Nor a GPU: a run can be evaluated on a smaller machine."""
     run_dir, returns = helpers.train(script, tmp_path)
-    args = helpers.small_args(script, tmp_path, evaluate=str(run_dir), buffer_size=10**13, cuda_graph=True)
+    args = helpers.small_args(
+        script, tmp_path, evaluate=str(run_dir), buffer_size=10**13, cuda_graph=True
+    )
     assert helpers.main(script, args) == returns
 
 
@@ -188,7 +220,9 @@ def test_networks_only(tmp_path):
     run_dir, returns = helpers.train("sac", tmp_path)
     kept = "script", "args", "global_step", "agent"
     torch.save({name: helpers.load(run_dir)[name] for name in kept}, run_dir / "checkpoint.pt")
-    assert helpers.main("sac", helpers.small_args("sac", tmp_path, evaluate=str(run_dir))) == returns
+    assert (
+        helpers.main("sac", helpers.small_args("sac", tmp_path, evaluate=str(run_dir))) == returns
+    )
     args = helpers.small_args("sac", tmp_path, resume=str(run_dir), total_timesteps=1024)
     with pytest.raises(SystemExit, match="networks only"):
         helpers.main("sac", args)
@@ -201,10 +235,17 @@ def test_progress_on_a_terminal(tmp_path):
     import struct
     import termios
 
-    command = [sys.executable, "-m", "cleanrl_lite.ppo", *helpers.small_flags("ppo", tmp_path, eval_every=256)]
+    command = [
+        sys.executable,
+        "-m",
+        "cleanrl_lite.ppo",
+        *helpers.small_flags("ppo", tmp_path, eval_every=256),
+    ]
     main, terminal = pty.openpty()
     fcntl.ioctl(terminal, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 100, 0, 0))
-    process = subprocess.Popen(command, cwd=tmp_path, env=helpers.environment(), stdout=terminal, stderr=terminal)
+    process = subprocess.Popen(
+        command, cwd=tmp_path, env=helpers.environment(), stdout=terminal, stderr=terminal
+    )
     os.close(terminal)
     output = b""
     while True:
@@ -234,13 +275,29 @@ BAD = {
     "a removed version": ("ppo_continuous", dict(env_id="Hopper-v2"), r"Hopper-v2.*v4 or v5"),
     "no Atari game": ("ppo_atari", dict(env_id="CartPole-v1"), r"CartPole-v1.*\bppo\.py"),
     "no Atari game, dqn": ("dqn_atari", dict(env_id="CartPole-v1"), r"CartPole-v1.*\bdqn\.py"),
-    "no Atari game, visual": ("c51_atari_visual", dict(env_id="CartPole-v1"), r"CartPole-v1.*\bc51\.py"),
-    "indivisible": ("ppo", dict(num_envs=3, num_minibatches=5, total_timesteps=960), r"multiple of --num-minibatches"),
+    "no Atari game, visual": (
+        "c51_atari_visual",
+        dict(env_id="CartPole-v1"),
+        r"CartPole-v1.*\bc51\.py",
+    ),
+    "indivisible": (
+        "ppo",
+        dict(num_envs=3, num_minibatches=5, total_timesteps=960),
+        r"multiple of --num-minibatches",
+    ),
     "indivisible, Atari": ("ppo_atari", dict(num_minibatches=3), r"multiple of --num-minibatches"),
     "less than a rollout": ("ppo", dict(total_timesteps=100), r"--total-timesteps.* 128"),
     "minibatches of one": ("ppo", dict(num_minibatches=128), r"--no-norm-adv"),
-    "resume and evaluate": ("ppo", dict(resume="auto", evaluate="auto"), r"--resume and --evaluate cannot be combined"),
-    "nothing to resume": ("ppo", dict(resume="/nowhere/at/all"), r"cannot load /nowhere/at/all: FileNotFound"),
+    "resume and evaluate": (
+        "ppo",
+        dict(resume="auto", evaluate="auto"),
+        r"--resume and --evaluate cannot be combined",
+    ),
+    "nothing to resume": (
+        "ppo",
+        dict(resume="/nowhere/at/all"),
+        r"cannot load /nowhere/at/all: FileNotFound",
+    ),
     "nothing to evaluate": (
         "ppo_atari",
         dict(evaluate="/nowhere/at/all"),
@@ -250,13 +307,37 @@ BAD = {
     "one atom": ("c51", dict(n_atoms=1), r"--n-atoms"),
     "empty support": ("c51_atari", dict(v_min=3.0, v_max=-3.0), r"--v-min"),
     "never learns": ("dqn", dict(learning_starts=512), r"--learning-starts.*--total-timesteps"),
-    "learns from nothing": ("dqn_atari", dict(learning_starts=3), r"--learning-starts .* --num-envs"),
+    "learns from nothing": (
+        "dqn_atari",
+        dict(learning_starts=3),
+        r"--learning-starts .* --num-envs",
+    ),
     "a minibatch above the buffer": ("sac", dict(batch_size=10**6), r"--buffer-size must"),
-    "a buffer above the memory": ("sac", dict(buffer_size=10**13), r"--buffer-size 10{13} needs .*\d+ would fit"),
-    "the same for frames": ("dqn_atari", dict(buffer_size=10**11), r"--buffer-size 10{11} needs .*\d+ would fit"),
-    "a seed that is too large": ("ppo", dict(seed=2**31), r"--seed must be >= 0 and < 2147483648, got"),
-    "uneven bounds": ("ppo_image", dict(env_id="BipedalWalker-v3"), r"one uint8 image, .*, float32\)\. Vectors:"),
-    "a fixed action": ("sac", dict(env_id="tests.probe_envs:ProbeFixed-v0"), r"low < high must hold"),
+    "a buffer above the memory": (
+        "sac",
+        dict(buffer_size=10**13),
+        r"--buffer-size 10{13} needs .*\d+ would fit",
+    ),
+    "the same for frames": (
+        "dqn_atari",
+        dict(buffer_size=10**11),
+        r"--buffer-size 10{11} needs .*\d+ would fit",
+    ),
+    "a seed that is too large": (
+        "ppo",
+        dict(seed=2**31),
+        r"--seed must be >= 0 and < 2147483648, got",
+    ),
+    "uneven bounds": (
+        "ppo_image",
+        dict(env_id="BipedalWalker-v3"),
+        r"one uint8 image, .*, float32\)\. Vectors:",
+    ),
+    "a fixed action": (
+        "sac",
+        dict(env_id="tests.probe_envs:ProbeFixed-v0"),
+        r"low < high must hold",
+    ),
 }
 for flag, value, told in [  # checked by utils.setup
     ("learning_rate", "nan", "must be > 0, got nan"),
@@ -266,50 +347,115 @@ for flag, value, told in [  # checked by utils.setup
     ("clip_coef", 0.0, r"must be > 0, got 0\.0"),
     ("vf_coef", -0.5, r"must be >= 0 and < .*, got -0\.5"),
     ("target_kl", -0.1, r"must be >= 0 and < .*, got -0\.1"),
-    *((name, 0, "must be > 0, got 0") for name in ("num_envs", "num_steps", "update_epochs", "num_minibatches")),
+    *(
+        (name, 0, "must be > 0, got 0")
+        for name in ("num_envs", "num_steps", "update_epochs", "num_minibatches")
+    ),
     *((name, 0, "must be > 0, got 0") for name in ("total_timesteps", "eval_episodes")),
-    *((name, -1, "must be >= 0 and < .*, got -1") for name in ("seed", "threads", "save_every", "eval_every")),
+    *(
+        (name, -1, "must be >= 0 and < .*, got -1")
+        for name in ("seed", "threads", "save_every", "eval_every")
+    ),
 ]:
-    flag, told = f"--{flag.replace('_', '-')}", f"--{flag.replace('_', '-')} must be .*{told.removeprefix('must be ')}"
+    flag, told = (
+        f"--{flag.replace('_', '-')}",
+        f"--{flag.replace('_', '-')} must be .*{told.removeprefix('must be ')}",
+    )
     BAD[f"{flag} {value}"] = ("ppo", {flag.strip("-").replace("-", "_"): value}, told)
 for flag in ("buffer_size", "batch_size", "train_frequency", "gradient_steps", "policy_frequency"):
     BAD[f"{flag} 0"] = ("td3", {flag: 0}, f"--{flag.replace('_', '-')} must be > 0, got 0")
-for name, flag in ("dqn", "exploration_fraction"), ("ppo_lstm", "seq_len"), ("ppo_atari_lstm", "seq_len"):
+for name, flag in (
+    ("dqn", "exploration_fraction"),
+    ("ppo_lstm", "seq_len"),
+    ("ppo_atari_lstm", "seq_len"),
+):
     BAD[f"{flag} 0, {name}"] = (name, {flag: 0}, f"--{flag.replace('_', '-')} must be > 0, got 0")
-BAD["negative noise"] = ("td3", dict(policy_noise=-0.1), r"--policy-noise must be >= 0 and < .*, got -0\.1")
+BAD["negative noise"] = (
+    "td3",
+    dict(policy_noise=-0.1),
+    r"--policy-noise must be >= 0 and < .*, got -0\.1",
+)
 for name in ("ppo", "dqn", "c51"):  # spaces: each script has its own checks and hints
     other = "ppo_continuous" if name == "ppo" else "sac"
     image = f"tests.probe_envs:{IMAGE}"
     BAD |= {
-        f"continuous actions, {name}": (name, dict(env_id="Pendulum-v1"), rf"must be Discrete, not Box.*\b{other}\.py"),
-        f"images, {name}": (name, dict(env_id=image), r"observation space is Box.*64, 3.*\bppo_image\.py"),
-        f"actions from 1, {name}": (name, dict(env_id=f"tests.probe_envs:{COUNTED}"), r"actions .*1, not .*0"),
+        f"continuous actions, {name}": (
+            name,
+            dict(env_id="Pendulum-v1"),
+            rf"must be Discrete, not Box.*\b{other}\.py",
+        ),
+        f"images, {name}": (
+            name,
+            dict(env_id=image),
+            r"observation space is Box.*64, 3.*\bppo_image\.py",
+        ),
+        f"actions from 1, {name}": (
+            name,
+            dict(env_id=f"tests.probe_envs:{COUNTED}"),
+            r"actions .*1, not .*0",
+        ),
     }
 for name in helpers.CONTINUOUS_SCRIPTS:
     other = "ppo" if name in helpers.FAMILIES["ppo"] else "dqn"
     image, whole = probe("ImageObs", name), dict(env_id=f"tests.probe_envs:{WHOLE}")
     BAD |= {
-        f"discrete actions, {name}": (name, dict(env_id="CartPole-v1"), rf"must be Box, not Disc.*\b{other}\.py"),
+        f"discrete actions, {name}": (
+            name,
+            dict(env_id="CartPole-v1"),
+            rf"must be Box, not Disc.*\b{other}\.py",
+        ),
         f"images, {name}": (name, dict(env_id=image), r"observation space is Box.*\bppo_image\.py"),
-        f"sequences, {name}": (name, dict(env_id=probe("SequenceObs", name)), r"space is Sequence.*not a few"),
-        f"whole numbers as actions, {name}": (name, whole, r"actions Box\(0, 5, .*int64\), not vectors of real num"),
+        f"sequences, {name}": (
+            name,
+            dict(env_id=probe("SequenceObs", name)),
+            r"space is Sequence.*not a few",
+        ),
+        f"whole numbers as actions, {name}": (
+            name,
+            whole,
+            r"actions Box\(0, 5, .*int64\), not vectors of real num",
+        ),
     }
 for name in ("ppo", "dqn", "c51"):
     parts = dict(env_id="tests.probe_envs:ProbeMasked-v0")
-    BAD[f"actions of several parts, {name}"] = (name, parts, r"must be Discrete, not MultiDiscrete.*\bppo_masked\.py")
-BAD["continuous actions, masked"] = ("ppo_masked", dict(env_id="Pendulum-v1"), r"must be discrete, not Box.*\bppo_cont")
-BAD["images, masked"] = ("ppo_masked", dict(env_id=f"tests.probe_envs:{IMAGE}"), r"Box.*64, 3.*\bppo_image\.py")
+    BAD[f"actions of several parts, {name}"] = (
+        name,
+        parts,
+        r"must be Discrete, not MultiDiscrete.*\bppo_masked\.py",
+    )
+BAD["continuous actions, masked"] = (
+    "ppo_masked",
+    dict(env_id="Pendulum-v1"),
+    r"must be discrete, not Box.*\bppo_cont",
+)
+BAD["images, masked"] = (
+    "ppo_masked",
+    dict(env_id=f"tests.probe_envs:{IMAGE}"),
+    r"Box.*64, 3.*\bppo_image\.py",
+)
 for what, flags, told in [
     (
         "two images",
         dict(env_kwargs='{"layout": "two"}'),
         r"one uint8 image, or a Dict with one, not Dict\('camera': .*'other'",
     ),
-    ("no image", dict(env_id="CartPole-v1"), r"one uint8 image, .* not Box.*\bppo\.py, ppo_continuous\.py"),
-    ("an image that is too small", dict(image_size=35), r"--image-size must be at least 36 .*, got 35"),
+    (
+        "no image",
+        dict(env_id="CartPole-v1"),
+        r"one uint8 image, .* not Box.*\bppo\.py, ppo_continuous\.py",
+    ),
+    (
+        "an image that is too small",
+        dict(image_size=35),
+        r"--image-size must be at least 36 .*, got 35",
+    ),
     ("no frames", dict(stack_size=0), r"--stack-size must be > 0, got 0"),
     *(
-        (f"{name} actions, image", dict(env_kwargs=f'{{"env_id": "tests.probe_envs:Probe{name}-v0"}}'), told)
+        (
+            f"{name} actions, image",
+            dict(env_kwargs=f'{{"env_id": "tests.probe_envs:Probe{name}-v0"}}'),
+            told,
+        )
         for name, told in dict(
             Unbounded=r"finite bounds and low < high",
             Fixed=r"finite bounds and low < high",
@@ -328,9 +474,17 @@ BAD["one agent"] = (
 AGENTS = dict(env_id="tests.probe_envs:ProbeTeam-v0", env_kwargs='{"layout": "dict"}')
 BAD["a Dict of agents"] = ("ppo_multiagent", AGENTS, r"must be Dict\(agents=Box of .*, not Dict")
 NUMBERS = dict(env_id="tests.probe_envs:ProbeTeam-v0", env_kwargs='{"layout": "numbers"}')
-BAD["agents that see whole numbers"] = ("ppo_multiagent", NUMBERS, r"must be Dict\(agents=Box of .*, not Dict")
+BAD["agents that see whole numbers"] = (
+    "ppo_multiagent",
+    NUMBERS,
+    r"must be Dict\(agents=Box of .*, not Dict",
+)
 TWO = dict(env_id="tests.probe_envs:ProbeTeam-v0", env_kwargs='{"layout": "few"}')
-BAD["actions for two of three agents"] = ("ppo_multiagent", TWO, r"one for each of 3 agents, not of 2")
+BAD["actions for two of three agents"] = (
+    "ppo_multiagent",
+    TWO,
+    r"one for each of 3 agents, not of 2",
+)
 for kind in ("unbounded", "whole", "binary"):
     flags, told = (
         dict(env_kwargs=f'{{"kind": "{kind}"}}'),
@@ -344,14 +498,26 @@ for layout in ("vector", "matrix", "numbers", "other name"):
 for name in helpers.FAMILIES["ddpg"]:
     for kind in ("Unbounded", "Huge"):
         env_id = f"tests.probe_envs:Probe{kind}-v0"
-        BAD[f"{kind} actions, {name}"] = (name, dict(env_id=env_id), r"unbounded.*ppo_continuous\.py")
+        BAD[f"{kind} actions, {name}"] = (
+            name,
+            dict(env_id=env_id),
+            r"unbounded.*ppo_continuous\.py",
+        )
 if not torch.cuda.is_available():
     BAD["no GPU"] = ("ppo", dict(cuda_graph=True), r"--cuda-graph needs a GPU")
 
 
 def assert_one_line(err, pattern):
-    lines = [line for line in err.splitlines() if "Warn" not in line and "WARN" not in line and line.strip()]
-    lines = [line for line in lines if not line.lstrip().startswith(("gym.logger", "logger.", "A.L.E", "["))]
+    lines = [
+        line
+        for line in err.splitlines()
+        if "Warn" not in line and "WARN" not in line and line.strip()
+    ]
+    lines = [
+        line
+        for line in lines
+        if not line.lstrip().startswith(("gym.logger", "logger.", "A.L.E", "["))
+    ]
     assert len(lines) == 1 and lines[0].startswith("error: "), err
     assert re.search(pattern, lines[0]), err
 
@@ -366,7 +532,9 @@ def test_bad_input(case, capfd, monkeypatch, tmp_path):
     assert not list(tmp_path.iterdir())
 
 
-@pytest.mark.parametrize("words", [["--no-such-flag"], ["--num-envs", "many"], ["--num-envs", "1.5"], ["--seed"]])
+@pytest.mark.parametrize(
+    "words", [["--no-such-flag"], ["--num-envs", "many"], ["--num-envs", "1.5"], ["--seed"]]
+)
 def test_bad_flags(words, capfd, monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     assert helpers.command_line("ppo", words) == 2
@@ -377,7 +545,9 @@ def test_bad_flags(words, capfd, monkeypatch, tmp_path):
 
 def test_bad_input_in_a_real_process(tmp_path):
     """An Atari game, which gymnasium does not know before ale_py is imported."""
-    done = helpers.run([sys.executable, "-m", "cleanrl_lite.dqn", "--env-id", "PongNoFrameskip-v4"], cwd=tmp_path)
+    done = helpers.run(
+        [sys.executable, "-m", "cleanrl_lite.dqn", "--env-id", "PongNoFrameskip-v4"], cwd=tmp_path
+    )
     assert (done.returncode, done.stdout) == (1, "")
     assert_one_line(done.stderr, r"PongNoFrameskip-v4.*_atari\.py")
     assert not list(tmp_path.iterdir())
@@ -398,8 +568,12 @@ raise SystemExit(helpers.command_line("{script}", sys.argv[1:]))
 )
 def test_missing_extra(script, module, extra, tmp_path):
     """The message, or the line of the script that it shows, says how to install it."""
-    done = helpers.run([sys.executable, "-c", MISSING.format(script=script, module=module)], cwd=tmp_path)
-    assert done.returncode == 1 and re.search(rf"pip install .*\[{extra}\]", done.stderr), done.stderr
+    done = helpers.run(
+        [sys.executable, "-c", MISSING.format(script=script, module=module)], cwd=tmp_path
+    )
+    assert done.returncode == 1 and re.search(rf"pip install .*\[{extra}\]", done.stderr), (
+        done.stderr
+    )
     assert not list(tmp_path.iterdir())
 
 
@@ -437,7 +611,9 @@ def damage(path, how):
     elif how == "foreign":
         torch.save(dict(weights=torch.zeros(3)), path)
     elif how == "another network":
-        state["agent"][next(name for name in state["agent"] if name.endswith("weight"))] = torch.zeros(7, 64)
+        state["agent"][next(name for name in state["agent"] if name.endswith("weight"))] = (
+            torch.zeros(7, 64)
+        )
         torch.save(state, path)
     elif how == "malicious":
         torch.save(state | dict(extra=Malicious(path.with_name("executed"))), path)
@@ -463,14 +639,20 @@ def test_a_bad_checkpoint(how, flag, trained, capfd, tmp_path):
     [
         ("dqn", [], r"checkpoint.*\bppo on CartPole-v1\b.*\bdqn\b"),
         ("ppo", ["--env-id", "Acrobot-v1"], r"ppo on CartPole-v1, not of ppo on Acrobot-v1"),
-        ("ppo", ["--num-envs", "2", "--total-timesteps", "1024"], r"a resumed run keeps its --num-envs"),
+        (
+            "ppo",
+            ["--num-envs", "2", "--total-timesteps", "1024"],
+            r"a resumed run keeps its --num-envs",
+        ),
     ],
 )
 def test_a_checkpoint_of_another_run(script, words, told, trained, capfd):
     before = unchanged(trained)
     assert helpers.command_line(script, ["--resume", trained, *words]) == 1
     assert_one_line(capfd.readouterr().err, told)
-    assert unchanged(trained) == before or set(unchanged(trained)) - set(before) == {trained / "lock"}
+    assert unchanged(trained) == before or set(unchanged(trained)) - set(before) == {
+        trained / "lock"
+    }
 
 
 # --- what the machine lacks
@@ -479,11 +661,15 @@ def test_no_compiler(tmp_path):
     """Without a C++ compiler: one line, and training goes on in eager mode."""
     (tmp_path / "bin").mkdir()
     flags = helpers.small_flags("ppo", tmp_path / "runs", compile=True)
-    extra = dict(PATH=str(tmp_path / "bin"), TORCHINDUCTOR_CACHE_DIR=str(tmp_path / "cache"), CXX="")
+    extra = dict(
+        PATH=str(tmp_path / "bin"), TORCHINDUCTOR_CACHE_DIR=str(tmp_path / "cache"), CXX=""
+    )
     done = helpers.run([sys.executable, "-m", "cleanrl_lite.ppo", *flags], cwd=tmp_path, **extra)
     assert done.returncode == 0, done.stderr
     lines = [line for line in done.stderr.splitlines() if line.strip()]
-    assert len(lines) == 1 and lines[0].startswith("compilation failed; continuing in eager mode: "), done.stderr
+    assert len(lines) == 1 and lines[0].startswith(
+        "compilation failed; continuing in eager mode: "
+    ), done.stderr
     check_run_dir(helpers.only_run(tmp_path / "runs"), "ppo")
 
 
@@ -497,8 +683,14 @@ from cleanrl_lite import ppo_continuous
 small = dict(num_steps=64, num_minibatches=4, update_epochs=1, total_timesteps=128, eval_episodes=1, compile=False)
 ppo_continuous.main(ppo_continuous.Args(capture_video=True, runs_dir={str(tmp_path)!r}, **small))
 """
-    environ = {name: value for name, value in helpers.environment().items() if name not in ("MUJOCO_GL", "DISPLAY")}
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environ, cwd=tmp_path)
+    environ = {
+        name: value
+        for name, value in helpers.environment().items()
+        if name not in ("MUJOCO_GL", "DISPLAY")
+    }
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, env=environ, cwd=tmp_path
+    )
     assert done.returncode == 0, done.stderr
     assert re.search("cannot render: .*libegl1 libgl1 libglib2.0-0", done.stderr), done.stderr
     assert "evaluation at step 128" in done.stdout and not list(tmp_path.rglob("*.mp4"))

@@ -1,4 +1,5 @@
-"""The Dockerfile: linted everywhere; built and run if CONTAINER_ENGINE names an engine (docker, podman).
+"""The Dockerfile: linted everywhere; built and run if CONTAINER_ENGINE names an engine (docker,
+podman).
 
 CONTAINER_BUILD_FLAGS has more flags for its build, for an engine that needs them.
 """
@@ -15,9 +16,11 @@ import pytest
 from tests import helpers
 
 ENGINE, IMAGE = os.environ.get("CONTAINER_ENGINE"), "cleanrl_lite_test"
-HADOLINT = shutil.which("hadolint", path=os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]]))
+HADOLINT = shutil.which(
+    "hadolint", path=os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
+)
 needs_engine = pytest.mark.skipif(not ENGINE, reason="CONTAINER_ENGINE names no engine")
-SMALL = "--no-compile --total-timesteps 2048 --num-envs 1 --num-steps 256 --eval-episodes 1".split()
+SMALL = ["--no-compile", "--total-timesteps", "2048", "--num-envs", "1", "--num-steps", "256", "--eval-episodes", "1"]
 
 
 @pytest.mark.slow
@@ -44,20 +47,31 @@ def container(folder, *words, **extra):
 @needs_engine
 def test_a_run_with_a_video_not_as_root(image, tmp_path):
     """A script's name and its flags; its run directory is in the folder outside."""
-    done = container(tmp_path, "ppo_continuous.py", "--env-id", "Hopper-v4", *SMALL, "--capture-video")
+    done = container(
+        tmp_path, "ppo_continuous.py", "--env-id", "Hopper-v4", *SMALL, "--capture-video"
+    )
     assert done.returncode == 0, done.stderr
     run_dir = helpers.only_run(tmp_path)
     assert helpers.load(run_dir)["global_step"] == 2048 and run_dir.stat().st_uid != 0
     (video,) = run_dir.glob("videos/*/*.mp4")
     assert video.stat().st_size > 1000
-    done = container(tmp_path, "ppo_continuous.py", "--resume", f"runs/{run_dir.name}", "--total-timesteps", "4096")
+    done = container(
+        tmp_path,
+        "ppo_continuous.py",
+        "--resume",
+        f"runs/{run_dir.name}",
+        "--total-timesteps",
+        "4096",
+    )
     assert done.returncode == 0 and helpers.load(run_dir)["global_step"] == 4096
 
 
 @pytest.mark.slow
 @needs_engine
 def test_compiles_and_plays_atari(image, tmp_path):
-    words = "ppo_atari.py --total-timesteps 256 --num-envs 2 --num-steps 32 --eval-episodes 1".split()
+    words = (
+        ["ppo_atari.py", "--total-timesteps", "256", "--num-envs", "2", "--num-steps", "32", "--eval-episodes", "1"]
+    )
     done = container(tmp_path, *words, timeout=600)
     assert done.returncode == 0 and "compilation failed" not in done.stderr, done.stderr
 
@@ -67,8 +81,18 @@ def test_compiles_and_plays_atari(image, tmp_path):
 def test_stopped_from_outside(image, tmp_path):
     """`docker stop` sends SIGTERM to process 1, the script: it saves and ends with status 143."""
     tmp_path.chmod(0o777)
-    words = ["-v", f"{tmp_path}:/app/cleanrl_lite/runs", "--name", "stopped", IMAGE, "ppo.py", "--no-compile"]
-    process = subprocess.Popen([ENGINE, "run", *words, "--total-timesteps", "50000000", "--save-every", "1000"])
+    words = [
+        "-v",
+        f"{tmp_path}:/app/cleanrl_lite/runs",
+        "--name",
+        "stopped",
+        IMAGE,
+        "ppo.py",
+        "--no-compile",
+    ]
+    process = subprocess.Popen(
+        [ENGINE, "run", *words, "--total-timesteps", "50000000", "--save-every", "1000"]
+    )
     try:
         helpers.wait_for(lambda: list(tmp_path.glob("*/checkpoint.pt")), 120)
         subprocess.run([ENGINE, "stop", "--time", "30", "stopped"], check=True)

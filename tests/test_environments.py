@@ -1,4 +1,5 @@
-"""Environments that users bring: keyword arguments, time limits, observations, modules, statistics of their own."""
+"""Environments that users bring: keyword arguments, time limits, observations, modules,
+statistics of their own."""
 
 import json
 import shutil
@@ -54,11 +55,14 @@ def own_module(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("async_envs", [False, True])
 def test_keywords_and_limits(async_envs, own_module):
-    """In training and evaluation, worker processes too; kept by the checkpoint. The environment's own statistics do no
-    harm, a reward of shape (1,) is a number, and (4, 3) numbers are a vector."""
+    """In training and evaluation, worker processes too; kept by the checkpoint. The
+    environment's own statistics do no harm, a reward of shape (1,) is a number, and (4, 3)
+    numbers are a vector."""
     flags = dict(env_id="my_envs:Endless-v0", env_kwargs='{"reward": 2.5}', max_episode_steps=10)
     run_dir, returns = helpers.train("ppo", own_module / "runs", **flags, async_envs=async_envs)
-    assert returns == [25.0] and {value for _, value in helpers.scalars(run_dir)["charts/episodic_return"]} == {25.0}
+    assert returns == [25.0] and {
+        value for _, value in helpers.scalars(run_dir)["charts/episodic_return"]
+    } == {25.0}
     assert helpers.command_line("ppo", ["--evaluate", run_dir]) == 0
     assert len(list(run_dir.glob("eval_*.json"))) == 1
 
@@ -66,20 +70,32 @@ def test_keywords_and_limits(async_envs, own_module):
 def test_a_script_finds_modules_in_the_current_directory(own_module):
     flags = dict(env_id="my_envs:Endless-v0", env_kwargs='{"reward": 1}', max_episode_steps=10)
     words = helpers.small_flags("ppo", own_module / "runs", **flags)
-    assert helpers.run([sys.executable, helpers.SOURCE / "ppo.py", *words], cwd=own_module).returncode == 0
+    assert (
+        helpers.run([sys.executable, helpers.SOURCE / "ppo.py", *words], cwd=own_module).returncode
+        == 0
+    )
 
 
 def test_an_evaluation_has_a_limit(own_module, capsys):
     """100,000 steps, and a line every 10,000."""
-    run_dir, returns = helpers.train("ppo", own_module, env_id="my_envs:Endless-v0", env_kwargs='{"reward": 1}')
+    run_dir, returns = helpers.train(
+        "ppo", own_module, env_id="my_envs:Endless-v0", env_kwargs='{"reward": 1}'
+    )
     assert returns == [100_000.0]
     said = capsys.readouterr().out
-    assert "evaluation: step 10,000 of an episode; it is cut at 100,000 (see --max-episode-steps)" in said
+    assert (
+        "evaluation: step 10,000 of an episode; it is cut at 100,000 (see --max-episode-steps)"
+        in said
+    )
 
 
 @pytest.mark.parametrize(
     "kwargs, told",
-    [('{"no_such": 1}', "no_such"), ("{}", "reward"), ("{reward: 1}", "Expecting property.*--env-kwargs {reward: 1}")],
+    [
+        ('{"no_such": 1}', "no_such"),
+        ("{}", "reward"),
+        ("{reward: 1}", "Expecting property.*--env-kwargs {reward: 1}"),
+    ],
 )
 def test_wrong_keywords(kwargs, told, own_module, capfd):
     """Unknown, missing, no JSON."""
@@ -97,7 +113,9 @@ def test_modules_without_an_environment(env_id, own_module, capfd):
 
 
 def test_keywords_of_a_game(tmp_path):
-    run_dir, _ = helpers.train("ppo_atari", tmp_path, env_kwargs='{"max_num_frames_per_episode": 40}')
+    run_dir, _ = helpers.train(
+        "ppo_atari", tmp_path, env_kwargs='{"max_num_frames_per_episode": 40}'
+    )
     assert {value for _, value in helpers.scalars(run_dir)["charts/episodic_length"]} == {10}
 
 
@@ -109,7 +127,9 @@ def test_a_video_shows_something(tmp_path):
     run_dir, _ = helpers.train("ppo", tmp_path, capture_video=True)
     (path,) = run_dir.rglob("*.mp4")
     with VideoFileClip(str(path)) as video:
-        assert all(np.unique(frame.reshape(-1, 3), axis=0).shape[0] > 2 for frame in video.iter_frames())
+        assert all(
+            np.unique(frame.reshape(-1, 3), axis=0).shape[0] > 2 for frame in video.iter_frames()
+        )
 
 
 @pytest.mark.slow
@@ -118,12 +138,23 @@ def test_evaluations_in_a_window(tmp_path):
     if not (shutil.which("Xvfb") and shutil.which("xwd")):
         pytest.skip("needs xvfb and x11-apps")
     run_dir, _ = helpers.train("ppo", tmp_path)
-    # Without -noreset the server starts anew whenever xwd leaves, and refuses the player that connects just then.
+    # Without -noreset the server starts anew whenever xwd leaves, and refuses the player that
+    # connects just then.
     command = ["Xvfb", "-displayfd", "1", "-screen", "0", "800x600x24", "-noreset"]
     server = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
     try:
-        display = f":{server.stdout.readline().strip()}"  # a free one; printed when the server is ready
-        command = [sys.executable, "-m", "cleanrl_lite.ppo", "--evaluate", run_dir, "--render", "--eval-episodes", "50"]
+        # a free one; printed when the server is ready
+        display = f":{server.stdout.readline().strip()}"
+        command = [
+            sys.executable,
+            "-m",
+            "cleanrl_lite.ppo",
+            "--evaluate",
+            run_dir,
+            "--render",
+            "--eval-episodes",
+            "50",
+        ]
         environ = helpers.environment(DISPLAY=display, SDL_VIDEODRIVER="x11")
         player = subprocess.Popen(list(map(str, command)), env=environ)
         shots = set()
@@ -185,7 +216,9 @@ class Mission(gym.Space):
 def test_observations_that_do_not(space, key):
     """By themselves, and in a Dict whose other parts would do: the line names the key."""
     whole = space if key == "space" else Dict({"position": SMALL, key: space})
-    with pytest.raises(SystemExit, match=rf"observation {key} is .*not a few numbers.*convert it.*ppo_image\.py"):
+    with pytest.raises(
+        SystemExit, match=rf"observation {key} is .*not a few numbers.*convert it.*ppo_image\.py"
+    ):
         utils.flatten(Shows(whole))
 
 
@@ -217,7 +250,9 @@ def test_scaled_environments_have_the_same_constants(scaled, capsys):
     """In this process and as measured anew."""
     first = scaled.measure(LARGE["env_id"], 2000, "{}")
     scaled.measure.cache_clear()
-    assert all(np.array_equal(x, y) for x, y in zip(first, scaled.measure(LARGE["env_id"], 2000, "{}")))
+    assert all(
+        np.array_equal(x, y) for x, y in zip(first, scaled.measure(LARGE["env_id"], 2000, "{}"))
+    )
     steps = []
     for _ in range(2):
         env = gym.make("scaled:Scaled-v0", **LARGE)
@@ -225,11 +260,15 @@ def test_scaled_environments_have_the_same_constants(scaled, capsys):
         steps.append(env.step(np.ones(1, np.float32))[:2])
     (obs, reward), (again, reward_again) = steps
     assert np.array_equal(obs, again) and reward == reward_again
-    assert capsys.readouterr().out.count("returns are those of benchmark.scaling:Large-v0 divided by") == 1
+    assert (
+        capsys.readouterr().out.count("returns are those of benchmark.scaling:Large-v0 divided by")
+        == 1
+    )
 
 
 def test_scaled_observations_and_rewards(scaled):
-    """Of seeds that were not measured: mean 0 and variance 1, rewards of size 1; the ordinary ones are 1e6 and 1e3."""
+    """Of seeds that were not measured: mean 0 and variance 1, rewards of size 1; the ordinary
+    ones are 1e6 and 1e3."""
     env, observations, rewards = gym.make("scaled:Scaled-v0", **LARGE), [], []
     env.action_space.seed(5)
     for seed in range(20):
@@ -238,10 +277,15 @@ def test_scaled_observations_and_rewards(scaled):
             obs, reward, *_ = env.step(env.action_space.sample())
             observations.append(obs), rewards.append(reward)
     assert obs.dtype == np.float32 and np.abs(np.mean(observations, 0)).max() < 0.3
-    assert np.abs(np.std(observations, 0) - 1).max() < 0.3 and abs(np.sqrt(np.mean(np.square(rewards))) - 1) < 0.3
+    assert (
+        np.abs(np.std(observations, 0) - 1).max() < 0.3
+        and abs(np.sqrt(np.mean(np.square(rewards))) - 1) < 0.3
+    )
 
 
-def test_rewards_with_a_given_scale_and_observations_that_are_constant(scaled, own_module, monkeypatch):
+def test_rewards_with_a_given_scale_and_observations_that_are_constant(
+    scaled, own_module, monkeypatch
+):
     monkeypatch.syspath_prepend(own_module)  # before docs/guides, which has a my_envs.py too
     flags = dict(env_id="my_envs:Endless-v0", max_episode_steps=10)
     env = gym.make("scaled:Scaled-v0", **flags, reward=500)
@@ -259,18 +303,27 @@ def test_a_scaled_run_resumes_and_evaluates(script, scaled, tmp_path, capsys):
     assert helpers.command_line(script, ["--evaluate", run_dir]) == 0
     assert helpers.read_json(next(run_dir.glob("eval_*.json")))["returns"] == pytest.approx(returns)
     assert helpers.command_line(script, ["--resume", run_dir, "--total-timesteps", "1024"]) == 0
-    assert helpers.load(run_dir)["global_step"] == 1024 and "observations beyond" not in capsys.readouterr().out
+    assert (
+        helpers.load(run_dir)["global_step"] == 1024
+        and "observations beyond" not in capsys.readouterr().out
+    )
 
 
 @pytest.mark.slow
 def test_environments_of_another_package(tmp_path):
-    """benchmark/environments.py installs MiniGrid in a virtual environment: two commands run, the third is refused."""
+    """benchmark/environments.py installs MiniGrid in a virtual environment: two commands run,
+    the third is refused."""
     path = tmp_path / "found.json"
     command = [sys.executable, "-m", "benchmark.environments", "--only", "minigrid"]
-    done = helpers.run([*command, "--venvs", tmp_path, "--results", path], cwd=helpers.ROOT, timeout=600)
+    done = helpers.run(
+        [*command, "--venvs", tmp_path, "--results", path], cwd=helpers.ROOT, timeout=600
+    )
     assert done.returncode == 0, done.stderr
     rows = helpers.read_json(path)
-    if any(word in rows[0].get("error", "") for word in ("No matching distribution", "Could not find", "connection")):
+    if any(
+        word in rows[0].get("error", "")
+        for word in ("No matching distribution", "Could not find", "connection")
+    ):
         pytest.skip(f"cannot install minigrid: {rows[0]['error']}")
     assert [row.get("steps") for row in rows] == [2048, 2048, None]
     assert "observation mission is MissionSpace" in rows[2]["error"] and not rows[2]["traceback"]

@@ -1,5 +1,6 @@
-"""ppo_envpool.py and ppo_continuous_envpool.py: the steps that only reset are learned from nowhere; the pool's seeds,
-episodes and faults. Fast tests step tests/like_envpool.py, slow ones envpool itself."""
+"""ppo_envpool.py and ppo_continuous_envpool.py: the steps that only reset are learned from
+nowhere; the pool's seeds, episodes and faults. Fast tests step tests/like_envpool.py, slow ones
+envpool itself."""
 
 import json
 import os
@@ -53,7 +54,9 @@ def test_no_minibatch_has_a_step_that_only_resets(envpool_script, monkeypatch, t
 
     kept = []
     helpers.spy_on_updates(monkeypatch, check)
-    run_dir, _ = helpers.train(envpool_script, tmp_path, env_id=probe("Logged", envpool_script), **LOGGED)
+    run_dir, _ = helpers.train(
+        envpool_script, tmp_path, env_id=probe("Logged", envpool_script), **LOGGED
+    )
     assert len(kept) == 3 and all(20 < (~rows).sum() < 40 for rows in kept)
     for epoch in range(6):
         samples = sum(used[2 * epoch : 2 * epoch + 2], [])
@@ -67,7 +70,12 @@ def test_statistics_without_the_steps_that_only_reset(tmp_path):
     script = "ppo_continuous_envpool"
     run_dir, _ = helpers.train(script, tmp_path, env_id=probe("Logged", script), **LOGGED)
     seen, rewards, ended, ignored = played(like_envpool.MADE[-1])
-    agent, seen, running, discounted = helpers.load(run_dir)["agent"], seen[~ignored], np.zeros(3), []
+    agent, seen, running, discounted = (
+        helpers.load(run_dir)["agent"],
+        seen[~ignored],
+        np.zeros(3),
+        [],
+    )
     for reward, over in zip(rewards, ended):
         running = 0.99 * running + reward
         discounted.append(running)
@@ -82,8 +90,12 @@ def test_statistics_without_the_steps_that_only_reset(tmp_path):
 
 def test_a_rollout_in_which_all_only_reset(envpool_script, tmp_path):
     """There is nothing to learn from; the run goes on. Here that is every second step."""
-    flags = dict(env_id=probe("FromObservation", envpool_script), num_envs=2, num_steps=1, num_minibatches=1)
-    run_dir, _ = helpers.train(envpool_script, tmp_path, **flags, update_epochs=1, total_timesteps=20)
+    flags = dict(
+        env_id=probe("FromObservation", envpool_script), num_envs=2, num_steps=1, num_minibatches=1
+    )
+    run_dir, _ = helpers.train(
+        envpool_script, tmp_path, **flags, update_epochs=1, total_timesteps=20
+    )
     assert [step for step, _ in helpers.scalars(run_dir)["losses/value_loss"]] == [2, 6, 10, 14, 18]
     assert helpers.load(run_dir)["global_step"] == 20
 
@@ -101,16 +113,21 @@ VALUES = dict(Truncated=([10, -1], 1), Terminated=([1.82, -8.36], 0.4))
     ],
 )
 def test_values(script, name, tmp_path):
-    """A truncation bootstraps from the last observation, a termination does not; see tests/test_probe.py."""
+    """A truncation bootstraps from the last observation, a termination does not; see
+    tests/test_probe.py."""
     expected, abs = VALUES[name]
     agent = trained(script, probe(name, script), tmp_path, dict(total_timesteps=10_240))
     assert values(agent, [1.0], [0.0]) == pytest.approx(expected, abs=abs)
 
 
-@pytest.mark.parametrize("parent, flags", [("ppo", {}), ("ppo_continuous", dict(max_episode_steps=200))])
+@pytest.mark.parametrize(
+    "parent, flags", [("ppo", {}), ("ppo_continuous", dict(max_episode_steps=200))]
+)
 def test_without_resets_it_is_the_parent(parent, flags, tmp_path):
     """The same environments and random numbers, and no episode that ends: the same run."""
-    flags |= dict(env_id="MountainCar-v0" if parent == "ppo" else "Pendulum-v1", num_envs=3, num_steps=64)
+    flags |= dict(
+        env_id="MountainCar-v0" if parent == "ppo" else "Pendulum-v1", num_envs=3, num_steps=64
+    )
     flags |= dict(num_minibatches=4, update_epochs=2, total_timesteps=576, learning_rate=1e-3)
     (mine, returns), (theirs, same) = (
         helpers.train(name, tmp_path / name, **flags) for name in (f"{parent}_envpool", parent)
@@ -127,19 +144,27 @@ def test_without_resets_it_is_the_parent(parent, flags, tmp_path):
 # --- the pool
 def test_every_episode_is_logged(envpool_script, tmp_path):
     """Return and length of each, at the step of all environments at which it ended."""
-    run_dir, _ = helpers.train(envpool_script, tmp_path, env_id=probe("Logged", envpool_script), **LOGGED)
+    run_dir, _ = helpers.train(
+        envpool_script, tmp_path, env_id=probe("Logged", envpool_script), **LOGGED
+    )
     _, rewards, ended, ignored = played(like_envpool.MADE[-1])
     expected, total, length = [], np.zeros(3), np.zeros(3)
     for t in range(len(rewards)):
-        total, length = np.where(ignored[t], 0, total + rewards[t]), np.where(ignored[t], 0, length + 1)
+        total, length = (
+            np.where(ignored[t], 0, total + rewards[t]),
+            np.where(ignored[t], 0, length + 1),
+        )
         expected += [(3 * (t + 1), total[n], length[n]) for n in np.flatnonzero(ended[t])]
     logged = helpers.scalars(run_dir)
     assert logged["charts/episodic_length"] == [(step, length) for step, _, length in expected]
-    assert logged["charts/episodic_return"] == [(step, pytest.approx(total, abs=1e-5)) for step, total, _ in expected]
+    assert logged["charts/episodic_return"] == [
+        (step, pytest.approx(total, abs=1e-5)) for step, total, _ in expected
+    ]
 
 
 def test_a_resumed_run_plays_other_episodes(envpool_script, tmp_path):
-    """envpool takes seeds only when it makes environments: a resumed run makes others, with seeds of that step."""
+    """envpool takes seeds only when it makes environments: a resumed run makes others, with
+    seeds of that step."""
     flags = dict(num_envs=4, num_steps=32, num_minibatches=4, total_timesteps=256)
     run_dir, _ = helpers.train(envpool_script, tmp_path, **flags)
     helpers.next_second()
@@ -167,7 +192,9 @@ def test_nothing_is_learned_from_nan(what, told, envpool_script, monkeypatch, ca
     words = helpers.small_flags(envpool_script, tmp_path, num_envs=2, num_steps=32, save_every=64)
     assert helpers.command_line(envpool_script, words) == 1
     line = capfd.readouterr().err.strip().splitlines()[-1]
-    assert line.startswith("error: FloatingPointError: environment 1: observation [") and told in line
+    assert (
+        line.startswith("error: FloatingPointError: environment 1: observation [") and told in line
+    )
     assert helpers.load(helpers.only_run(tmp_path))["global_step"] == 128
 
 
@@ -177,10 +204,26 @@ def test_threads(envpool_script, tmp_path):
 
 
 BAD = {
-    "an unknown id": ({}, dict(env_id="Nope-v0"), r"--env-id Nope-v0 is not in envpool.*Acrobot-v1, .*Walker2d-v5"),
-    "not in gymnasium": ({}, dict(env_id="tests.probe_envs:Nope-v0"), r"Environment `Nope` doesn't exist"),
-    "unknown to envpool": ({}, dict(env_kwargs=json.dumps(dict(num_threads=2, foo=1))), "unexpected keyword .*'foo'"),
-    "other observations": (dict(make_spec=[7]), {}, r"observations \(7,\) in envpool are not the vectors of gymnasium"),
+    "an unknown id": (
+        {},
+        dict(env_id="Nope-v0"),
+        r"--env-id Nope-v0 is not in envpool.*Acrobot-v1, .*Walker2d-v5",
+    ),
+    "not in gymnasium": (
+        {},
+        dict(env_id="tests.probe_envs:Nope-v0"),
+        r"Environment `Nope` doesn't exist",
+    ),
+    "unknown to envpool": (
+        {},
+        dict(env_kwargs=json.dumps(dict(num_threads=2, foo=1))),
+        "unexpected keyword .*'foo'",
+    ),
+    "other observations": (
+        dict(make_spec=[7]),
+        {},
+        r"observations \(7,\) in envpool are not the vectors of gymnasium",
+    ),
 }
 
 
@@ -191,7 +234,10 @@ def test_bad_input(case, envpool_script, monkeypatch, capfd, tmp_path):
     if patch:
         spec = SimpleNamespace(state_array_spec=dict(obs=SimpleNamespace(shape=patch["make_spec"])))
         monkeypatch.setattr(like_envpool, "make_spec", lambda *_, **__: spec)
-    assert helpers.command_line(envpool_script, helpers.small_flags(envpool_script, tmp_path, **flags)) == 1
+    assert (
+        helpers.command_line(envpool_script, helpers.small_flags(envpool_script, tmp_path, **flags))
+        == 1
+    )
     from tests.test_cli import assert_one_line
 
     assert_one_line(capfd.readouterr().err, told)
@@ -212,7 +258,9 @@ def test_the_script_that_fits(script, env_id, told, tmp_path):
 
 def test_envpool_is_missing(envpool_script, monkeypatch, tmp_path):
     monkeypatch.setitem(sys.modules, "envpool", None)
-    with pytest.raises(SystemExit, match=r"^error: envpool is missing: pip install 'cleanrl_lite\[envpool\]'"):
+    with pytest.raises(
+        SystemExit, match=r"^error: envpool is missing: pip install 'cleanrl_lite\[envpool\]'"
+    ):
         helpers.train(envpool_script, tmp_path)
 
 
@@ -221,7 +269,9 @@ def moved_to(env, obs):
     """`env` in the state that it shows as obs."""
     unwrapped, name = env.unwrapped, env.spec.id
     if name.startswith("Acrobot"):
-        unwrapped.state = np.array([np.arctan2(obs[1], obs[0]), np.arctan2(obs[3], obs[2]), obs[4], obs[5]])
+        unwrapped.state = np.array(
+            [np.arctan2(obs[1], obs[0]), np.arctan2(obs[3], obs[2]), obs[4], obs[5]]
+        )
     elif name.startswith("Pendulum"):
         unwrapped.state = np.array([np.arctan2(obs[1], obs[0]), obs[2]], dtype=np.float64)
     elif name.startswith(("CartPole", "MountainCar")):
@@ -233,19 +283,30 @@ def moved_to(env, obs):
 
 
 CLASSIC = ["CartPole-v1", "MountainCar-v0", "Acrobot-v1", "Pendulum-v1", "MountainCarContinuous-v0"]
-MUJOCO = ["Hopper-v4", "Hopper-v5", "Walker2d-v4", "Swimmer-v4", "InvertedPendulum-v4", "HalfCheetah-v4"]
+MUJOCO = [
+    "Hopper-v4",
+    "Hopper-v5",
+    "Walker2d-v4",
+    "Swimmer-v4",
+    "InvertedPendulum-v4",
+    "HalfCheetah-v4",
+]
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("env_id", CLASSIC + MUJOCO)
 def test_envpool_is_gymnasium(env_id, real_envpool):
-    """From the same state with the same actions: observations, rewards, ends, time limits. And what the scripts rely
-    on: the step after an end takes no action, has reward 0, and leads to a new start.
+    """From the same state with the same actions: observations, rewards, ends, time limits. And what
+    the scripts rely on: the step after an end takes no action, has reward 0, and leads to a new
+    start.
 
-    Float32 at the start makes a chaotic HalfCheetah or Pendulum another one after a while: 50 steps, then again.
+    Float32 at the start makes a chaotic HalfCheetah or Pendulum another one after a while: 50
+    steps, then again.
     """
     envs = [gym.make(env_id, max_episode_steps=120) for _ in range(4)]
-    make = lambda: real_envpool.make_gymnasium(env_id, num_envs=4, seed=[1, 2, 3, 4], max_episode_steps=120)  # noqa: E731
+    make = lambda: real_envpool.make_gymnasium(
+        env_id, num_envs=4, seed=[1, 2, 3, 4], max_episode_steps=120
+    )  # noqa: E731
     pool, twin, ends, space = make(), make(), set(), envs[0].action_space
     (obs, _), (same, _) = pool.reset(), twin.reset()
     assert np.array_equal(obs, same) and len(np.unique(obs, axis=0)) == 4
@@ -256,11 +317,16 @@ def test_envpool_is_gymnasium(env_id, real_envpool):
     for _ in range(400):
         actions = np.array([space.sample() for _ in range(4)])
         obs, rewards, terminations, truncations, info = pool.step(actions)
-        others = np.where(ended.reshape(-1, *[1] * (actions.ndim - 1)), np.zeros_like(actions), actions)
+        others = np.where(
+            ended.reshape(-1, *[1] * (actions.ndim - 1)), np.zeros_like(actions), actions
+        )
         assert np.array_equal(twin.step(others)[0], obs)  # no action where an episode has ended
         for i, env in enumerate(envs):
             if ended[i]:
-                assert rewards[i] == 0 == info["elapsed_step"][i] and not terminations[i] | truncations[i]
+                assert (
+                    rewards[i] == 0 == info["elapsed_step"][i]
+                    and not terminations[i] | truncations[i]
+                )
                 env.reset(seed=0), moved_to(env, obs[i])
                 steps[i] = exact[i] = 0
                 continue
@@ -268,7 +334,9 @@ def test_envpool_is_gymnasium(env_id, real_envpool):
             steps[i], exact[i] = steps[i] + 1, exact[i] + 1
             np.testing.assert_allclose(obs[i], theirs, rtol=1e-4, atol=1e-4)
             assert rewards[i] == pytest.approx(reward, rel=1e-4, abs=1e-4)
-            assert (terminations[i], truncations[i]) == (terminated, truncated) and info["elapsed_step"][i] == steps[i]
+            assert (terminations[i], truncations[i]) == (terminated, truncated) and info[
+                "elapsed_step"
+            ][i] == steps[i]
             if exact[i] == 50 and not truncated | terminated:
                 moved_to(env, obs[i])
                 exact[i] = 0
@@ -297,7 +365,8 @@ def test_spaces_are_gymnasiums(real_envpool):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "script, env_id", [("ppo_envpool", "LunarLander-v3"), *((name, None) for name in helpers.ENVPOOL_SCRIPTS)]
+    "script, env_id",
+    [("ppo_envpool", "LunarLander-v3"), *((name, None) for name in helpers.ENVPOOL_SCRIPTS)],
 )
 def test_a_run_with_envpool(script, env_id, real_envpool, tmp_path):
     """Trains, resumes, evaluates; the same seed is the same run, also with two threads."""
@@ -327,7 +396,9 @@ def test_a_signal_with_envpool(envpool_script, real_envpool, tmp_path):
     state = helpers.load(helpers.only_run(tmp_path))
     assert 0 < state["global_step"] < 4_000_000 and "envs" not in state
     total = state["global_step"] + helpers.SMALL[envpool_script]["num_envs"] * 64
-    done = helpers.run([*words, "--resume", helpers.only_run(tmp_path), "--total-timesteps", total], cwd=tmp_path)
+    done = helpers.run(
+        [*words, "--resume", helpers.only_run(tmp_path), "--total-timesteps", total], cwd=tmp_path
+    )
     assert done.returncode == 0 and f"evaluation at step {total:,}" in done.stdout, done.stderr
 
 

@@ -1,6 +1,9 @@
-"""ppo_godot.py: what games are told and what is learned from their answers; games that are wrong, end, or hang.
+"""ppo_godot.py: what games are told and what is learned from their answers; games that are wrong,
+end, or hang.
 
-Fast tests play tests/like_godot.py, slow ones tests/godot_game in Godot itself, where godot3-server is installed."""
+Fast tests play tests/like_godot.py, slow ones tests/godot_game in Godot itself, where
+godot3-server is installed.
+"""
 
 import json
 import os
@@ -18,7 +21,9 @@ from cleanrl_lite import ppo_godot, utils
 from tests import helpers
 
 pytestmark = pytest.mark.skipif(not helpers.GODOT, reason="godot-rl is not installed")
-ENGINE = pytest.mark.skipif(not shutil.which("godot3-server"), reason="godot3-server is not installed")
+ENGINE = pytest.mark.skipif(
+    not shutil.which("godot3-server"), reason="godot3-server is not installed"
+)
 GAME = str(helpers.ROOT / "tests/godot_game/reach.x86_64")
 KINDS = ["continuous", "discrete", "mixed"]
 
@@ -28,11 +33,13 @@ def asked(**options):
 
 
 def train(folder, *, overrides=(), **options):
-    """A small run of the game with these options; its directory, returns, and what each game was started with, got and
-    sent: of training's two games, then of the evaluation's."""
+    """A small run of the game with these options; its directory, returns, and what each game was
+    started with, got and sent: of training's two games, then of the evaluation's."""
     folder.mkdir(exist_ok=True)
     log = folder / "log"
-    run_dir, returns = helpers.train("ppo_godot", folder / "runs", **asked(log=str(log), **options), **dict(overrides))
+    run_dir, returns = helpers.train(
+        "ppo_godot", folder / "runs", **asked(log=str(log), **options), **dict(overrides)
+    )
     games = {}
     for line in map(json.loads, log.read_text().splitlines()):
         games.setdefault(line.pop("pid"), []).append(line)
@@ -44,29 +51,39 @@ def flags_of(game):
 
 
 def messages(game, direction, kind):
-    return [line[direction] for line in game if direction in line and line[direction]["type"] == kind]
+    return [
+        line[direction] for line in game if direction in line and line[direction]["type"] == kind
+    ]
 
 
 # --- what is learned
-@pytest.mark.parametrize("actions", [*(pytest.param(kind, marks=pytest.mark.slow) for kind in KINDS[:2]), "mixed"])
+@pytest.mark.parametrize(
+    "actions", [*(pytest.param(kind, marks=pytest.mark.slow) for kind in KINDS[:2]), "mixed"]
+)
 def test_the_right_answer(actions, tmp_path):
     """Numbers, choices, and both in one action: the greedy policy gives nearly the best answers."""
-    learn = dict(learning_rate=1e-2, num_minibatches=4, update_epochs=4, total_timesteps=6_144, gamma=0.5)
+    learn = dict(
+        learning_rate=1e-2, num_minibatches=4, update_epochs=4, total_timesteps=6_144, gamma=0.5
+    )
     learn |= dict(num_envs=16, num_steps=16, eval_episodes=30) | asked(actions=actions, agents=8)
     run_dir, returns = helpers.train("ppo_godot", tmp_path, **learn)
     lengths = helpers.read_json(run_dir / "eval.json")["lengths"]
-    assert sum(returns) / (sum(lengths) + len(lengths)) > 0.85  # 1 for each step, 2 for the last; by chance 0.3
+    # 1 for each step, 2 for the last; by chance 0.3
+    assert sum(returns) / (sum(lengths) + len(lengths)) > 0.85
     first = np.mean([value for _, value in helpers.scalars(run_dir)["charts/episodic_return"]][:50])
     assert np.mean(returns) > 1.5 * first
 
 
 @pytest.mark.parametrize("actions", KINDS)
 def test_what_the_games_are_told(actions, tmp_path):
-    """Numbers within their bounds, which noise exceeds, and as choices all of their options, for each agent its own."""
+    """Numbers within their bounds, which noise exceeds, and as choices all of their options, for
+    each agent its own."""
     _, _, games = train(tmp_path, actions=actions)
     assert len(games) == 3
     for game in games[:2]:
-        sent = [action for message in messages(game, "got", "action") for action in message["action"]]
+        sent = [
+            action for message in messages(game, "got", "action") for action in message["action"]
+        ]
         assert len(sent) == 512 / 2
         numbers = np.array([action["number"] for action in sent if "number" in action])
         if actions != "discrete":
@@ -79,7 +96,8 @@ def test_what_the_games_are_told(actions, tmp_path):
 
 
 def test_the_largest_number_of_a_choice_is_taken():
-    """An action of a game with a choice of three, a number and a choice of two, in the order of the game."""
+    """An action of a game with a choice of three, a number and a choice of two, in the order of
+    the game."""
     told, args = [], helpers.small_args("ppo_godot", "", **asked(actions="mixed"))
     games = ppo_godot.Games(args, 1, False)
     games.reset([1, 1, 2, 2])
@@ -87,25 +105,37 @@ def test_the_largest_number_of_a_choice_is_taken():
     assert [*kinds] == ["number", "side"] or [*kinds] == ["side", "number"]
     rows = dict(side=[[0.1, 3.0, -5.0], [9.0, 8.0, 7.0]] * 2, number=[[5.0], [-0.25]] * 2)
     for game in games.games:
-        game._send_as_json = lambda message, send=game._send_as_json: (told.append(message), send(message))
+        game._send_as_json = lambda message, send=game._send_as_json: (
+            told.append(message),
+            send(message),
+        )
     games.step(np.hstack([rows[name] for name in kinds]).astype(np.float32))
-    assert [message["action"] for message in told] == [[dict(side=1, number=[1.0]), dict(side=0, number=[-0.25])]] * 2
+    assert [message["action"] for message in told] == [
+        [dict(side=1, number=[1.0]), dict(side=0, number=[-0.25])]
+    ] * 2
     games.close()
 
 
 def test_every_answer_is_stored(monkeypatch, tmp_path):
-    """Observations, flattened, rewards and ends of all agents of both games; an end is a termination."""
+    """Observations, flattened, rewards and ends of all agents of both games; an end is a
+    termination."""
     rollouts, batches, gae = [], [], ppo_godot.compute_gae
-    monkeypatch.setattr(ppo_godot, "compute_gae", lambda *rollout: rollouts.append(rollout) or gae(*rollout))
+    monkeypatch.setattr(
+        ppo_godot, "compute_gae", lambda *rollout: rollouts.append(rollout) or gae(*rollout)
+    )
 
     def check(update, main, tensors):
         batches.append(main["b_obs"].reshape(32, 4, 4).clone())
         return update(*tensors)
 
     helpers.spy_on_updates(monkeypatch, check)
-    run_dir, _, games = train(tmp_path, overrides=dict(total_timesteps=128, num_minibatches=1, update_epochs=1))
+    run_dir, _, games = train(
+        tmp_path, overrides=dict(total_timesteps=128, num_minibatches=1, update_epochs=1)
+    )
     answers = [messages(game, "sent", "step") for game in games[:2]]
-    rewards, dones = (np.hstack([[a[name] for a in answer] for answer in answers]) for name in ("reward", "done"))
+    rewards, dones = (
+        np.hstack([[a[name] for a in answer] for answer in answers]) for name in ("reward", "done")
+    )
     (scaled, _, _, terminations, ends, *_), (obs,) = rollouts[0], batches
     assert rewards.shape == (32, 4) and dones.any() and not dones.all()
     assert (terminations == dones).all() and (ends == dones).all()
@@ -113,24 +143,34 @@ def test_every_answer_is_stored(monkeypatch, tmp_path):
     seen = [messages(game, "sent", "reset") + answer[:-1] for game, answer in zip(games, answers)]
     seen = [[[o["obs"] + [o["last"]] for o in message["obs"]] for message in game] for game in seen]
     seen = np.concatenate(seen, 1)  # (steps, agents, 3)
-    flat = np.concatenate([1 - seen[..., 2:], seen[..., 2:], seen[..., :2]], -1)  # `last` is one of two
+    # `last` is one of two
+    flat = np.concatenate([1 - seen[..., 2:], seen[..., 2:], seen[..., :2]], -1)
     np.testing.assert_allclose(obs, flat, rtol=1e-6)  # the first rollout's statistics are 0 and 1
     agent = helpers.load(run_dir)["agent"]
     np.testing.assert_allclose(agent["obs_stats.mean"], flat.mean((0, 1)), rtol=1e-5)
 
 
 def test_episodes(tmp_path):
-    """Each in training, with its return and length, and in the evaluation those of the first agent, from a reset on."""
+    """Each in training, with its return and length, and in the evaluation those of the first
+    agent, from a reset on."""
     run_dir, returns, games = train(tmp_path, overrides=dict(eval_episodes=5))
     expected, totals, lengths = [], np.zeros(4), np.zeros(4)
     for t, answers in enumerate(zip(*[messages(game, "sent", "step") for game in games[:2]])):
-        reward, done = (np.hstack([answer[name] for answer in answers]) for name in ("reward", "done"))
+        reward, done = (
+            np.hstack([answer[name] for answer in answers]) for name in ("reward", "done")
+        )
         totals, lengths = totals + reward, lengths + 1
-        expected += [(4 * (t + 1), pytest.approx(totals[n], rel=1e-5), lengths[n]) for n in np.flatnonzero(done)]
+        expected += [
+            (4 * (t + 1), pytest.approx(totals[n], rel=1e-5), lengths[n])
+            for n in np.flatnonzero(done)
+        ]
         totals, lengths = totals * ~done, lengths * ~done
     logged = helpers.scalars(run_dir)
     assert [
-        (s, r, n) for (s, r), (_, n) in zip(logged["charts/episodic_return"], logged["charts/episodic_length"])
+        (s, r, n)
+        for (s, r), (_, n) in zip(
+            logged["charts/episodic_return"], logged["charts/episodic_length"]
+        )
     ] == (expected)
     played, total = [], 0.0
     for answer in messages(games[2], "sent", "step"):
@@ -138,25 +178,39 @@ def test_episodes(tmp_path):
         if answer["done"][0]:
             played, total = [*played, total], 0.0
     assert played == pytest.approx(returns) and len(played) == 5
-    assert len(messages(games[2], "sent", "reset")) == 6  # utils.Run's evaluation resets after the last one too
+    # utils.Run's evaluation resets after the last one too
+    assert len(messages(games[2], "sent", "reset")) == 6
 
 
 # --- how games are started
 def test_flags_of_the_games(tmp_path):
-    """Ports and seeds of their own, --speedup and what --env-kwargs adds; a resumed run plays other episodes."""
+    """Ports and seeds of their own, --speedup and what --env-kwargs adds; a resumed run plays
+    other episodes."""
     run_dir, _, games = train(tmp_path, overrides=dict(speedup=17), action_repeat=3)
     flags = [flags_of(game) for game in games]
     assert len({flag["port"] for flag in flags}) == 3
-    assert all(flag["speedup"] == "17" and flag["action_repeat"] == "3" and "headless" in flag for flag in flags)
+    assert all(
+        flag["speedup"] == "17" and flag["action_repeat"] == "3" and "headless" in flag
+        for flag in flags
+    )
     seeds = [int(flag["env_seed"]) for flag in flags]
     assert seeds[0] == 1 and seeds[1] > 100 and seeds[2] == 10_001
     helpers.next_second()
     (tmp_path / "log").unlink()
-    again = dict(total_timesteps=640, speedup=17) | asked(log=str(tmp_path / "log"), action_repeat=3)
-    helpers.main("ppo_godot", helpers.small_args("ppo_godot", tmp_path, resume=str(run_dir), **again))
-    started = [json.loads(line) for line in (tmp_path / "log").read_text().splitlines() if '"start"' in line]
+    again = dict(total_timesteps=640, speedup=17) | asked(
+        log=str(tmp_path / "log"), action_repeat=3
+    )
+    helpers.main(
+        "ppo_godot", helpers.small_args("ppo_godot", tmp_path, resume=str(run_dir), **again)
+    )
+    started = [
+        json.loads(line)
+        for line in (tmp_path / "log").read_text().splitlines()
+        if '"start"' in line
+    ]
     new = [int(flags_of([line])["env_seed"]) for line in started]
-    assert new[0] == 1 and not {*new[1:-1]} & {*seeds} and len(new) == 4  # the first one only told its spaces
+    # the first one only told its spaces
+    assert new[0] == 1 and not {*new[1:-1]} & {*seeds} and len(new) == 4
     assert helpers.load(run_dir)["global_step"] == 640
 
 
@@ -181,8 +235,14 @@ def test_connecting_to_the_editor(monkeypatch, tmp_path, capfd):
     games, wait = [], ppo_godot.GodotEnv._start_server
 
     def press_play(game):
-        words = [helpers.SMALL["ppo_godot"]["env_path"], f"--port={ppo_godot.GodotEnv.DEFAULT_PORT}", "--env_seed=5"]
-        games.append(subprocess.Popen(["sh", "-c", 'sleep 0.5; exec "$0" "$@"', *words, "--agents=4"]))
+        words = [
+            helpers.SMALL["ppo_godot"]["env_path"],
+            f"--port={ppo_godot.GodotEnv.DEFAULT_PORT}",
+            "--env_seed=5",
+        ]
+        games.append(
+            subprocess.Popen(["sh", "-c", 'sleep 0.5; exec "$0" "$@"', *words, "--agents=4"])
+        )
         return wait(game)
 
     monkeypatch.setattr(ppo_godot.GodotEnv, "_start_server", press_play)
@@ -192,8 +252,14 @@ def test_connecting_to_the_editor(monkeypatch, tmp_path, capfd):
 
 # --- what can be wrong
 WRONG = {
-    "no such file": (dict(env_path="/no/game.x86_64"), r"--env-path /no/game.x86_64 .*no such game"),
-    "not executable": (dict(env_path="plain.x86_64"), "--env-path plain.x86_64 .*Permission denied"),
+    "no such file": (
+        dict(env_path="/no/game.x86_64"),
+        r"--env-path /no/game.x86_64 .*no such game",
+    ),
+    "not executable": (
+        dict(env_path="plain.x86_64"),
+        "--env-path plain.x86_64 .*Permission denied",
+    ),
     "no JSON": (dict(env_kwargs="{x"), r"--env-kwargs \{x: Expecting"),
     "a list": (dict(env_kwargs="[1]"), r"--env-kwargs \[1\]: unsupported"),
     "not to be chosen": (dict(env_kwargs='{"port": 11008}'), "multiple values for argument 'port'"),
@@ -214,7 +280,12 @@ def test_wrong_games(name, monkeypatch, capfd, tmp_path):
     monkeypatch.setattr(ppo_godot.GodotEnv, "DEFAULT_TIMEOUT", 0.5)
     monkeypatch.chdir(tmp_path)
     (tmp_path / "plain.x86_64").write_text("#!/bin/sh\n")
-    assert helpers.command_line("ppo_godot", helpers.small_flags("ppo_godot", tmp_path / "runs", **flags)) == 1
+    assert (
+        helpers.command_line(
+            "ppo_godot", helpers.small_flags("ppo_godot", tmp_path / "runs", **flags)
+        )
+        == 1
+    )
     error = capfd.readouterr().err.splitlines()
     assert len(error) == 1 and error[0].startswith("error: ")
     assert re.search(line, error[0]), error[0]
@@ -223,16 +294,25 @@ def test_wrong_games(name, monkeypatch, capfd, tmp_path):
 
 def test_without_godot_rl(monkeypatch, capfd, tmp_path):
     monkeypatch.setitem(sys.modules, "godot_rl", None)
-    assert helpers.command_line("ppo_godot", helpers.small_flags("ppo_godot", tmp_path / "runs")) == 1
-    assert capfd.readouterr().err == "error: godot-rl is missing: pip install --no-deps godot-rl==0.8.2\n"
+    assert (
+        helpers.command_line("ppo_godot", helpers.small_flags("ppo_godot", tmp_path / "runs")) == 1
+    )
+    assert (
+        capfd.readouterr().err
+        == "error: godot-rl is missing: pip install --no-deps godot-rl==0.8.2\n"
+    )
 
 
 def test_a_game_that_ends(capfd, tmp_path):
     """godot-rl itself would read from the closed connection for ever. The run can be resumed."""
-    words = helpers.small_flags("ppo_godot", tmp_path / "runs", save_every=64, **asked(fault="dies"))
+    words = helpers.small_flags(
+        "ppo_godot", tmp_path / "runs", save_every=64, **asked(fault="dies")
+    )
     assert helpers.command_line("ppo_godot", words) == 1
     error = capfd.readouterr().err.splitlines()
-    assert len(error) == 1 and "the game has ended" in error[0] and "Resume at step 128: " in error[0]
+    assert (
+        len(error) == 1 and "the game has ended" in error[0] and "Resume at step 128: " in error[0]
+    )
     utils.Run.current.lock.release()  # it would end with the process
     helpers.next_second()
     flags = dict(resume=str(helpers.only_run(tmp_path / "runs")), total_timesteps=640)
@@ -281,15 +361,22 @@ def test_no_game_is_left_behind(fault, tmp_path):
     assert process.returncode and psutil.wait_procs(games, 5)[1] == []
 
 
-PLAYED = dict(env_id="Reach-v0", env_path=GAME, speedup=1000, num_envs=16, num_steps=128, num_minibatches=32)
+PLAYED = dict(
+    env_id="Reach-v0", env_path=GAME, speedup=1000, num_envs=16, num_steps=128, num_minibatches=32
+)
 
 
 @ENGINE
 @pytest.mark.slow
 @pytest.mark.parametrize("actions", KINDS)
 def test_godot_learns(actions, tmp_path):
-    """By chance an episode returns 0.2, or -1.0 where it may grab; at best 1 and the way to the target: 2.0."""
-    flags = PLAYED | dict(total_timesteps=30_720, update_epochs=10, eval_episodes=30) | asked(actions=actions)
+    """By chance an episode returns 0.2, or -1.0 where it may grab; at best 1 and the way to the
+    target: 2.0."""
+    flags = (
+        PLAYED
+        | dict(total_timesteps=30_720, update_epochs=10, eval_episodes=30)
+        | asked(actions=actions)
+    )
     run_dir, returns = helpers.train("ppo_godot", tmp_path, **flags)
     trained = [value for _, value in helpers.scalars(run_dir)["charts/episodic_return"]]
     assert np.mean(trained[:50]) < 0.5 and np.mean(trained[-100:]) > 1.6 and np.mean(returns) > 1.6
@@ -300,8 +387,13 @@ def test_godot_learns(actions, tmp_path):
 def test_godot_repeats(tmp_path):
     """The same seed is the same run, with two games and evaluations in between."""
     flags = PLAYED | dict(num_envs=32, num_steps=16, total_timesteps=2048)
-    one, other = (helpers.train("ppo_godot", tmp_path / str(every), **flags, eval_every=every)[0] for every in (0, 600))
-    helpers.assert_same_run(one, other, helpers.UNSEEDED | {"eval/episodic_return", "eval/episodic_length"})
+    one, other = (
+        helpers.train("ppo_godot", tmp_path / str(every), **flags, eval_every=every)[0]
+        for every in (0, 600)
+    )
+    helpers.assert_same_run(
+        one, other, helpers.UNSEEDED | {"eval/episodic_return", "eval/episodic_length"}
+    )
     third, _ = helpers.train("ppo_godot", tmp_path / "third", **flags, seed=2)
     assert helpers.scalars(one)["losses/value_loss"] != helpers.scalars(third)["losses/value_loss"]
 
@@ -343,5 +435,7 @@ def test_godot_crashes(tmp_path):
     _, error = process.communicate(timeout=120)
     last = error.splitlines()[-1]
     assert (
-        process.returncode == 1 and "Traceback" not in error and re.search(r"Resume at step [\d,]+: --resume ", last)
+        process.returncode == 1
+        and "Traceback" not in error
+        and re.search(r"Resume at step [\d,]+: --resume ", last)
     ), error

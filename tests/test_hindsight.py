@@ -1,5 +1,5 @@
-"""sac_her.py: relabelled transitions against a list of what was stepped, in the middle of runs too; and what they are
-good for."""
+"""sac_her.py: relabelled transitions against a list of what was stepped, in the middle of runs
+too; and what they are good for."""
 
 from collections import defaultdict
 
@@ -22,7 +22,8 @@ SHAPES = (8,), (1,), (), (8,), (), ()  # an observation: achieved (3), desired (
 
 
 def recorded(buffer_size, num_envs, steps, n_sampled_goals=4):
-    """A buffer after some steps of episodes of random lengths; of each environment, the episodes' transitions."""
+    """A buffer after some steps of episodes of random lengths; of each environment, the
+    episodes' transitions."""
     rng, buffer = (
         np.random.default_rng(1),
         HindsightBuffer(buffer_size, num_envs, SHAPES, CPU, *GOALS, n_sampled_goals),
@@ -46,7 +47,8 @@ def recorded(buffer_size, num_envs, steps, n_sampled_goals=4):
 
 
 def expected_goals(buffer, episodes):
-    """{a stored transition: goals that it may get}, one by one: what was achieved from it on in its episode."""
+    """{a stored transition: goals that it may get}, one by one: what was achieved from it on in
+    its episode."""
     found, slots = {}, buffer.length // buffer.num_envs
     for of_env in episodes:
         stored = [row for episode in of_env for row in episode][-slots:]
@@ -58,11 +60,12 @@ def expected_goals(buffer, episodes):
 
 
 @pytest.mark.parametrize(
-    "buffer_size, num_envs, steps", [(40, 1, 25), (40, 1, 95), (74, 3, 17), (74, 3, 100), (5, 1, 36)]
+    "buffer_size, num_envs, steps",
+    [(40, 1, 25), (40, 1, 95), (74, 3, 17), (74, 3, 100), (5, 1, 36)],
 )
 def test_every_goal_was_achieved_later_in_the_same_episode(buffer_size, num_envs, steps, tmp_path):
-    """And each of those is drawn; before and after the wrap-around, episodes longer than the buffer, one that still
-    runs; all the same after saving and loading."""
+    """And each of those is drawn; before and after the wrap-around, episodes longer than the
+    buffer, one that still runs; all the same after saving and loading."""
     buffer, episodes = recorded(buffer_size, num_envs, steps)
     torch.save(buffer.state_dict(), tmp_path / "state.pt")
     loaded = HindsightBuffer(buffer_size, num_envs, SHAPES, CPU, *GOALS, 4)
@@ -104,17 +107,24 @@ def test_share_of_relabelled_transitions(n_sampled_goals, relabelled):
 def test_parts_of_an_observation_in_any_order():
     """Where a Dict keeps its own order, so does the flattened observation."""
     space = Dict(
-        [("observation", Box(0, 1, (2,))), ("desired_goal", Box(0, 1, (3,))), ("achieved_goal", Box(0, 1, (3,)))]
+        [
+            ("observation", Box(0, 1, (2,))),
+            ("desired_goal", Box(0, 1, (3,))),
+            ("achieved_goal", Box(0, 1, (3,))),
+        ]
     )
     buffer, at = HindsightBuffer(9, 1, SHAPES, CPU, space, None, 4), list(space).index
     first, second = sorted([buffer.achieved, buffer.desired], key=lambda part: part.start)
-    assert (buffer.achieved.start < buffer.desired.start) == (at("achieved_goal") < at("desired_goal"))
+    assert (buffer.achieved.start < buffer.desired.start) == (
+        at("achieved_goal") < at("desired_goal")
+    )
     assert first.stop - first.start == second.stop - second.start == 3
 
 
 @pytest.mark.parametrize("async_envs", [False, True])
 def test_relabelled_minibatches_of_a_run(async_envs, monkeypatch, tmp_path):
-    """With two environments that terminate and truncate, a buffer that wraps around, two resumes in mid-episode."""
+    """With two environments that terminate and truncate, a buffer that wraps around, two resumes
+    in mid-episode."""
     seen, sample = set(), HindsightBuffer.sample
 
     def checked(replay, batch_size):
@@ -122,7 +132,11 @@ def test_relabelled_minibatches_of_a_run(async_envs, monkeypatch, tmp_path):
         obs, _, rewards, next_obs, *_ = replay.unpack(rows)
         achieved, goals = next_obs[:, :3], next_obs[:, 3:6]
         relabelled = round(0.8 * batch_size)
-        assert replay.num_envs == 2 and (obs[:, 3:6] == goals).all() and (goals[relabelled:] == -1).all()
+        assert (
+            replay.num_envs == 2
+            and (obs[:, 3:6] == goals).all()
+            and (goals[relabelled:] == -1).all()
+        )
         achieved, goals = achieved[:relabelled], goals[:relabelled]
         assert (achieved[:, :2] == goals[:, :2]).all() and (goals[:, 2] >= achieved[:, 2]).all()
         assert (goals[:, 2] <= goals[:, 1] % 7 + 1).all()  # the episode's length
@@ -131,15 +145,28 @@ def test_relabelled_minibatches_of_a_run(async_envs, monkeypatch, tmp_path):
         return (rows,)
 
     monkeypatch.setattr(HindsightBuffer, "sample", checked)
-    flags = dict(env_id=probe("Numbered", "sac_her"), buffer_size=101, total_timesteps=600, async_envs=async_envs)
+    flags = dict(
+        env_id=probe("Numbered", "sac_her"),
+        buffer_size=101,
+        total_timesteps=600,
+        async_envs=async_envs,
+    )
     interrupted("sac_her", tmp_path, (194, 394), monkeypatch, **flags)
     assert seen == set(range(7))
 
 
 def test_it_learns_what_sac_does_not(monkeypatch, tmp_path):
-    """A goal that is reached by chance in few episodes; success in the logs is that of the evaluation."""
-    flags = dict(env_id="tests.probe_envs:ProbeReach-v0", buffer_size=5_000, learning_starts=200, total_timesteps=2_000)
-    flags |= dict(batch_size=64, tau=0.05, autotune=False, alpha=0.02, policy_lr=3e-3, q_lr=3e-3, gamma=0.9)
+    """A goal that is reached by chance in few episodes; success in the logs is that of the
+    evaluation."""
+    flags = dict(
+        env_id="tests.probe_envs:ProbeReach-v0",
+        buffer_size=5_000,
+        learning_starts=200,
+        total_timesteps=2_000,
+    )
+    flags |= dict(
+        batch_size=64, tau=0.05, autotune=False, alpha=0.02, policy_lr=3e-3, q_lr=3e-3, gamma=0.9
+    )
     success = {}
     for script in ("sac", "sac_her"):
         monkeypatch.setattr(helpers.module(script), "mlp", small_mlp)
@@ -156,7 +183,11 @@ def test_without_hindsight_it_is_sac(tmp_path):
     flags, found = helpers.SMALL["sac_her"] | dict(buffer_size=99, gamma=0.9), []
     for script, extra in (("sac", {}), ("sac_her", dict(n_sampled_goals=0))):
         run_dir, returns = helpers.train(script, tmp_path, **flags, **extra)
-        points = {tag: points for tag, points in helpers.scalars(run_dir).items() if tag in helpers.tags(script)}
+        points = {
+            tag: points
+            for tag, points in helpers.scalars(run_dir).items()
+            if tag in helpers.tags(script)
+        }
         found.append((returns, {tag: points[tag] for tag in points.keys() - helpers.UNSEEDED}))
     assert found[0] == found[1] and len(found[0][1]) == len(helpers.tags("sac")) - 1
 
@@ -221,9 +252,12 @@ def test_goals_are_where_the_agents_environment_has_them(place, monkeypatch, tmp
 
 
 def test_rewards_that_compute_reward_does_not_give(monkeypatch, tmp_path):
-    """One line at the first step; not where compute_reward changes too, and not without hindsight."""
+    """One line at the first step; not where compute_reward changes too, and not without
+    hindsight."""
     wrapped(monkeypatch, lambda env: Rewarded(env, False))
-    line = "error: a step gave reward -10, but compute_reward gives -1. Change .* --n-sampled-goals 0"
+    line = (
+        "error: a step gave reward -10, but compute_reward gives -1. Change .* --n-sampled-goals 0"
+    )
     with pytest.raises(SystemExit, match=line):
         helpers.train("sac_her", tmp_path, total_timesteps=200)
     helpers.train("sac_her", tmp_path, total_timesteps=200, n_sampled_goals=0)
@@ -242,7 +276,8 @@ def test_rewards_that_compute_reward_does_not_give(monkeypatch, tmp_path):
 
 @pytest.mark.parametrize("kind", ["of another space", "of the same space", "of the Dict"])
 def test_vectors_that_others_make_are_refused(kind, monkeypatch, tmp_path):
-    """docs/guides/scaled.py does that: the vector has no longer the goals that compute_reward knows."""
+    """docs/guides/scaled.py does that: the vector has no longer the goals that compute_reward
+    knows."""
 
     def shifted(env):
         flat = utils.flatten(env)

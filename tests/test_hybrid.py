@@ -1,4 +1,5 @@
-"""ppo_hybrid.py: actions of choices and numbers: as vectors, their probabilities, samples; it learns both at once."""
+"""ppo_hybrid.py: actions of choices and numbers: as vectors, their probabilities, samples; it
+learns both at once."""
 
 import math
 
@@ -16,7 +17,8 @@ CHOICES = [(1, 4), (6, 8)]  # of eight columns; the numbers are 0, 4 and 5
 
 
 def test_vectors_become_actions():
-    """Bounds of each number, clipped; choices that do not begin at 0; nested spaces; the order of the keys."""
+    """Bounds of each number, clipped; choices that do not begin at 0; nested spaces; the order
+    of the keys."""
     env = gym.Env()
     env.observation_space, numbers = Box(0, 1, (1,)), Box(np.float32([0, -5]), np.float32([10, 5]))
     env.action_space = Tuple((numbers, Dict(b=Discrete(2), a=Discrete(3, start=4))))
@@ -53,12 +55,17 @@ def test_probabilities():
     assert agent.numbers.tolist() == [0, 4, 5]
     outputs = agent.actor(torch.randn(50, 2))
     dist = agent.policy(outputs)
-    actions = torch.from_numpy(ppo_hybrid.choose(np.random.randn(50, 8).astype(np.float32), CHOICES))
+    actions = torch.from_numpy(
+        ppo_hybrid.choose(np.random.randn(50, 8).astype(np.float32), CHOICES)
+    )
     gaussian = Normal(outputs[:, [0, 4, 5]], agent.actor_logstd.exp())
     logprob, entropy = gaussian.log_prob(actions[:, [0, 4, 5]]).sum(1), gaussian.entropy().sum(1)
     for i, j in CHOICES:
         part = Categorical(logits=outputs[:, i:j])
-        logprob, entropy = logprob + part.log_prob((actions[:, i:j] == 1).int().argmax(1)), entropy + part.entropy()
+        logprob, entropy = (
+            logprob + part.log_prob((actions[:, i:j] == 1).int().argmax(1)),
+            entropy + part.entropy(),
+        )
     torch.testing.assert_close(dist.log_prob(actions), logprob)
     torch.testing.assert_close(dist.entropy(), entropy)
     greedy = agent.act(torch.randn(20, 2, dtype=torch.float64))
@@ -80,18 +87,26 @@ def test_samples_follow_the_policy(monkeypatch, tmp_path):
 
     monkeypatch.setattr(ppo_hybrid, "Agent", Biased)
     probe_envs.ACTIONS.clear()
-    sizes = dict(num_envs=5, num_steps=400, num_minibatches=1, update_epochs=1, total_timesteps=10_000)
+    sizes = dict(
+        num_envs=5, num_steps=400, num_minibatches=1, update_epochs=1, total_timesteps=10_000
+    )
     helpers.train("ppo_hybrid", tmp_path, **sizes, learning_rate=1e-20)
     actions = probe_envs.ACTIONS[:10_000]
     choices = np.bincount([choice - 2 for choice, _ in actions]) / 10_000
     assert choices == pytest.approx(torch.tensor([1.0, 0, 0]).softmax(0), abs=0.02)
-    numbers = np.array([inner["number"][0] for _, inner in actions])  # 0.2 of [-1, 1] is 6 of [0, 10]
-    assert (numbers.mean(), numbers.std()) == (pytest.approx(6, abs=0.05), pytest.approx(0.5, abs=0.03))
+    # 0.2 of [-1, 1] is 6 of [0, 10]
+    numbers = np.array([inner["number"][0] for _, inner in actions])
+    assert (numbers.mean(), numbers.std()) == (
+        pytest.approx(6, abs=0.05),
+        pytest.approx(0.5, abs=0.03),
+    )
     assert np.mean([inner["sign"] for _, inner in actions]) == pytest.approx(0.5, abs=0.02)
 
 
 def test_learns_both_kinds_of_action(tmp_path):
-    flags = dict(num_envs=4, num_steps=64, num_minibatches=4, total_timesteps=12_288, learning_rate=1e-2)
+    flags = dict(
+        num_envs=4, num_steps=64, num_minibatches=4, total_timesteps=12_288, learning_rate=1e-2
+    )
     _, returns = helpers.train("ppo_hybrid", tmp_path, **flags, eval_episodes=20)
     assert min(returns) > 2.8
 
@@ -99,7 +114,9 @@ def test_learns_both_kinds_of_action(tmp_path):
 @pytest.mark.parametrize("compiled", [False, pytest.param(True, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("name", ["RightActionDiscrete", "Corner"])
 def test_learns_a_choice_alone_and_numbers_alone(name, compiled, tmp_path):
-    flags = dict(num_envs=4, num_steps=64, num_minibatches=4, total_timesteps=4_096, learning_rate=3e-3)
+    flags = dict(
+        num_envs=4, num_steps=64, num_minibatches=4, total_timesteps=4_096, learning_rate=3e-3
+    )
     flags |= dict(env_id=f"tests.probe_envs:Probe{name}-v0", compile=compiled)
     _, returns = helpers.train("ppo_hybrid", tmp_path, **flags, eval_episodes=20)
     assert min(returns) > 0.9

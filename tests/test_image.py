@@ -1,4 +1,5 @@
-"""ppo_image.py: what becomes of images, both kinds of actions, reward scaling, and what is learned from pixels."""
+"""ppo_image.py: what becomes of images, both kinds of actions, reward scaling, and what is
+learned from pixels."""
 
 import json
 import math
@@ -22,7 +23,8 @@ def env_of(image_size=36, stack_size=2, **kwargs):
 
 
 def picture(env):
-    """What the drawn environment shows now, (36, 36, 3), before ppo_image does anything about it."""
+    """What the drawn environment shows now, (36, 36, 3), before ppo_image does anything about
+    it."""
     image = probe_envs.Drawn.draw(np.array(env.unwrapped.state))
     image = cv2.resize(image, (36, 36), interpolation=cv2.INTER_AREA)
     return np.dstack((image, image))
@@ -30,7 +32,8 @@ def picture(env):
 
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_images(layout):
-    """Channels first, resized, the oldest frame first; at the start, the first frame is repeated."""
+    """Channels first, resized, the oldest frame first; at the start, the first frame is
+    repeated."""
     env = env_of(layout=layout, stack_size=3)
     obs, _ = env.reset(seed=1)
     frames = [picture(env)] * 3
@@ -53,7 +56,8 @@ def test_an_image_of_the_right_size_is_not_resized(monkeypatch):
 
 
 def test_box_actions_reach_the_environment_in_its_own_bounds(monkeypatch, tmp_path):
-    """-1 and 1 are the bounds of every dimension, and samples beyond them are clipped: the probe checks the bounds."""
+    """-1 and 1 are the bounds of every dimension, and samples beyond them are clipped: the probe
+    checks the bounds."""
     env = env_of(env_id="tests.probe_envs:ProbeCorner-v0")
     low, high, target = probe_envs.Corner.low, probe_envs.Corner.high, probe_envs.Corner.target
     corner = np.where(target == high, 1, -1).astype(np.float32)
@@ -64,8 +68,13 @@ def test_box_actions_reach_the_environment_in_its_own_bounds(monkeypatch, tmp_pa
 
 
 def test_rounding_does_not_leave_the_bounds(monkeypatch):
-    """-1 and 1 become numbers up to 1e-6 beyond some bounds: the environment gets the bounds, in its own type."""
-    low, high, image = np.array([-0.35, -7.1, 0.1]), np.array([0.9, 3.3, 0.7]), np.zeros((36, 36, 3), dtype=np.uint8)
+    """-1 and 1 become numbers up to 1e-6 beyond some bounds: the environment gets the bounds, in
+    its own type."""
+    low, high, image = (
+        np.array([-0.35, -7.1, 0.1]),
+        np.array([0.9, 3.3, 0.7]),
+        np.zeros((36, 36, 3), dtype=np.uint8),
+    )
     for n in range(100):
         env, taken = gym.Env(), []
         dtype = (np.float32, np.float16, np.float64)[n % 3]
@@ -81,7 +90,9 @@ def test_rounding_does_not_leave_the_bounds(monkeypatch):
             wrapped.step(np.full(3, action, dtype=np.float32))
         assert all(env.action_space.contains(action) for action in taken)
         expected = [bounds[0], bounds[1], bounds[1]]
-        np.testing.assert_allclose(taken, expected, rtol=0, atol=1e-2 if dtype is np.float16 else 1e-5)
+        np.testing.assert_allclose(
+            taken, expected, rtol=0, atol=1e-2 if dtype is np.float16 else 1e-5
+        )
 
 
 def test_rewards_that_are_arrays(monkeypatch, tmp_path):
@@ -93,18 +104,23 @@ def test_rewards_that_are_arrays(monkeypatch, tmp_path):
     plain, _ = helpers.train("ppo_image", tmp_path / "plain")
     monkeypatch.setattr(utils, "make", arrays)
     changed, _ = helpers.train("ppo_image", tmp_path / "arrays")
-    assert helpers.scalars(plain)["losses/value_loss"] == helpers.scalars(changed)["losses/value_loss"]
+    assert (
+        helpers.scalars(plain)["losses/value_loss"] == helpers.scalars(changed)["losses/value_loss"]
+    )
 
 
 @pytest.mark.parametrize("size", [36, 37, 56, 64, 84, 96])
 def test_any_size(size):
     """The layer behind the convolutions fits; so does the value's shape."""
-    dist, value = ppo_image.Agent((2, 3, size, size), 5, True)(torch.zeros(7, 2, 3, size, size, dtype=torch.uint8))
+    dist, value = ppo_image.Agent((2, 3, size, size), 5, True)(
+        torch.zeros(7, 2, 3, size, size, dtype=torch.uint8)
+    )
     assert dist.logits.shape == (7, 5) and value.shape == (7,)
 
 
 def test_policies():
-    """Categorical for Discrete actions, Gaussian with a deviation for each dimension for Box; act() takes the mode."""
+    """Categorical for Discrete actions, Gaussian with a deviation for each dimension for Box;
+    act() takes the mode."""
     obs = torch.randint(0, 256, (6, 1, 3, 36, 36), dtype=torch.uint8)
     for discrete in (True, False):
         agent = ppo_image.Agent((1, 3, 36, 36), 3, discrete)
@@ -117,15 +133,24 @@ def test_policies():
             continue
         agent.actor_logstd.data.copy_(torch.tensor([-0.5, 0.0, 0.3]))
         dist, actions, std = agent(obs)[0], torch.randn(6, 3), np.exp([-0.5, 0.0, 0.3])
-        expected = -0.5 * ((actions - head).detach().numpy() / std) ** 2 - np.log(std) - 0.5 * math.log(2 * math.pi)
-        np.testing.assert_allclose(dist.log_prob(actions).detach(), expected.sum(1), rtol=1e-5, atol=1e-5)
+        expected = (
+            -0.5 * ((actions - head).detach().numpy() / std) ** 2
+            - np.log(std)
+            - 0.5 * math.log(2 * math.pi)
+        )
+        np.testing.assert_allclose(
+            dist.log_prob(actions).detach(), expected.sum(1), rtol=1e-5, atol=1e-5
+        )
         torch.testing.assert_close(agent.act(obs), head)
 
 
 def test_rewards_are_divided_by_the_deviation_of_the_return(monkeypatch, tmp_path):
-    """Of all discounted returns so far, each of its own episode; what is logged is the environment's reward."""
+    """Of all discounted returns so far, each of its own episode; what is logged is the
+    environment's reward."""
     rewards, scaled, gae = [], [], ppo_image.compute_gae
-    monkeypatch.setattr(ppo_image, "compute_gae", lambda *rollout: scaled.append(rollout[0].copy()) or gae(*rollout))
+    monkeypatch.setattr(
+        ppo_image, "compute_gae", lambda *rollout: scaled.append(rollout[0].copy()) or gae(*rollout)
+    )
     helpers.spy_on_steps(monkeypatch, "ppo_image", lambda envs, actions, result: rewards.append(
         (result[1].copy(), result[2] | result[3])))  # fmt: skip
     kwargs = json.dumps(dict(env_id="tests.probe_envs:ProbeLoggedDiscrete-v0"))
@@ -137,7 +162,9 @@ def test_rewards_are_divided_by_the_deviation_of_the_return(monkeypatch, tmp_pat
         returns.append(ret)
         ret = ret * ~done
         if t % 40 == 0:
-            expected = np.array([r for r, _ in rewards[t - 40 : t]]) / np.sqrt(np.var(np.array(returns)) + 1e-8)
+            expected = np.array([r for r, _ in rewards[t - 40 : t]]) / np.sqrt(
+                np.var(np.array(returns)) + 1e-8
+            )
             np.testing.assert_allclose(scaled[t // 40 - 1], expected.clip(-10, 10), rtol=1e-4)
     assert helpers.load(run_dir)["agent"]["return_stats.count"] == 240 and len(scaled) == 2
     assert len({float(reward) for rs, _ in rewards for reward in rs}) > 5
@@ -145,8 +172,13 @@ def test_rewards_are_divided_by_the_deviation_of_the_return(monkeypatch, tmp_pat
 
 def trained(env_id, monkeypatch, tmp_path, **flags):
     """The agent after a short run on a drawn probe, and the scale of its rewards."""
-    flags = dict(num_envs=4, num_steps=32, num_minibatches=2, clip_vloss=False, ent_coef=0.0, gamma=0.9) | flags
-    flags |= dict(stack_size=1, env_kwargs=json.dumps(dict(env_id=f"tests.probe_envs:Probe{env_id}-v0")))
+    flags = (
+        dict(num_envs=4, num_steps=32, num_minibatches=2, clip_vloss=False, ent_coef=0.0, gamma=0.9)
+        | flags
+    )
+    flags |= dict(
+        stack_size=1, env_kwargs=json.dumps(dict(env_id=f"tests.probe_envs:Probe{env_id}-v0"))
+    )
     agents = helpers.spy_on_agents(monkeypatch, "ppo_image")
     helpers.train("ppo_image", tmp_path, learning_rate=1e-3, **flags)
     return agents[0], (agents[0].return_stats.var + 1e-8).sqrt().item()
@@ -154,7 +186,10 @@ def trained(env_id, monkeypatch, tmp_path, **flags):
 
 def images(*numbers):
     """Observations of a drawn probe that shows one number."""
-    drawn = [cv2.resize(probe_envs.Drawn.draw(np.array([n])), (36, 36), interpolation=cv2.INTER_AREA) for n in numbers]
+    drawn = [
+        cv2.resize(probe_envs.Drawn.draw(np.array([n])), (36, 36), interpolation=cv2.INTER_AREA)
+        for n in numbers
+    ]
     return torch.from_numpy(np.stack(drawn).transpose(0, 3, 1, 2))[:, None]
 
 
@@ -165,7 +200,8 @@ def test_right_action(monkeypatch, tmp_path):
 
 
 class Certain(ppo_image.Agent):
-    """With a deviation of 1, the best mean is far beyond the bounds; it takes long until that has changed."""
+    """With a deviation of 1, the best mean is far beyond the bounds; it takes long until that
+    has changed."""
 
     def __init__(self, *sizes):
         super().__init__(*sizes)
@@ -174,15 +210,22 @@ class Certain(ppo_image.Agent):
 
 def test_right_box_action(monkeypatch, tmp_path):
     monkeypatch.setattr(ppo_image, "Agent", Certain)
-    agent, _ = trained("RightActionBox", monkeypatch, tmp_path, total_timesteps=2_048, clip_coef=0.2)
+    agent, _ = trained(
+        "RightActionBox", monkeypatch, tmp_path, total_timesteps=2_048, clip_coef=0.2
+    )
     assert agent.act(images(-1, 1)).flatten().tolist() == pytest.approx([-0.5, 0.5], abs=0.2)
 
 
 @pytest.mark.parametrize(
     "kind, expected, error",
-    [("Truncated", [10, -1], 1.5), pytest.param("Terminated", [1.82, -8.36], 0.6, marks=pytest.mark.slow)],
+    [
+        ("Truncated", [10, -1], 1.5),
+        pytest.param("Terminated", [1.82, -8.36], 0.6, marks=pytest.mark.slow),
+    ],
 )
-def test_truncation_bootstraps_and_termination_does_not(kind, expected, error, monkeypatch, tmp_path):
+def test_truncation_bootstraps_and_termination_does_not(
+    kind, expected, error, monkeypatch, tmp_path
+):
     """The values are those of tests/probe_envs.py, in units of the scaled reward."""
     agent, scale = trained(f"{kind}Discrete", monkeypatch, tmp_path, total_timesteps=3_072)
     with torch.no_grad():
@@ -198,7 +241,9 @@ def test_a_dict_of_minigrid(tmp_path):
     env = ppo_image.make_env(ppo_image.Args(env_id=env_id, image_size=56, stack_size=1))
     obs, _ = env.reset(seed=1)
     assert obs.shape == (1, 3, 56, 56) and env.observation_space.contains(obs)
-    np.testing.assert_array_equal(obs[0].transpose(1, 2, 0), env.unwrapped.get_frame(tile_size=8, agent_pov=True))
+    np.testing.assert_array_equal(
+        obs[0].transpose(1, 2, 0), env.unwrapped.get_frame(tile_size=8, agent_pov=True)
+    )
 
 
 @pytest.mark.slow
@@ -206,7 +251,8 @@ def test_a_dict_of_minigrid(tmp_path):
     "task, name, repeat", [("CoinrunEasy-v0", "Coinrun-v0", 1), ("CarRacing-v3", "CarRacing-v0", 4)]
 )
 def test_images_of_envpool(task, name, repeat, real_envpool, tmp_path):
-    """One environment each: seeds repeat an episode, an action holds for some frames, whose rewards are summed."""
+    """One environment each: seeds repeat an episode, an action holds for some frames, whose
+    rewards are summed."""
     from benchmark.envpool_images import EnvpoolImages
 
     def play(seed, repeat, steps):
@@ -215,7 +261,9 @@ def test_images_of_envpool(task, name, repeat, real_envpool, tmp_path):
         action = env.action_space.sample() * 0
         seen = [env.step(action) for _ in range(steps)]
         assert all(env.observation_space.contains(x) for x in (obs, *(step[0] for step in seen)))
-        return [int(obs.sum()), *(int(step[0].sum()) for step in seen)], sum(step[1] for step in seen)
+        return [int(obs.sum()), *(int(step[0].sum()) for step in seen)], sum(
+            step[1] for step in seen
+        )
 
     try:
         sums, total = play(1, repeat, 8)
@@ -224,4 +272,6 @@ def test_images_of_envpool(task, name, repeat, real_envpool, tmp_path):
     assert (sums, total) == play(1, repeat, 8) and sums != play(2, repeat, 8)[0]
     every, same = play(1, 1, 8 * repeat)
     assert sums == every[::repeat] and total == pytest.approx(same)
-    helpers.train("ppo_image", tmp_path, env_id=f"benchmark.envpool_images:{name}", max_episode_steps=20)
+    helpers.train(
+        "ppo_image", tmp_path, env_id=f"benchmark.envpool_images:{name}", max_episode_steps=20
+    )

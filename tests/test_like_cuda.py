@@ -1,4 +1,5 @@
-"""Every script as on a GPU, in name only (like_cuda.py): each tensor where it belongs, no wait inside a CUDA graph."""
+"""Every script as on a GPU, in name only (like_cuda.py): each tensor where it belongs, no wait
+inside a CUDA graph."""
 
 import numpy as np
 import pytest
@@ -8,30 +9,63 @@ from cleanrl_lite import ppo_microrts, utils
 from tests import helpers, like_cuda
 from tests.test_microrts import March
 
-OTHERS = {"ppo_atari_multigpu", *helpers.MJX_SCRIPTS, *([] if helpers.GODOT else helpers.GODOT_SCRIPTS)}
+OTHERS = {
+    "ppo_atari_multigpu",
+    *helpers.MJX_SCRIPTS,
+    *([] if helpers.GODOT else helpers.GODOT_SCRIPTS),
+}
 QUICK = {"ppo", "dqn", "td3"}
 
 
 def test_what_is_refused():
     with like_cuda.cuda():
         x = torch.zeros(3, device="cuda")
-        assert (x.is_cuda, (x + 1).device.type, x.cpu().is_cuda, x.sum().item()) == (True, "cuda", False, 0.0)
-        assert torch.from_numpy(np.ones(3)).to("cuda").is_cuda and torch.nn.Linear(2, 2).to(x.device).weight.is_cuda
-        for wrong in (lambda: x + torch.ones(3), x.numpy, lambda: np.asarray(x), lambda: torch.ones(3)[x.long()]):
+        assert (x.is_cuda, (x + 1).device.type, x.cpu().is_cuda, x.sum().item()) == (
+            True,
+            "cuda",
+            False,
+            0.0,
+        )
+        assert (
+            torch.from_numpy(np.ones(3)).to("cuda").is_cuda
+            and torch.nn.Linear(2, 2).to(x.device).weight.is_cuda
+        )
+        for wrong in (
+            lambda: x + torch.ones(3),
+            x.numpy,
+            lambda: np.asarray(x),
+            lambda: torch.ones(3)[x.long()],
+        ):
             with pytest.raises(RuntimeError):
                 wrong()
-        inside = (x.sum().item, lambda: x[[0, 1]], x.cpu, lambda: x.copy_(torch.ones(3)), lambda: bool(x.any()))
-        for wrong in (*inside, lambda: torch.tensor(1.0, device="cuda"), lambda: torch.ones(3).to("cuda")):
+        inside = (
+            x.sum().item,
+            lambda: x[[0, 1]],
+            x.cpu,
+            lambda: x.copy_(torch.ones(3)),
+            lambda: bool(x.any()),
+        )
+        for wrong in (
+            *inside,
+            lambda: torch.tensor(1.0, device="cuda"),
+            lambda: torch.ones(3).to("cuda"),
+        ):
             wrong()
             with pytest.raises(RuntimeError), like_cuda.graph(None):
                 wrong()
 
 
 @pytest.mark.parametrize(
-    "script", [pytest.param(x, marks=[pytest.mark.slow] * (x not in QUICK)) for x in helpers.SCRIPTS if x not in OTHERS]
+    "script",
+    [
+        pytest.param(x, marks=[pytest.mark.slow] * (x not in QUICK))
+        for x in helpers.SCRIPTS
+        if x not in OTHERS
+    ],
 )
 def test_scripts(script, monkeypatch, tmp_path):
-    """A run with --cuda-graph, its evaluation included, without checkpoints: these tensors cannot be pickled."""
+    """A run with --cuda-graph, its evaluation included, without checkpoints: these tensors
+    cannot be pickled."""
     monkeypatch.setattr(ppo_microrts, "MicroRTS", March)
     goes_on = utils.Run.goes_on
 
@@ -43,4 +77,6 @@ def test_scripts(script, monkeypatch, tmp_path):
     monkeypatch.setattr(utils.Run, "goes_on", without_saving)
     monkeypatch.setattr(torch, "save", lambda state, file: None)
     with like_cuda.cuda():
-        helpers.main(script, helpers.small_args(script, tmp_path, cuda=True, cuda_graph=True, eval_every=64))
+        helpers.main(
+            script, helpers.small_args(script, tmp_path, cuda=True, cuda_graph=True, eval_every=64)
+        )

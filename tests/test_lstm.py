@@ -1,4 +1,5 @@
-"""ppo_lstm.py and ppo_atari_lstm.py: the LSTM against torch's, where memory begins and ends, what sequences hold."""
+"""ppo_lstm.py and ppo_atari_lstm.py: the LSTM against torch's, where memory begins and ends,
+what sequences hold."""
 
 import sys
 
@@ -19,7 +20,9 @@ def reference(network):
     order = torch.cat([torch.arange(64) + 64 * k for k in (0, 1, 3, 2)])
     layers = dict(ih=network.inputs, hh=network.recurrent)
     state = {f"weight_{name}_l0": layer.weight[order] for name, layer in layers.items()}
-    lstm.load_state_dict(state | {f"bias_{name}_l0": layer.bias[order] for name, layer in layers.items()})
+    lstm.load_state_dict(
+        state | {f"bias_{name}_l0": layer.bias[order] for name, layer in layers.items()}
+    )
     return lstm
 
 
@@ -35,7 +38,9 @@ def test_the_lstm_is_torchs():
     """In sequences, and step by step in numpy."""
     network, obs, states = random_network(), torch.randn(12, 5, 3), torch.randn(12, 5, 2, 64)
     h, c = states[0].unbind(1)
-    hidden, (h, c) = reference(network)(network.encoder(obs).tanh(), (h[None].contiguous(), c[None].contiguous()))
+    hidden, (h, c) = reference(network)(
+        network.encoder(obs).tanh(), (h[None].contiguous(), c[None].contiguous())
+    )
     expected = network.output(hidden)
     outputs = network(obs, states, torch.zeros(12, 5, dtype=torch.bool))
     torch.testing.assert_close(outputs, expected, rtol=1e-4, atol=1e-5)
@@ -48,7 +53,8 @@ def test_the_lstm_is_torchs():
 
 @torch.no_grad()
 def test_a_state_is_loaded_in_the_middle_of_a_sequence():
-    """It is as if a sequence began there, for that row only, and what came before has no influence."""
+    """It is as if a sequence began there, for that row only, and what came before has no
+    influence."""
     network, obs, states = random_network(), torch.randn(12, 5, 3), torch.randn(12, 5, 2, 64)
     loads = torch.zeros(12, 5, dtype=torch.bool)
     whole = network(obs, states, loads)
@@ -75,7 +81,9 @@ def test_initialisation():
     for network, last_gain in ((agent.actor, 0.01), (agent.critic, 1.0)):
         for layer, gain in zip(network.children(), (2**0.5, 1.0, 1.0, last_gain), strict=True):
             weight = layer.weight if len(layer.weight) <= layer.weight.shape[1] else layer.weight.T
-            torch.testing.assert_close(weight @ weight.T / gain**2, torch.eye(len(weight)), rtol=1e-4, atol=1e-5)
+            torch.testing.assert_close(
+                weight @ weight.T / gain**2, torch.eye(len(weight)), rtol=1e-4, atol=1e-5
+            )
             assert not layer.bias.any()
 
 
@@ -83,13 +91,19 @@ def test_the_flag_is_behind_the_observation():
     env = ppo_lstm.make_env(ppo_lstm.Args())
     for _ in range(2):
         obs, _ = env.reset(seed=1)
-        assert obs[-1] == 1 and len(obs) == 5 and env.observation_space.contains(obs) and obs.dtype == np.float32
+        assert (
+            obs[-1] == 1
+            and len(obs) == 5
+            and env.observation_space.contains(obs)
+            and obs.dtype == np.float32
+        )
         obs, *_ = env.step(0)
         assert obs[-1] == 0 and env.observation_space.contains(obs)
 
 
 def rollout_of(script, monkeypatch, tmp_path, **flags):
-    """The variables of main() at the first update of each rollout, copied; and the agent, which does not learn."""
+    """The variables of main() at the first update of each rollout, copied; and the agent, which
+    does not learn."""
     found, Agent = [], helpers.module(script).Agent
 
     def check(update, main, tensors):
@@ -107,8 +121,9 @@ def rollout_of(script, monkeypatch, tmp_path, **flags):
 @torch.no_grad()
 @pytest.mark.parametrize("env_id", ["CartPole-v1", probe("Scripted", "ppo")])
 def test_states_of_the_rollout(env_id, monkeypatch, tmp_path):
-    """Each stored state is what torch's LSTM has after all observations of the episode so far, across rollouts; it is
-    zero where an episode begins, and only there and at a rollout's start sequences load one."""
+    """Each stored state is what torch's LSTM has after all observations of the episode so far,
+    across rollouts; it is zero where an episode begins, and only there and at a rollout's start
+    sequences load one."""
     rollouts = rollout_of("ppo_lstm", monkeypatch, tmp_path, env_id=env_id, total_timesteps=384)
     assert len(rollouts) == 3
     agent, steps = rollouts[0]["agent"], 32
@@ -125,15 +140,18 @@ def test_states_of_the_rollout(env_id, monkeypatch, tmp_path):
             for t in range(96):
                 if begins[t, n]:
                     hidden = torch.zeros(2, 1, 64)
-                torch.testing.assert_close(states[t, n, 2 * k : 2 * k + 2], hidden[:, 0], rtol=1e-3, atol=1e-5)
+                torch.testing.assert_close(
+                    states[t, n, 2 * k : 2 * k + 2], hidden[:, 0], rtol=1e-3, atol=1e-5
+                )
                 _, hidden = lstm(network.encoder(obs[t, n][None]).tanh(), hidden.unbind())
                 hidden = torch.stack(hidden)
 
 
 @torch.no_grad()
 def test_next_values_know_what_happened(monkeypatch, tmp_path):
-    """next_values[t] is the critic's after step t: the next step's value inside of an episode, and at its end the value
-    of the last observation with the memory of that episode, though the next one has begun."""
+    """next_values[t] is the critic's after step t: the next step's value inside of an episode,
+    and at its end the value of the last observation with the memory of that episode, though the
+    next one has begun."""
     rollouts, gae, seen = [], ppo_lstm.compute_gae, []
     spy = lambda *rollout: rollouts.append(rollout[:5]) or gae(*rollout)  # noqa: E731
     monkeypatch.setattr(ppo_lstm, "compute_gae", spy)
@@ -142,10 +160,18 @@ def test_next_values_know_what_happened(monkeypatch, tmp_path):
         if "final_obs" in result[4]
         else result[0].copy()
     )
-    sizes = dict(env_id=probe("Scripted", "ppo"), num_envs=1, num_steps=64, total_timesteps=64, num_minibatches=1)
+    sizes = dict(
+        env_id=probe("Scripted", "ppo"),
+        num_envs=1,
+        num_steps=64,
+        total_timesteps=64,
+        num_minibatches=1,
+    )
     helpers.spy_on_steps(monkeypatch, "ppo_lstm", note)
     agents, batch = helpers.spy_on_agents(monkeypatch, "ppo_lstm"), []
-    helpers.spy_on_updates(monkeypatch, lambda f, main, inds: batch.append(main["b_obs"].clone()) or f(*inds))
+    helpers.spy_on_updates(
+        monkeypatch, lambda f, main, inds: batch.append(main["b_obs"].clone()) or f(*inds)
+    )
     with torch.enable_grad():
         helpers.train("ppo_lstm", tmp_path, learning_rate=1e-20, update_epochs=1, **sizes)
     _, values, next_values, terminations, dones = (x[:, 0] for x in rollouts[0])
@@ -155,15 +181,20 @@ def test_next_values_know_what_happened(monkeypatch, tmp_path):
     start, obs = 0, batch[0]
     for end in np.flatnonzero(dones):
         episode = torch.cat([obs[start : end + 1], torch.as_tensor(np.float32(seen[end]))])[:, None]
-        value = agents[0].critic(episode, torch.zeros(len(episode), 1, 2, 64), torch.zeros(len(episode), 1).bool())
+        value = agents[0].critic(
+            episode, torch.zeros(len(episode), 1, 2, 64), torch.zeros(len(episode), 1).bool()
+        )
         np.testing.assert_allclose(next_values[end], value[-1, 0, 0], rtol=1e-4, atol=1e-5)
         start = end + 1
 
 
 def test_sequences_are_consecutive_steps(monkeypatch, tmp_path):
-    """Of one environment, from a multiple of --seq-len; in a short rollout they go on with its first step."""
+    """Of one environment, from a multiple of --seq-len; in a short rollout they go on with its
+    first step."""
     used, sizes = [], dict(num_envs=4, num_steps=32, seq_len=8, num_minibatches=2, update_epochs=1)
-    helpers.spy_on_updates(monkeypatch, lambda f, main, inds: used.append(inds[0].clone()) or f(*inds))
+    helpers.spy_on_updates(
+        monkeypatch, lambda f, main, inds: used.append(inds[0].clone()) or f(*inds)
+    )
     helpers.train("ppo_lstm", tmp_path, total_timesteps=128 + 4 * 11, **sizes)
     assert [tuple(inds.shape) for inds in used] == [(8, 8)] * 3
     for inds in used[:2]:
@@ -175,14 +206,17 @@ def test_sequences_are_consecutive_steps(monkeypatch, tmp_path):
 
 
 @pytest.mark.parametrize("script", helpers.LSTM_SCRIPTS)
-@pytest.mark.parametrize("flags", [dict(seq_len=3), dict(seq_len=8, num_minibatches=4, num_envs=1, num_steps=24)])
+@pytest.mark.parametrize(
+    "flags", [dict(seq_len=3), dict(seq_len=8, num_minibatches=4, num_envs=1, num_steps=24)]
+)
 def test_sequences_that_do_not_fit(script, flags, tmp_path):
     with pytest.raises(SystemExit, match="must be multiples of --seq-len"):
         helpers.train(script, tmp_path, **flags)
 
 
 def test_act_remembers_one_episode():
-    """It gives what the network gives for the whole episode, and the next episode does not know of it."""
+    """It gives what the network gives for the whole episode, and the next episode does not know
+    of it."""
     agent = ppo_lstm.Agent(3, 4)
     nn.init.normal_(agent.actor.output.weight, std=10)
     obs = torch.randn(40, 3)
@@ -190,7 +224,9 @@ def test_act_remembers_one_episode():
     obs[20:] = obs[:20]
     with torch.no_grad():
         actions = [agent.act(row[None].double()).item() for row in obs]
-        logits = agent.actor(obs[:20, None], torch.zeros(20, 1, 2, 64), torch.zeros(20, 1, dtype=torch.bool))
+        logits = agent.actor(
+            obs[:20, None], torch.zeros(20, 1, 2, 64), torch.zeros(20, 1, dtype=torch.bool)
+        )
     assert actions[:20] == actions[20:] == logits[:, 0].argmax(-1).tolist()
     assert len(set(actions)) > 1
 
@@ -224,13 +260,16 @@ def test_without_envpool(monkeypatch, tmp_path):
         helpers.train("ppo_lstm", tmp_path, env_id="benchmark.memory_envs:MemoryS7-v0")
 
 
-FLAGS = dict(num_envs=8, num_steps=32, num_minibatches=2, learning_rate=1e-2, gamma=0.9, clip_vloss=False)
+FLAGS = dict(
+    num_envs=8, num_steps=32, num_minibatches=2, learning_rate=1e-2, gamma=0.9, clip_vloss=False
+)
 FLAGS |= dict(ent_coef=0.0, total_timesteps=6_016)
 LSTM = dict(script="ppo_lstm", seq_len=4)
 
 
 def test_recalls_what_was_seen_first(tmp_path):
-    """The first observation says which action is right three steps later. Without memory half of the episodes fail."""
+    """The first observation says which action is right three steps later. Without memory half of
+    the episodes fail."""
     env_id = "tests.probe_envs:ProbeRecall-v0"
     _, returns = helpers.train(**LSTM, runs_dir=tmp_path, env_id=env_id, **FLAGS, eval_episodes=50)
     assert set(returns) == {1.0}
@@ -247,7 +286,8 @@ EPISODES = [
 
 @pytest.mark.parametrize("name, expected", EPISODES)
 def test_values_of_an_episode(name, expected, monkeypatch, tmp_path):
-    """The probes of test_probe.py: truncation bootstraps with what is remembered, termination does not."""
+    """The probes of test_probe.py: truncation bootstraps with what is remembered, termination
+    does not."""
     agents = helpers.spy_on_agents(monkeypatch, "ppo_lstm")
     flags = FLAGS | dict(total_timesteps=5_120 if name == "Delayed" else 20_480)
     helpers.train(**LSTM, runs_dir=tmp_path, env_id=probe(name, "ppo"), **flags)
@@ -256,17 +296,23 @@ def test_values_of_an_episode(name, expected, monkeypatch, tmp_path):
     assert value.flatten().tolist() == pytest.approx(expected, abs=0.05 if name == "Delayed" else 1)
 
 
-@pytest.mark.parametrize("script", ["ppo_lstm", pytest.param("ppo_atari_lstm", marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "script", ["ppo_lstm", pytest.param("ppo_atari_lstm", marks=pytest.mark.slow)]
+)
 def test_an_evaluation_during_training_leaves_the_memory_alone(script, tmp_path):
-    """Training goes on as if there had been none; and the evaluation is the same as the one after it."""
+    """Training goes on as if there had been none; and the evaluation is the same as the one
+    after it."""
     total = helpers.SMALL[script]["total_timesteps"]
     one, _ = helpers.train(script, tmp_path / "one", eval_every=total // 4)
     other, _ = helpers.train(script, tmp_path / "other")
-    helpers.assert_same_run(one, other, helpers.UNSEEDED | {"eval/episodic_return", "eval/episodic_length"})
+    helpers.assert_same_run(
+        one, other, helpers.UNSEEDED | {"eval/episodic_return", "eval/episodic_length"}
+    )
 
 
 def test_the_memory_is_in_the_checkpoint(monkeypatch, tmp_path):
-    """In mid-episode; where the environments cannot be saved, new episodes begin, and with nothing remembered."""
+    """In mid-episode; where the environments cannot be saved, new episodes begin, and with
+    nothing remembered."""
     seen, goes_on = [], utils.Run.goes_on
 
     def spied(run, global_step, obs, **values):
@@ -277,11 +323,17 @@ def test_the_memory_is_in_the_checkpoint(monkeypatch, tmp_path):
     flags = dict(env_id="CartPole-v1", num_envs=2, num_minibatches=2)
     run_dir, _ = helpers.train("ppo_lstm", tmp_path, **flags)
     last = seen[-1][1]
-    assert torch.equal(helpers.load(run_dir)["values"]["state"], last) and last.abs().amax((1, 2)).min() > 0
+    assert (
+        torch.equal(helpers.load(run_dir)["values"]["state"], last)
+        and last.abs().amax((1, 2)).min() > 0
+    )
     helpers.next_second()
     seen.clear()
     helpers.main(
-        "ppo_lstm", helpers.small_args("ppo_lstm", tmp_path, **flags | dict(total_timesteps=1024), resume=str(run_dir))
+        "ppo_lstm",
+        helpers.small_args(
+            "ppo_lstm", tmp_path, **flags | dict(total_timesteps=1024), resume=str(run_dir)
+        ),
     )
     assert torch.equal(seen[0][1], last) and (seen[0][0][:, -1] == 0).all()
 
@@ -292,15 +344,24 @@ def test_the_memory_is_in_the_checkpoint(monkeypatch, tmp_path):
 def games(script, **settings):
     kinds = helpers.module(script)
     args = kinds.Args(env_id="BreakoutNoFrameskip-v4")
-    return kinds.Games(2, **kinds.game_settings(args) | dict(num_threads=1, max_num_frames_per_episode=800) | settings)
+    return kinds.Games(
+        2,
+        **kinds.game_settings(args)
+        | dict(num_threads=1, max_num_frames_per_episode=800)
+        | settings,
+    )
 
 
 def test_frames_and_flags_of_games():
-    """The image is the newest of ppo_atari.py's four; the row says where a game begins, and not where a life ends."""
+    """The image is the newest of ppo_atari.py's four; the row says where a game begins, and not
+    where a life ends."""
     one, four = games("ppo_atari_lstm"), games("ppo_atari")
     rng, lives, ends = np.random.default_rng(1), 0, 0
     (obs, _), (stacks, _) = one.reset([1, 2]), four.reset([1, 2])
-    assert obs.shape == (2, *one.single_observation_space.shape) and one.single_observation_space.contains(obs[0])
+    assert obs.shape == (
+        2,
+        *one.single_observation_space.shape,
+    ) and one.single_observation_space.contains(obs[0])
     assert (obs[:, -1] == 1).all()
     for _ in range(240):
         actions = rng.integers(4, size=2)
@@ -327,33 +388,43 @@ def test_act_remembers_one_game():
     agent, obs = ppo_atari_lstm.Agent(4), torch.randint(256, (12, 85, 84), dtype=torch.uint8)
     obs[6:] = obs[:6]
     obs[:, -1] = (torch.arange(12) % 6 == 0)[:, None]
-    dist, _, state = agent(obs[:6, None], torch.zeros(6, 1, 2, 128), torch.zeros(6, 1, dtype=torch.bool))
+    dist, _, state = agent(
+        obs[:6, None], torch.zeros(6, 1, 2, 128), torch.zeros(6, 1, dtype=torch.bool)
+    )
     for game in (obs[:6], obs[6:]):
         actions = [agent.act(frame[None]).item() for frame in game]
         assert actions == dist.logits[:, 0].argmax(-1).tolist()
         torch.testing.assert_close(agent.memory, state)
     obs[:, -1] = 0
-    again, _, _ = agent(obs[:6, None], torch.zeros(6, 1, 2, 128), torch.zeros(6, 1, dtype=torch.bool))
+    again, _, _ = agent(
+        obs[:6, None], torch.zeros(6, 1, 2, 128), torch.zeros(6, 1, dtype=torch.bool)
+    )
     assert torch.equal(again.logits, dist.logits)
 
 
 def test_games_that_are_cut(monkeypatch, tmp_path):
-    """In rollouts with several games: stored values are those of each game from its beginning, and a truncated one
-    bootstraps from its last observation, with its memory."""
+    """In rollouts with several games: stored values are those of each game from its beginning,
+    and a truncated one bootstraps from its last observation, with its memory."""
     kinds, rollouts, finals, batch = ppo_atari_lstm, [], {}, {}
     settings, gae = kinds.game_settings, kinds.compute_gae
     short = lambda args: settings(args) | dict(max_num_frames_per_episode=160)  # noqa: E731
     monkeypatch.setattr(kinds, "game_settings", short)
-    monkeypatch.setattr(kinds, "compute_gae", lambda *rollout: rollouts.append(rollout[:5]) or gae(*rollout))
+    monkeypatch.setattr(
+        kinds, "compute_gae", lambda *rollout: rollouts.append(rollout[:5]) or gae(*rollout)
+    )
     steps = []
 
     def note(envs, actions, result):
         ended = np.flatnonzero(result[3])
-        finals.update({(len(steps), n): torch.from_numpy(result[4]["final_obs"][n].copy()) for n in ended})
+        finals.update(
+            {(len(steps), n): torch.from_numpy(result[4]["final_obs"][n].copy()) for n in ended}
+        )
         steps.append(1)
 
     def check(update, main, tensors):
-        batch.update({name: main[name].clone() for name in ("b_obs", "b_loads")} if not batch else {})
+        batch.update(
+            {name: main[name].clone() for name in ("b_obs", "b_loads")} if not batch else {}
+        )
         return update(*tensors)
 
     agents = helpers.spy_on_agents(monkeypatch, "ppo_atari_lstm")
@@ -370,8 +441,12 @@ def test_games_that_are_cut(monkeypatch, tmp_path):
         last = torch.cat([finals[end, n][0], torch.zeros(1, 84, dtype=torch.uint8)])
         game = torch.cat([frames[begins[-1] : end + 1, n], last[None]])[:, None]
         with torch.no_grad():
-            _, value, _ = agents[0](game, torch.zeros(len(game), 1, 2, 128), torch.zeros(len(game), 1).bool())
+            _, value, _ = agents[0](
+                game, torch.zeros(len(game), 1, 2, 128), torch.zeros(len(game), 1).bool()
+            )
         expected = value[:, 0].numpy()
-        np.testing.assert_allclose(values[begins[-1] : end + 1, n], expected[:-1], rtol=1e-3, atol=1e-5)
+        np.testing.assert_allclose(
+            values[begins[-1] : end + 1, n], expected[:-1], rtol=1e-3, atol=1e-5
+        )
         assert next_values[end, n] == pytest.approx(expected[-1], rel=1e-3, abs=1e-5)
         assert dones[end, n] and not terminations[end, n]

@@ -1,4 +1,5 @@
-"""ppo_masked.py: the masked distribution of several parts, where masks come from, and what ppo.py would do."""
+"""ppo_masked.py: the masked distribution of several parts, where masks come from, and what
+ppo.py would do."""
 
 import json
 import os
@@ -29,7 +30,8 @@ def env_of(source, mask=True):
 
 
 def test_the_masked_distribution():
-    """Three choices of which the second is invalid, and two in a part that is padded: torch's, of what remains."""
+    """Three choices of which the second is invalid, and two in a part that is padded: torch's,
+    of what remains."""
     agent = ppo_masked.Agent(4, 2, 3)
     torch.nn.init.normal_(agent.actor[-1].weight)
     obs = torch.randn(500, 4)
@@ -39,7 +41,9 @@ def test_the_masked_distribution():
     one, two = Categorical(logits=logits[:, [0, 2]]), Categorical(logits=logits[:, 3:5])
     actions = dist.sample()
     assert set(actions[:, 0].tolist()) == {0, 2} and set(actions[:, 1].tolist()) == {0, 1}
-    torch.testing.assert_close(dist.log_prob(actions), one.log_prob(actions[:, 0] // 2) + two.log_prob(actions[:, 1]))
+    torch.testing.assert_close(
+        dist.log_prob(actions), one.log_prob(actions[:, 0] // 2) + two.log_prob(actions[:, 1])
+    )
     torch.testing.assert_close(dist.entropy(), one.entropy() + two.entropy())
     assert dist.entropy().shape == value.shape == (500,)
     best = torch.stack([2 * one.probs.argmax(-1), two.probs.argmax(-1)], 1)
@@ -53,7 +57,9 @@ def test_the_masked_distribution():
 def test_a_part_in_which_nothing_is_valid():
     """It is as if everything were; but never what the part does not have."""
     dist, _ = ppo_masked.Agent(1, 2, 3)(torch.tensor([[0.0, 1, 1, 0, 0, 0, -1]]))
-    torch.testing.assert_close(dist.base_dist.probs[0], torch.tensor([[0.5, 0.5, 0], [0.5, 0.5, 0]]), atol=0.01, rtol=0)
+    torch.testing.assert_close(
+        dist.base_dist.probs[0], torch.tensor([[0.5, 0.5, 0], [0.5, 0.5, 0]]), atol=0.01, rtol=0
+    )
 
 
 def test_a_part_in_which_nothing_is_valid_has_no_gradient():
@@ -96,14 +102,17 @@ def test_actions_have_the_environments_type(script):
     env.action_space = MultiDiscrete([2, 3], dtype=np.int32, start=[1, 5])
     env.observation_space = Box(0.0, 1.0, (1,))
     taken = []
-    env.step = lambda action: taken.append(action) or (np.zeros(1, np.float32), 0.0, False, False, {})
+    env.step = lambda action: (
+        taken.append(action) or (np.zeros(1, np.float32), 0.0, False, False, {})
+    )
     helpers.module(script).ActionMask(env, True).step(np.array([1, 2]))
     assert env.action_space.contains(taken[0]) and taken[0].tolist() == [2, 7]
 
 
 @pytest.mark.parametrize("source", SOURCES)
 def test_where_masks_come_from(source):
-    """After the reset and after every step, in training's environments too; the observation comes first."""
+    """After the reset and after every step, in training's environments too; the observation
+    comes first."""
     env = env_of(source)
     (obs, _), mask = env.reset(seed=1), lambda: env.unwrapped.mask.tolist()
     seen = set()
@@ -127,23 +136,40 @@ def test_a_mask_of_another_size():
         env_of("wrong").reset()
 
 
-@pytest.mark.parametrize("name, shape", [("Switches", (2, 3)), ("CountedParts", (2,)), ("Counted", ()), ("Plain", ())])
+@pytest.mark.parametrize(
+    "name, shape", [("Switches", (2, 3)), ("CountedParts", (2,)), ("Counted", ()), ("Plain", ())]
+)
 def test_actions_are_the_environments(name, shape, tmp_path):
-    """MultiBinary, and actions that are counted from another number, arrive as the environment has them."""
+    """MultiBinary, and actions that are counted from another number, arrive as the environment
+    has them."""
     ACTIONS.clear()
-    helpers.train("ppo_masked", tmp_path, env_id=f"tests.probe_envs:Probe{name}-v0", total_timesteps=128)
+    helpers.train(
+        "ppo_masked", tmp_path, env_id=f"tests.probe_envs:Probe{name}-v0", total_timesteps=128
+    )
     env = ppo_masked.make_env(ppo_masked.Args(env_id=f"tests.probe_envs:Probe{name}-v0"))
     space = env.unwrapped.action_space
-    assert len(ACTIONS) > 128 and all(np.shape(action) == shape and space.contains(action) for action in ACTIONS)
+    assert len(ACTIONS) > 128 and all(
+        np.shape(action) == shape and space.contains(action) for action in ACTIONS
+    )
     different = {tuple(np.ravel(action)) for action in ACTIONS}
-    assert len(different) == (2 if isinstance(space, Discrete) else 6) or (shape == (2, 3) and len(different) > 40)
+    assert len(different) == (2 if isinstance(space, Discrete) else 6) or (
+        shape == (2, 3) and len(different) > 40
+    )
 
 
 @pytest.mark.parametrize("source", ["info", "method", "obs"])
 def test_the_best_of_what_is_valid(source, monkeypatch, tmp_path):
-    """The probe refuses invalid actions; the value says that the better choice is taken whenever it is valid."""
+    """The probe refuses invalid actions; the value says that the better choice is taken whenever
+    it is valid."""
     agents = helpers.spy_on_agents(monkeypatch, "ppo_masked")
-    flags = dict(num_envs=4, num_steps=32, num_minibatches=2, total_timesteps=6_016, learning_rate=1e-2, gamma=0.9)
+    flags = dict(
+        num_envs=4,
+        num_steps=32,
+        num_minibatches=2,
+        total_timesteps=6_016,
+        learning_rate=1e-2,
+        gamma=0.9,
+    )
     flags |= dict(clip_vloss=False, ent_coef=0.0)
     _, returns = helpers.train("ppo_masked", tmp_path, **of(source), **flags, eval_episodes=50)
     assert set(returns) == {2.0, 1.5}
@@ -157,10 +183,14 @@ def test_invalid_actions_are_taken_without_a_mask(tmp_path):
         helpers.train("ppo_masked", tmp_path, **of("info"), mask=False)
 
 
-@pytest.mark.parametrize("flags", [dict(compile=False), pytest.param(dict(compile=True), marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "flags", [dict(compile=False), pytest.param(dict(compile=True), marks=pytest.mark.slow)]
+)
 def test_one_part_without_a_mask_is_ppo(flags, tmp_path):
     """The same random numbers, so the same run: curves, networks, random generators."""
-    flags |= dict(env_id="CartPole-v1", num_envs=4, num_steps=64, total_timesteps=1024, max_episode_steps=None)
+    flags |= dict(
+        env_id="CartPole-v1", num_envs=4, num_steps=64, total_timesteps=1024, max_episode_steps=None
+    )
     masked, returns = helpers.train("ppo_masked", tmp_path / "masked", **flags)
     plain, same = helpers.train("ppo", tmp_path / "ppo", **flags)
     assert returns == same
@@ -177,9 +207,14 @@ def test_one_part_without_a_mask_is_ppo(flags, tmp_path):
 
 
 def test_a_command_that_goes_on_in_mid_episode(monkeypatch, tmp_path):
-    """As __main__, where the wrapper is pickled with its code: Taxi's episodes go on where the signal came."""
-    flags = dict(num_envs=2, num_steps=40, num_minibatches=5, total_timesteps=480, max_episode_steps=None)
-    words = [helpers.small_flags("ppo_masked", tmp_path / name, **flags) for name in ("whole", "parts")]
+    """As __main__, where the wrapper is pickled with its code: Taxi's episodes go on where the
+    signal came."""
+    flags = dict(
+        num_envs=2, num_steps=40, num_minibatches=5, total_timesteps=480, max_episode_steps=None
+    )
+    words = [
+        helpers.small_flags("ppo_masked", tmp_path / name, **flags) for name in ("whole", "parts")
+    ]
     assert helpers.command_line("ppo_masked", words[0]) == 0
     goes_on = utils.Run.goes_on
 

@@ -1,4 +1,5 @@
-"""Pure functions and the scripts that learn from rollouts: what they compute, against independent definitions.
+"""Pure functions and the scripts that learn from rollouts: what they compute, against independent
+definitions.
 
 What has the same text in several scripts (test_consistency) is tested in one of them.
 """
@@ -17,12 +18,15 @@ from tests.probe_envs import Corner, probe
 
 
 def gae_by_definition(rewards, values, next_values, terminations, dones, gamma, gae_lambda):
-    """A_t = sum over k of (gamma lambda)^k delta_{t + k}, up to the end of t's episode or of the rollout."""
+    """A_t = sum over k of (gamma lambda)^k delta_{t + k}, up to the end of t's episode or of the
+    rollout."""
     advantages = np.zeros(rewards.shape)
     for t, n in np.ndindex(*rewards.shape):
         for k in range(t, len(rewards)):
             bootstrap = 0.0 if terminations[k, n] else gamma * next_values[k, n]
-            advantages[t, n] += (gamma * gae_lambda) ** (k - t) * (rewards[k, n] + bootstrap - values[k, n])
+            advantages[t, n] += (gamma * gae_lambda) ** (k - t) * (
+                rewards[k, n] + bootstrap - values[k, n]
+            )
             if dones[k, n]:
                 break
     return advantages
@@ -36,12 +40,17 @@ def test_gae(gamma, gae_lambda):
     terminations, truncations = rng.random((2, *shape)) < 0.15
     rollout = *parts, terminations, terminations | truncations
     advantages = ppo.compute_gae(*rollout, gamma, gae_lambda)
-    np.testing.assert_allclose(advantages, gae_by_definition(*rollout, gamma, gae_lambda), rtol=1e-4, atol=1e-4)
+    np.testing.assert_allclose(
+        advantages, gae_by_definition(*rollout, gamma, gae_lambda), rtol=1e-4, atol=1e-4
+    )
 
 
-@pytest.mark.parametrize("script, options", [(ppo, dict(max_grad_norm=0.5)), (sac, {}), (sac, dict(eps=0.01 / 32))])
+@pytest.mark.parametrize(
+    "script, options", [(ppo, dict(max_grad_norm=0.5)), (sac, {}), (sac, dict(eps=0.01 / 32))]
+)
 def test_adam_step(script, options):
-    """Like torch over 50 steps: gradients of very different norms, a falling learning rate, clipped norms for ppo."""
+    """Like torch over 50 steps: gradients of very different norms, a falling learning rate,
+    clipped norms for ppo."""
     shapes, clipped = [(5, 3), (5,), (2, 5), (1,), ()], []
     ours = [torch.randn(shape) for shape in shapes]
     theirs = [nn.Parameter(param.clone()) for param in ours]
@@ -65,7 +74,10 @@ def test_adam_step(script, options):
 
 def test_running_mean_std():
     rng, stats = np.random.default_rng(1), ppo_continuous.RunningMeanStd(3)
-    batches = [rng.normal((1000, -2, 0), (0.1, 5, 1), (size, 3)).astype(np.float32) for size in (1, 7, 300, 2, 64, 1)]
+    batches = [
+        rng.normal((1000, -2, 0), (0.1, 5, 1), (size, 3)).astype(np.float32)
+        for size in (1, 7, 300, 2, 64, 1)
+    ]
     for batch in batches:
         stats.update(torch.from_numpy(batch))
     everything = np.concatenate(batches).astype(np.float64)
@@ -76,11 +88,13 @@ def test_running_mean_std():
 
 def test_normalize():
     agent = ppo_continuous.Agent(2, 1)
-    agent.obs_stats.update(torch.tensor([[0.0, 10.0], [4.0, 30.0]]))  # mean (2, 20), standard deviation (2, 10)
+    # mean (2, 20), standard deviation (2, 10)
+    agent.obs_stats.update(torch.tensor([[0.0, 10.0], [4.0, 30.0]]))
     normalised = torch.tensor([[1.0, -1.0], [0.0, 10.0]])
     torch.testing.assert_close(agent.normalize(torch.tensor([[4.0, 10.0], [2.0, 1e6]])), normalised)
     nn.init.normal_(agent.actor[-1].weight)
-    raw = torch.tensor([[4.0, 10.0], [2.0, 1e6]], dtype=torch.float64)  # as an environment may return it
+    # as an environment may return it
+    raw = torch.tensor([[4.0, 10.0], [2.0, 1e6]], dtype=torch.float64)
     torch.testing.assert_close(agent.act(raw), agent(normalised)[0].mean)
 
 
@@ -97,16 +111,26 @@ def test_initialisation(rollout_script):
     agent = helpers.module(rollout_script).Agent(*sizes.get(rollout_script, [3, 4]))
     if rollout_script == "ppo_lstm":
         pytest.skip("test_lstm.py has it")
-    actor, critic = (net if isinstance(net, nn.Linear) else net[-1] for net in (agent.actor, agent.critic))
+    actor, critic = (
+        net if isinstance(net, nn.Linear) else net[-1] for net in (agent.actor, agent.critic)
+    )
     layers = [layer for layer in agent.modules() if isinstance(layer, nn.Linear | nn.Conv2d)]
     cells = [cell for cell in agent.modules() if isinstance(cell, nn.LSTMCell)]
     for param in (param for cell in cells for param in cell.parameters()):
-        assert (param.T @ param).allclose(torch.eye(param.shape[-1]), atol=1e-5) if param.ndim == 2 else not param.any()
-    assert len(layers) == 6 + (rollout_script == "ppo_microrts") and not any(layer.bias.any() for layer in layers)
+        assert (
+            (param.T @ param).allclose(torch.eye(param.shape[-1]), atol=1e-5)
+            if param.ndim == 2
+            else not param.any()
+        )
+    assert len(layers) == 6 + (rollout_script == "ppo_microrts") and not any(
+        layer.bias.any() for layer in layers
+    )
     for layer in layers:
         weight, gain = layer.weight.flatten(1), {actor: 0.01, critic: 1.0}.get(layer, 2**0.5)
         weight = weight if len(weight) <= weight.shape[1] else weight.T
-        torch.testing.assert_close(weight @ weight.T / gain**2, torch.eye(len(weight)), rtol=1e-4, atol=1e-5)
+        torch.testing.assert_close(
+            weight @ weight.T / gain**2, torch.eye(len(weight)), rtol=1e-4, atol=1e-5
+        )
     assert not hasattr(agent, "actor_logstd") or not agent.actor_logstd.any()
 
 
@@ -114,7 +138,8 @@ NETWORKS = dict(
     tanh=nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 3)),
     relu=nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 1)),
     linear=nn.Linear(4, 2, bias=False),
-    others=nn.Sequential(nn.Linear(4, 8), nn.LayerNorm(8), nn.GELU(), nn.Linear(8, 2)),  # torch's fallback
+    # torch's fallback
+    others=nn.Sequential(nn.Linear(4, 8), nn.LayerNorm(8), nn.GELU(), nn.Linear(8, 2)),
 )
 
 
@@ -125,7 +150,9 @@ def test_numpy_forward(name):
         nn.init.normal_(param)
     result = utils.numpy_forward(network, torch.device("cpu"))(obs)
     assert isinstance(result, np.ndarray) and result.dtype == np.float32
-    np.testing.assert_allclose(result, network(torch.from_numpy(obs)).detach(), rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(
+        result, network(torch.from_numpy(obs)).detach(), rtol=1e-4, atol=1e-5
+    )
 
 
 def test_policies():
@@ -134,14 +161,20 @@ def test_policies():
     agent.actor_logstd.data.copy_(torch.tensor([-0.5, 0.3]))
     mean, actions = torch.randn(2, 7, 2).unbind()
     dist, std = agent.policy(mean), np.exp([-0.5, 0.3])
-    expected = -0.5 * ((actions - mean).numpy() / std) ** 2 - np.log(std) - 0.5 * math.log(2 * math.pi)
-    np.testing.assert_allclose(dist.log_prob(actions).detach(), expected.sum(1), rtol=1e-5, atol=1e-6)
+    expected = (
+        -0.5 * ((actions - mean).numpy() / std) ** 2 - np.log(std) - 0.5 * math.log(2 * math.pi)
+    )
+    np.testing.assert_allclose(
+        dist.log_prob(actions).detach(), expected.sum(1), rtol=1e-5, atol=1e-6
+    )
     entropy = (np.log(std) + 0.5 * math.log(2 * math.pi * math.e)).sum()
     np.testing.assert_allclose(dist.entropy().detach(), np.full(7, entropy), rtol=1e-6)
     logits, actions = torch.randn(7, 3), torch.randint(3, (7,))
     dist, probs = ppo.Agent(4, 3).policy(logits), np.exp(logits.numpy())
     probs /= probs.sum(1, keepdims=True)
-    np.testing.assert_allclose(dist.log_prob(actions), np.log(probs[np.arange(7), actions]), rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(
+        dist.log_prob(actions), np.log(probs[np.arange(7), actions]), rtol=1e-5, atol=1e-6
+    )
     np.testing.assert_allclose(dist.entropy(), -(probs * np.log(probs)).sum(1), rtol=1e-5)
 
 
@@ -149,8 +182,12 @@ def test_policies():
 
 
 def actions_of(script, monkeypatch, tmp_path, **parameters):
-    """20,000 actions (4000, 5) of an actor that ignores the observation and has these parameters."""
-    Agent, sizes = helpers.module(script).Agent, dict(num_envs=5, num_steps=400, num_minibatches=1, update_epochs=1)
+    """20,000 actions (4000, 5) of an actor that ignores the observation and has these
+    parameters."""
+    Agent, sizes = (
+        helpers.module(script).Agent,
+        dict(num_envs=5, num_steps=400, num_minibatches=1, update_epochs=1),
+    )
 
     class BiasedAgent(Agent):
         def __init__(self, *sizes):
@@ -164,21 +201,26 @@ def actions_of(script, monkeypatch, tmp_path, **parameters):
     sizes |= dict(total_timesteps=20_000, learning_rate=1e-20)
     helpers.train(script, tmp_path, env_id=probe("Constant", script), **sizes)
     actions = np.array(probe_envs.ACTIONS[:20_000]).reshape(-1, 5)
-    assert np.abs(np.corrcoef(actions.T) - np.eye(5)).max() < 0.08  # each environment has noise of its own
+    # each environment has noise of its own
+    assert np.abs(np.corrcoef(actions.T) - np.eye(5)).max() < 0.08
     return actions
 
 
 def test_sampling_follows_softmax(monkeypatch, tmp_path):
-    """The Gumbel-max trick: the actions' frequencies are the policy's probabilities, in every environment."""
+    """The Gumbel-max trick: the actions' frequencies are the policy's probabilities, in every
+    environment."""
     actions = actions_of("ppo", monkeypatch, tmp_path, actor__4__bias=[0.7, -0.9])
     right = 1 / (1 + math.exp(0.7 + 0.9))
     assert np.abs(actions.mean(0) - right).max() < 5 * (right * (1 - right) / len(actions)) ** 0.5
 
 
 def test_sampling_is_gaussian(monkeypatch, tmp_path):
-    """With the policy's mean and deviation. The environment sees clipped actions, the update sees the samples."""
+    """With the policy's mean and deviation. The environment sees clipped actions, the update
+    sees the samples."""
     largest = []
-    helpers.spy_on_updates(monkeypatch, lambda f, main, inds: largest.append(main["b_actions"].max()) or f(*inds))
+    helpers.spy_on_updates(
+        monkeypatch, lambda f, main, inds: largest.append(main["b_actions"].max()) or f(*inds)
+    )
     parameters = dict(actor__4__bias=[0.3], actor_logstd=[math.log(0.2)])
     actions = actions_of("ppo_continuous", monkeypatch, tmp_path, **parameters)
     assert actions.mean() == pytest.approx(0.3, abs=4 * 0.2 / actions.size**0.5)
@@ -190,7 +232,8 @@ def test_sampling_is_gaussian(monkeypatch, tmp_path):
 
 
 def losses_by_hand(batch, args):
-    """PPO's losses in the form that Stable-Baselines3 has them (the value loss: the original's, max and half)."""
+    """PPO's losses in the form that Stable-Baselines3 has them (the value loss: the original's,
+    max and half)."""
     (dist, values), actions, old_log_probs, old_values, advantages, returns = batch
     log_probs, entropy = dist.log_prob(actions), dist.entropy()  # see test_policies
     if args.norm_adv:
@@ -214,17 +257,24 @@ def losses_by_hand(batch, args):
 
 
 PLAIN = dict(clip_vloss=False, norm_adv=False, ent_coef=0.1, vf_coef=2.0)
-OPTIONS = dict(ppo_continuous_adaptive=dict(env_id="tests.probe_envs:ProbeCorner-v0", bounds_coef=5.0))
+OPTIONS = dict(
+    ppo_continuous_adaptive=dict(env_id="tests.probe_envs:ProbeCorner-v0", bounds_coef=5.0)
+)
 
 
 @pytest.mark.parametrize(
     "script, options",
-    [("ppo", {}), ("ppo", PLAIN), *((name, OPTIONS.get(name, {})) for name in helpers.ROLLOUT_SCRIPTS if name != "ppo")]
+    [
+        ("ppo", {}),
+        ("ppo", PLAIN),
+        *((name, OPTIONS.get(name, {})) for name in helpers.ROLLOUT_SCRIPTS if name != "ppo"),
+    ]
     + [("ppo_image", dict(env_kwargs='{"env_id": "Pendulum-v1"}', max_episode_steps=50))]
     + [("ppo_multiagent", dict(central_critic=False))],
 )
 def test_update(script, options, monkeypatch, tmp_path):
-    """Every minibatch's metrics, and the parameters after it, against the formulas, autograd and torch.optim.Adam."""
+    """Every minibatch's metrics, and the parameters after it, against the formulas, autograd and
+    torch.optim.Adam."""
     state = {}
 
     def check(update, main, tensors):
@@ -233,12 +283,21 @@ def test_update(script, options, monkeypatch, tmp_path):
             state["agent"] = copy.deepcopy(agent)
             state["optimizer"] = torch.optim.Adam(state["agent"].parameters(), eps=1e-5)
         names = ("b_obs", "b_actions", "b_logprobs", "b_values", "b_advantages", "b_returns")
-        reference, optimizer, rate = state["agent"], state["optimizer"], main["learning_rate"].item()
-        reference.load_state_dict(agent.state_dict())  # equal before each step: errors do not add up
+        reference, optimizer, rate = (
+            state["agent"],
+            state["optimizer"],
+            main["learning_rate"].item(),
+        )
+        # equal before each step: errors do not add up
+        reference.load_state_dict(agent.state_dict())
         batch = [main[name][tensors[0]] for name in names]
         batch[0] = helpers.look(main | dict(agent=reference), tensors[0])
         expected = losses_by_hand(batch, args)
-        loss = expected["policy_loss"] - args.ent_coef * expected["entropy"] + args.vf_coef * expected["value_loss"]
+        loss = (
+            expected["policy_loss"]
+            - args.ent_coef * expected["entropy"]
+            + args.vf_coef * expected["value_loss"]
+        )
         loss = loss + getattr(args, "bounds_coef", 0) * expected.get("bounds_loss", 0)
         optimizer.zero_grad()
         loss.backward()
@@ -249,12 +308,15 @@ def test_update(script, options, monkeypatch, tmp_path):
         assert set(metrics) == {f"losses/{name}" for name in expected}
         for name, value in expected.items():
             assert not metrics[f"losses/{name}"].requires_grad
-            torch.testing.assert_close(metrics[f"losses/{name}"], value.detach(), rtol=2e-3, atol=2e-5, msg=name)
+            torch.testing.assert_close(
+                metrics[f"losses/{name}"], value.detach(), rtol=2e-3, atol=2e-5, msg=name
+            )
         helpers.assert_stepped(agent, reference, rate)
         return metrics
 
     calls = helpers.spy_on_updates(monkeypatch, check)
-    # A large learning rate and a small clip range: after one epoch samples are on both sides of every clip.
+    # A large learning rate and a small clip range: after one epoch samples are on both sides of
+    # every clip.
     helpers.train(script, tmp_path, **dict(learning_rate=3e-3, clip_coef=0.05) | options)
     assert len(calls) >= 16
 
@@ -263,8 +325,9 @@ def test_update(script, options, monkeypatch, tmp_path):
 
 
 def test_epochs(rollout_script, monkeypatch, tmp_path):
-    """Every sample once per epoch, in a new order. At a rollout's first minibatch no network has changed: the stored
-    values and log-probabilities are those of now. Logged is the mean over a rollout's updates."""
+    """Every sample once per epoch, in a new order. At a rollout's first minibatch no network has
+    changed: the stored values and log-probabilities are those of now. Logged is the mean over a
+    rollout's updates."""
     args = helpers.small_args(rollout_script, tmp_path)
     batch, per_rollout = args.num_envs * args.num_steps, args.update_epochs * args.num_minibatches
     used, seen, explained = [], [], []
@@ -274,7 +337,8 @@ def test_epochs(rollout_script, monkeypatch, tmp_path):
             with torch.no_grad():
                 every = torch.arange(batch)
                 inds = every.view(args.num_steps, args.num_envs) if "b_states" in main else every
-                dist, value = helpers.look(main, inds)  # with an LSTM the whole rollout is one sequence
+                # with an LSTM the whole rollout is one sequence
+                dist, value = helpers.look(main, inds)
             torch.testing.assert_close(value, main["b_values"][inds], rtol=1e-4, atol=1e-5)
             logprobs = dist.log_prob(main["b_actions"][inds])
             torch.testing.assert_close(logprobs, main["b_logprobs"][inds], rtol=1e-4, atol=1e-5)
@@ -286,20 +350,26 @@ def test_epochs(rollout_script, monkeypatch, tmp_path):
         return {name: torch.tensor(metric) for name, metric in seen[-1].items()}
 
     helpers.spy_on_updates(monkeypatch, check)
-    unscaled = dict(norm_value=False) if rollout_script == "ppo_continuous_adaptive" else {}  # test_adaptive.py has it
+    # test_adaptive.py has it
+    unscaled = dict(norm_value=False) if rollout_script == "ppo_continuous_adaptive" else {}
     run_dir, _ = helpers.train(rollout_script, tmp_path, **unscaled)
     epochs = np.array(used).reshape(-1, batch)
     assert len(epochs) == args.update_epochs * (args.total_timesteps // batch)
     assert (np.sort(epochs) == np.arange(batch)).all() and (epochs[0] != epochs[1]).any()
     scalars = helpers.scalars(run_dir)
-    assert [value for _, value in scalars["losses/explained_variance"]] == pytest.approx(explained, rel=2e-3, abs=1e-3)
+    assert [value for _, value in scalars["losses/explained_variance"]] == pytest.approx(
+        explained, rel=2e-3, abs=1e-3
+    )
     for name in seen[0]:
         means = np.array([metrics[name] for metrics in seen]).reshape(-1, per_rollout).mean(1)
-        assert [value for _, value in scalars[name]] == pytest.approx(means, rel=1e-3, abs=1e-6), name
+        assert [value for _, value in scalars[name]] == pytest.approx(means, rel=1e-3, abs=1e-6), (
+            name
+        )
 
 
 def rollouts_of(script, monkeypatch, tmp_path, env="Logged", **flags):
-    """What compute_gae is given in a run on three environments, rollouts of 40 steps; and the agent's final state."""
+    """What compute_gae is given in a run on three environments, rollouts of 40 steps; and the
+    agent's final state."""
     rollouts, gae = [], helpers.module(script).compute_gae
     spy = lambda *rollout: rollouts.append(copy.deepcopy(rollout)) or gae(*rollout)  # noqa: E731
     monkeypatch.setattr(helpers.module(script), "compute_gae", spy)
@@ -311,11 +381,15 @@ def rollouts_of(script, monkeypatch, tmp_path, env="Logged", **flags):
 
 @pytest.mark.parametrize("script", ["ppo", "ppo_continuous"])
 def test_bootstrap_values_belong_to_the_true_next_observation(script, monkeypatch, tmp_path):
-    """next_values[t] is the critic's value of what step t led to: at an episode's end the last observation of it."""
+    """next_values[t] is the critic's value of what step t led to: at an episode's end the last
+    observation of it."""
     agents = helpers.spy_on_agents(monkeypatch, script)
-    rollouts, _ = rollouts_of(script, monkeypatch, tmp_path, total_timesteps=120, learning_rate=1e-20)
+    rollouts, _ = rollouts_of(
+        script, monkeypatch, tmp_path, total_timesteps=120, learning_rate=1e-20
+    )
     _, _, next_values, terminations, dones = rollouts[0][:5]
-    *_, expected, terminated = zip(*probe_envs.TRANSITIONS[:120])  # step by step, each time the three environments
+    # step by step, each time the three environments
+    *_, expected, terminated = zip(*probe_envs.TRANSITIONS[:120])
     expected = torch.tensor(np.array(expected)).clamp(-10, 10)
     with torch.no_grad():
         true_values = agents[0].critic(expected)[:, 0].numpy()
@@ -325,7 +399,8 @@ def test_bootstrap_values_belong_to_the_true_next_observation(script, monkeypatc
 
 
 def test_reward_scaling(monkeypatch, tmp_path):
-    """The rewards are divided by the standard deviation of the discounted returns so far, each episode on its own."""
+    """The rewards are divided by the standard deviation of the discounted returns so far, each
+    episode on its own."""
     received = []
     note = lambda envs, actions, result: received.append((result[1].copy(), result[2] | result[3]))  # noqa: E731
     helpers.spy_on_steps(monkeypatch, "ppo_continuous", note)
@@ -345,53 +420,76 @@ def test_reward_scaling(monkeypatch, tmp_path):
 
 def test_observation_statistics_are_those_of_all_observations(monkeypatch, tmp_path):
     seen = [np.zeros((3, 11))]
-    helpers.spy_on_steps(monkeypatch, "ppo_continuous", lambda envs, actions, result: seen.append(result[0].copy()))
+    helpers.spy_on_steps(
+        monkeypatch, "ppo_continuous", lambda envs, actions, result: seen.append(result[0].copy())
+    )
     reset = utils.VectorEnv.reset
-    spy = lambda envs, **kwargs: (seen.__setitem__(0, (result := reset(envs, **kwargs))[0].copy()), result)[1]  # noqa: E731
+    spy = lambda envs, **kwargs: (
+        seen.__setitem__(0, (result := reset(envs, **kwargs))[0].copy()),
+        result,
+    )[1]  # noqa: E731
     monkeypatch.setattr(utils.VectorEnv, "reset", spy)
-    run_dir, _ = helpers.train("ppo_continuous", tmp_path, env_id="Hopper-v4", num_envs=3, total_timesteps=768)
-    agent, seen = helpers.load(run_dir)["agent"], np.concatenate(seen[:-1])  # what actions were chosen from
+    run_dir, _ = helpers.train(
+        "ppo_continuous", tmp_path, env_id="Hopper-v4", num_envs=3, total_timesteps=768
+    )
+    # what actions were chosen from
+    agent, seen = helpers.load(run_dir)["agent"], np.concatenate(seen[:-1])
     assert agent["obs_stats.count"] == len(seen) == 768
     np.testing.assert_allclose(agent["obs_stats.mean"], seen.mean(0), rtol=1e-4, atol=1e-5)
     np.testing.assert_allclose(agent["obs_stats.var"], seen.var(0), rtol=1e-4, atol=1e-6)
 
 
 def test_one_precision(monkeypatch, tmp_path):
-    """What s' is worth at one step, s is worth at the next, also where float32 and float64 differ by a standard
-    deviation; and evaluations see what training saw."""
+    """What s' is worth at one step, s is worth at the next, also where float32 and float64
+    differ by a standard deviation; and evaluations see what training saw."""
     flags = dict(env="Steady", total_timesteps=240, learning_rate=1e-2)
     rollouts, state = rollouts_of("ppo_continuous", monkeypatch, tmp_path, **flags)
     _, values, next_values, _, dones = rollouts[1][:5]
     inner = ~dones[:-1]
     np.testing.assert_allclose(next_values[:-1][inner], values[1:][inner], rtol=1e-4, atol=1e-4)
     assert values.std() > 1e-3
-    agent, obs = ppo_continuous.Agent(1, 1), 12345.678 + 1e-3 * torch.randn(50, 1, dtype=torch.float64)
+    agent, obs = (
+        ppo_continuous.Agent(1, 1),
+        12345.678 + 1e-3 * torch.randn(50, 1, dtype=torch.float64),
+    )
     agent.load_state_dict(state)
     torch.testing.assert_close(agent.act(obs), agent.act(obs.float()))
 
 
 def test_huge_observations_and_rewards_are_cut(monkeypatch, tmp_path):
-    """After normalisation, to 10: where the statistics, which are those of the rollouts before, do not expect them."""
+    """After normalisation, to 10: where the statistics, which are those of the rollouts before,
+    do not expect them."""
     observations, rewards, gae = [], [], ppo_continuous.compute_gae
     helpers.spy_on_updates(
-        monkeypatch, lambda f, main, inds: observations.append(main["b_obs"].abs().max()) or f(*inds)
+        monkeypatch,
+        lambda f, main, inds: observations.append(main["b_obs"].abs().max()) or f(*inds),
     )
     spy = lambda *rollout: rewards.append(np.abs(rollout[0]).max()) or gae(*rollout)  # noqa: E731
     monkeypatch.setattr(ppo_continuous, "compute_gae", spy)
-    sizes = dict(num_envs=1, num_steps=400, total_timesteps=1200, num_minibatches=1, update_epochs=1)
+    sizes = dict(
+        num_envs=1, num_steps=400, total_timesteps=1200, num_minibatches=1, update_epochs=1
+    )
     helpers.train("ppo_continuous", tmp_path, env_id=probe("Loud", "ppo_continuous"), **sizes)
     assert max(observations) == 10 and max(rewards) == 10
 
 
-@pytest.mark.parametrize("script, extra", [("ppo", 1), *((script, 3) for script in helpers.ROLLOUT_SCRIPTS)])
+@pytest.mark.parametrize(
+    "script, extra", [("ppo", 1), *((script, 3) for script in helpers.ROLLOUT_SCRIPTS)]
+)
 def test_last_rollout_may_be_short(script, extra, monkeypatch, tmp_path):
-    """It is played and learned from to the last step, and not from what a longer rollout has left in the batch."""
+    """It is played and learned from to the last step, and not from what a longer rollout has
+    left in the batch."""
     args, used = helpers.small_args(script, tmp_path), []
-    helpers.spy_on_updates(monkeypatch, lambda f, main, inds: used.append(inds[0].flatten().tolist()) or f(*inds))
+    helpers.spy_on_updates(
+        monkeypatch, lambda f, main, inds: used.append(inds[0].flatten().tolist()) or f(*inds)
+    )
     batch, size = args.num_envs * args.num_steps, extra * args.num_envs
     run_dir, _ = helpers.train(script, tmp_path, total_timesteps=batch + size)
     state = helpers.load(run_dir)
-    assert [step for step, _ in helpers.scalars(run_dir)["losses/value_loss"]] == [batch, batch + size]
+    assert [step for step, _ in helpers.scalars(run_dir)["losses/value_loss"]] == [
+        batch,
+        batch + size,
+    ]
     assert state["global_step"] == batch + size
     short = used[args.update_epochs * args.num_minibatches :]
     assert len(short) == args.update_epochs * math.ceil(size / (batch // args.num_minibatches))
@@ -405,19 +503,25 @@ def test_learning_rate_falls_by_environment_steps(tmp_path):
     for anneal_lr in (True, False):
         run_dirs.append(helpers.train("ppo", tmp_path / str(anneal_lr), anneal_lr=anneal_lr)[0])
     falling, constant = (helpers.scalars(run_dir)["charts/learning_rate"] for run_dir in run_dirs)
-    expected = [args.learning_rate * (1 - (step - batch) / args.total_timesteps) for step, _ in falling]
+    expected = [
+        args.learning_rate * (1 - (step - batch) / args.total_timesteps) for step, _ in falling
+    ]
     assert [value for _, value in falling] == pytest.approx(expected, rel=1e-5)
     assert {value for _, value in constant} == {np.float32(args.learning_rate)}
 
 
 @pytest.mark.parametrize(
-    "divergences, bound, updates", [((0, 0, 0, 9), 2.5, 12), ((3, 3, 3, 0), 2.5, 12), ((3, 3, 3, 0), 2.0, 4)]
+    "divergences, bound, updates",
+    [((0, 0, 0, 9), 2.5, 12), ((3, 3, 3, 0), 2.5, 12), ((3, 3, 3, 0), 2.0, 4)],
 )
 def test_target_kl_is_the_mean_of_an_epoch(divergences, bound, updates, monkeypatch, tmp_path):
-    """Means of 2.25, with the last minibatch far above or below: only a bound of 2 ends the epochs."""
+    """Means of 2.25, with the last minibatch far above or below: only a bound of 2 ends the
+    epochs."""
 
     def check(update, main, tensors):
-        return update(*tensors) | {"losses/approx_kl": torch.tensor(float(divergences[len(calls) % 4 - 1]))}
+        return update(*tensors) | {
+            "losses/approx_kl": torch.tensor(float(divergences[len(calls) % 4 - 1]))
+        }
 
     calls = helpers.spy_on_updates(monkeypatch, check)
     helpers.train("ppo", tmp_path, target_kl=bound, update_epochs=3, total_timesteps=128)

@@ -1,4 +1,5 @@
-"""ppo_microrts.py: the distribution of many units' actions by hand, a made-up game, and the real one where it is."""
+"""ppo_microrts.py: the distribution of many units' actions by hand, a made-up game, and the real
+one where it is."""
 
 import sys
 
@@ -13,12 +14,14 @@ from tests import helpers
 
 PARTS = [6, 4, 4, 4, 4, 7, 49]
 STARTS = np.cumsum([0, *PARTS])
-# What each action needs besides itself: nothing, move, harvest, return, produce where and what, attack.
+# What each action needs besides itself: nothing, move, harvest, return, produce where and what,
+# attack.
 NEEDS = [[], [1], [2], [3], [4, 5], [6]]
 
 
 class March(gym.Env):
-    """Two units on 3 x 3 cells, one of them busy. The other is to move in the direction that its hit points name."""
+    """Two units on 3 x 3 cells, one of them busy. The other is to move in the direction that its
+    hit points name."""
 
     def __init__(self, map_name, opponents, render_mode=None):
         self.render_mode = render_mode
@@ -27,7 +30,10 @@ class March(gym.Env):
 
     def observe(self):
         numbers, mask = np.zeros((5, 3, 3), int), np.zeros((3, 3, 78), int)
-        (self.cell, busy), self.direction = self.np_random.permutation(9)[:2], self.np_random.integers(4)
+        (self.cell, busy), self.direction = (
+            self.np_random.permutation(9)[:2],
+            self.np_random.integers(4),
+        )
         numbers[:, self.cell // 3, self.cell % 3] = self.direction, 0, 1, 4, 0
         numbers[:, busy // 3, busy % 3] = self.np_random.integers(4), 0, 1, 4, 1
         mask[self.cell // 3, self.cell % 3, :10] = 1, 1, 0, 0, 0, 0, 1, 1, 1, 1
@@ -52,7 +58,8 @@ def march(monkeypatch):
 
 
 def masks(rng, batch, cells, units):
-    """Random masks (batch, cells, 78) with so many waiting units: doing nothing is valid, and random other choices."""
+    """Random masks (batch, cells, 78) with so many waiting units: doing nothing is valid, and
+    random other choices."""
     mask = np.zeros((batch, cells, 78))
     for sample in mask:
         for cell in rng.permutation(cells)[:units]:
@@ -74,7 +81,9 @@ def distribution(logits, mask, orders=None):
 
 def part_probabilities(logits, mask, part):
     """Those of one part of one cell, with loops and the exponential."""
-    weights = np.exp(logits[STARTS[part] : STARTS[part + 1]]) * mask[STARTS[part] : STARTS[part + 1]]
+    weights = (
+        np.exp(logits[STARTS[part] : STARTS[part + 1]]) * mask[STARTS[part] : STARTS[part + 1]]
+    )
     return weights / weights.sum() if weights.any() else weights
 
 
@@ -106,7 +115,9 @@ def test_entropy_is_that_of_the_samples():
     """The mean of -log p over many samples of one state."""
     mask = torch.as_tensor(masks(np.random.default_rng(2), 1, 4, 3)).expand(20_000, 4, 78)
     dist = distribution(torch.randn(1, 4, 78).expand(20_000, 4, 78), mask)
-    assert -dist.log_prob(dist.sample()).mean().item() == pytest.approx(dist.entropy()[0].item(), rel=0.02)
+    assert -dist.log_prob(dist.sample()).mean().item() == pytest.approx(
+        dist.entropy()[0].item(), rel=0.02
+    )
 
 
 def test_what_is_sampled():
@@ -124,18 +135,25 @@ def test_what_is_sampled():
 
 
 def test_what_does_not_count_has_no_gradient():
-    mask, logits = masks(np.random.default_rng(4), 50, 5, 3), torch.randn(50, 5, 78, requires_grad=True)
+    mask, logits = (
+        masks(np.random.default_rng(4), 50, 5, 3),
+        torch.randn(50, 5, 78, requires_grad=True),
+    )
     dist = distribution(logits, mask)
     actions = dist.sample()
     (of_entropy,) = torch.autograd.grad(dist.entropy().sum(), logits, retain_graph=True)
     (of_logprob,) = torch.autograd.grad(dist.log_prob(actions).sum(), logits)
-    assert not of_entropy[torch.as_tensor(mask) == 0].any() and not of_logprob[torch.as_tensor(mask) == 0].any()
+    assert (
+        not of_entropy[torch.as_tensor(mask) == 0].any()
+        and not of_logprob[torch.as_tensor(mask) == 0].any()
+    )
     used = torch.zeros(50, 5, 7, dtype=torch.bool)
     for n, cell in np.argwhere(mask[..., 0] == 1):
         used[n, cell, [0, *NEEDS[actions[n, cell, 0]]]] = True
     per_part = torch.stack([part.abs().sum(-1) for part in of_logprob.split(PARTS, -1)], -1)
     choices = torch.stack([part.sum(-1) for part in torch.as_tensor(mask).split(PARTS, -1)], -1)
-    assert torch.equal(per_part > 1e-6, used & (choices > 1))  # what has one valid choice has no gradient either
+    # what has one valid choice has no gradient either
+    assert torch.equal(per_part > 1e-6, used & (choices > 1))
 
 
 def test_at_most_so_many_orders():
@@ -155,7 +173,11 @@ def test_encode():
     rng = np.random.default_rng(6)
     numbers, mask = rng.integers(0, 12, (5, 2, 3)), rng.integers(0, 2, (2, 3, 78))
     planes = ppo_microrts.encode(numbers, mask)
-    assert planes.dtype == np.uint8 and planes.shape == (2, 3, 105) and (planes[..., 27:] == mask).all()
+    assert (
+        planes.dtype == np.uint8
+        and planes.shape == (2, 3, 105)
+        and (planes[..., 27:] == mask).all()
+    )
     for row, column in np.ndindex(2, 3):
         expected = []
         for number, n in zip(numbers[:, row, column], (5, 5, 3, 8, 6)):
@@ -187,18 +209,40 @@ def test_the_networks_see_every_cell_and_no_mask(height, width):
 
 
 def test_learns_to_march(march, monkeypatch, tmp_path):
-    """Which unit waits, and where to: the greedy policy makes no mistake. Rewards are weighted for learning only."""
-    agents, rewards, gae = helpers.spy_on_agents(monkeypatch, "ppo_microrts"), [], ppo_microrts.compute_gae
-    monkeypatch.setattr(ppo_microrts, "compute_gae", lambda *args: rewards.append(args[0].copy()) or gae(*args))
-    flags = dict(num_envs=8, num_steps=32, num_minibatches=2, total_timesteps=3_000, learning_rate=5e-3, gamma=0.5)
+    """Which unit waits, and where to: the greedy policy makes no mistake. Rewards are weighted
+    for learning only."""
+    agents, rewards, gae = (
+        helpers.spy_on_agents(monkeypatch, "ppo_microrts"),
+        [],
+        ppo_microrts.compute_gae,
+    )
+    monkeypatch.setattr(
+        ppo_microrts, "compute_gae", lambda *args: rewards.append(args[0].copy()) or gae(*args)
+    )
+    flags = dict(
+        num_envs=8,
+        num_steps=32,
+        num_minibatches=2,
+        total_timesteps=3_000,
+        learning_rate=5e-3,
+        gamma=0.5,
+    )
     run_dir, returns = helpers.train(
         "ppo_microrts", tmp_path, **flags, reward_weights="2,0.5,9,9,9,9", eval_episodes=20
     )
     assert returns == [5.0] * 20 and {*np.concatenate(rewards).flat} == {0.5, 2.5}
-    assert {value for _, value in helpers.scalars(run_dir)["charts/episodic_return"]} <= {0, 1, 2, 3, 4, 5}
+    assert {value for _, value in helpers.scalars(run_dir)["charts/episodic_return"]} <= {
+        0,
+        1,
+        2,
+        3,
+        4,
+        5,
+    }
     env = March("", [])
     obs, _ = env.reset(seed=3)
-    value = np.mean([2.5 * sum(0.5**k for k in range(left)) for left in range(1, 6)])  # it cannot count the steps
+    # it cannot count the steps
+    value = np.mean([2.5 * sum(0.5**k for k in range(left)) for left in range(1, 6)])
     assert agents[0](torch.as_tensor(obs[None]))[1].item() == pytest.approx(value, rel=0.25)
 
 
@@ -211,12 +255,23 @@ class EndlessMarch(March):
 def test_a_game_at_the_time_limit_bootstraps(monkeypatch, tmp_path):
     """From its last observation, not from the first one of the next game."""
     monkeypatch.setattr(ppo_microrts, "MicroRTS", EndlessMarch)
-    agents, rollouts, gae = helpers.spy_on_agents(monkeypatch, "ppo_microrts"), [], ppo_microrts.compute_gae
-    monkeypatch.setattr(ppo_microrts, "compute_gae", lambda *args: rollouts.append(args) or gae(*args))
+    agents, rollouts, gae = (
+        helpers.spy_on_agents(monkeypatch, "ppo_microrts"),
+        [],
+        ppo_microrts.compute_gae,
+    )
+    monkeypatch.setattr(
+        ppo_microrts, "compute_gae", lambda *args: rollouts.append(args) or gae(*args)
+    )
     led_to = []  # the observations after each step
 
     def note(envs, actions, result):
-        led_to.append([(result[4]["final_obs"] if over else result[0])[n].copy() for n, over in enumerate(result[3])])
+        led_to.append(
+            [
+                (result[4]["final_obs"] if over else result[0])[n].copy()
+                for n, over in enumerate(result[3])
+            ]
+        )
 
     helpers.spy_on_steps(monkeypatch, "ppo_microrts", note)
     flags = dict(num_steps=16, total_timesteps=32, max_episode_steps=5, learning_rate=1e-20)
@@ -233,7 +288,10 @@ def test_a_game_at_the_time_limit_bootstraps(monkeypatch, tmp_path):
     [
         (dict(render=True), "no window here. Use --capture-video"),
         (dict(reward_weights="1,2,3"), "--reward-weights must be six numbers, got 1,2,3"),
-        (dict(reward_weights="1,2,3,4,5,six"), "--reward-weights must be six numbers, got 1,2,3,4,5,six"),
+        (
+            dict(reward_weights="1,2,3,4,5,six"),
+            "--reward-weights must be six numbers, got 1,2,3,4,5,six",
+        ),
     ],
 )
 def test_refused(march, flags, line, tmp_path):
@@ -245,7 +303,8 @@ def test_refused(march, flags, line, tmp_path):
 def test_the_game_is_missing(monkeypatch):
     monkeypatch.setitem(sys.modules, "gym_microrts", None)
     with pytest.raises(
-        SystemExit, match=r"error: .*gym_microrts.* Install: pip install .*gym_microrts==.*-jre-headless$"
+        SystemExit,
+        match=r"error: .*gym_microrts.* Install: pip install .*gym_microrts==.*-jre-headless$",
     ):
         ppo_microrts.make_env(ppo_microrts.Args())
 
@@ -273,17 +332,24 @@ OURS, THEIRS, IDLE = 11, 12, 21  # planes
 
 @real
 def test_the_first_observation():
-    """basesWorkers8x8: our base is at row 1, column 2, our worker beside it, resources in the corner."""
+    """basesWorkers8x8: our base is at row 1, column 2, our worker beside it, resources in the
+    corner."""
     env = game(opponents="passiveAI")
     obs, _ = env.reset(seed=1)
     assert env.observation_space.contains(obs) and (obs[..., :27].sum(-1) == 5).all()
     assert np.argwhere(obs[..., OURS]).tolist() == [[1, 1], [1, 2]]
     assert np.argwhere(obs[..., THEIRS]).tolist() == [[6, 5], [6, 6]]
-    assert obs[0, 0, [4, 9, 10, 14]].tolist() == [0, 1, 1, 1] and obs[1, 2, [4, 15]].all() and obs[1, 1, [1, 17]].all()
+    assert (
+        obs[0, 0, [4, 9, 10, 14]].tolist() == [0, 1, 1, 1]
+        and obs[1, 2, [4, 15]].all()
+        and obs[1, 1, [1, 17]].all()
+    )
     assert env.unwrapped.waiting.tolist() == [9, 10] and obs[..., 27:].any(-1).sum() == 2
     worker, base = obs[1, 1, 27:], obs[1, 2, 27:]
-    assert worker[:6].tolist() == [1, 1, 0, 0, 1, 0] and worker[6:10].tolist() == [1, 0, 1, 1]  # right is the base
-    assert base[:6].tolist() == [1, 0, 0, 0, 1, 0] and base[22:29].tolist() == [0, 0, 0, 1, 0, 0, 0]  # workers only
+    # right is the base
+    assert worker[:6].tolist() == [1, 1, 0, 0, 1, 0] and worker[6:10].tolist() == [1, 0, 1, 1]
+    # workers only
+    assert base[:6].tolist() == [1, 0, 0, 0, 1, 0] and base[22:29].tolist() == [0, 0, 0, 1, 0, 0, 0]
 
 
 @real
@@ -291,8 +357,14 @@ def test_orders_are_carried_out():
     """The worker moves down, the base makes a worker to its right; others' actions do nothing."""
     env = game(opponents="passiveAI")
     env.reset(seed=1)
-    obs, reward, terminated, truncated, _ = env.step(orders(c9=[1, 2], c10=[4, 0, 0, 0, 1, 3], c54=[1, 0]))
-    assert (reward, terminated, truncated) == (0, False, False) and env.unwrapped.rewards.tolist() == [0, 0, 1, 0, 0, 0]
+    obs, reward, terminated, truncated, _ = env.step(
+        orders(c9=[1, 2], c10=[4, 0, 0, 0, 1, 3], c54=[1, 0])
+    )
+    assert (reward, terminated, truncated) == (
+        0,
+        False,
+        False,
+    ) and env.unwrapped.rewards.tolist() == [0, 0, 1, 0, 0, 0]
     assert not len(env.unwrapped.waiting) and not obs[..., 27:].any()
     for _ in range(60):
         obs, *_ = env.step(orders())
@@ -301,7 +373,8 @@ def test_orders_are_carried_out():
 
 @real
 def test_losses_time_limits_and_opponents_in_turn():
-    """Who does nothing loses against a rush; nobody loses against the passive opponent, whose turn is next."""
+    """Who does nothing loses against a rush; nobody loses against the passive opponent, whose
+    turn is next."""
     args = ppo_microrts.Args(opponents="workerRushAI,passiveAI", max_episode_steps=900)
     envs = ppo_microrts.utils.vector_env(
         [lambda: ppo_microrts.make_shaped_env(args)] * 2, False, gym.vector.AutoresetMode.SAME_STEP
@@ -312,7 +385,10 @@ def test_losses_time_limits_and_opponents_in_turn():
         obs, rewards, terminations, truncations, infos = envs.step(np.stack([orders()] * 2))
         if (terminations | truncations).any():
             ends.append((terminations.tolist(), truncations.tolist(), rewards.tolist()))
-            ends[-1] += (infos["final_info"]["statistics"]["r"].tolist(), [final for final in infos["final_obs"]])
+            ends[-1] += (
+                infos["final_info"]["statistics"]["r"].tolist(),
+                [final for final in infos["final_obs"]],
+            )
             np.testing.assert_array_equal(obs, first)
     (lost, _, rewards, returns, finals), (_, timed_out, *_, undecided, others) = ends
     assert lost == timed_out == [True, True] and returns == [-1, -1] and undecided == [0, 0]
@@ -345,7 +421,8 @@ def test_drawing():
     changed = np.argwhere((before != after).any(-1))
     changed = changed[changed[:, 0] < 600]  # the clock is below the map
     assert changed.min(0).tolist() > [100, 100] and changed.max(0).tolist() < [300, 300]
-    assert before[60, 60].tolist() == [194, 223, 174]  # resources are green: red, green, blue in this order
+    # resources are green: red, green, blue in this order
+    assert before[60, 60].tolist() == [194, 223, 174]
 
 
 @real
@@ -353,7 +430,10 @@ def test_drawing():
     "flags, line",
     [
         (dict(env_id="8x8/nowhere"), "--env-id 8x8/nowhere: no such map in .*microrts/maps"),
-        (dict(opponents="coacAI,nobody"), "--opponents coacAI,nobody: choose from .*passiveAI.*coacAI"),
+        (
+            dict(opponents="coacAI,nobody"),
+            "--opponents coacAI,nobody: choose from .*passiveAI.*coacAI",
+        ),
     ],
 )
 def test_unknown_names(flags, line):
@@ -370,5 +450,8 @@ def test_java_is_missing(monkeypatch):
 
     monkeypatch.setattr(jpype, "isJVMStarted", lambda: False)
     monkeypatch.setattr(jpype, "startJVM", start)
-    with pytest.raises(SystemExit, match=r"error: No JVM .* found\.\. Install: .*apt-get install default-jre-headless"):
+    with pytest.raises(
+        SystemExit,
+        match=r"error: No JVM .* found\.\. Install: .*apt-get install default-jre-headless",
+    ):
         game()

@@ -1,4 +1,5 @@
-"""ppo_continuous_mjx.py: what is learned from a batch of tensors, and brax's episodes. Fast tests step a stand-in."""
+"""ppo_continuous_mjx.py: what is learned from a batch of tensors, and brax's episodes. Fast
+tests step a stand-in."""
 
 from types import SimpleNamespace
 
@@ -11,14 +12,23 @@ from tests import helpers
 
 SCRIPT = "ppo_continuous_mjx"
 needs_brax = pytest.mark.skipif(not helpers.BRAX, reason="brax is not installed")
-LOGGED = dict(num_envs=3, num_steps=40, num_minibatches=2, update_epochs=2, total_timesteps=360, max_episode_steps=9)
+LOGGED = dict(
+    num_envs=3,
+    num_steps=40,
+    num_minibatches=2,
+    update_epochs=2,
+    total_timesteps=360,
+    max_episode_steps=9,
+)
 
 
 # --- without JAX
 def stand_in(steps):
-    """ppo_continuous_mjx.simulator for environments of torch: points that walk at random and are lost beyond 2.
+    """ppo_continuous_mjx.simulator for environments of torch: points that walk at random and are
+    lost beyond 2.
 
-    A batch is (state, returns, lengths, generators' numbers); `steps` gets what each step was given and answered.
+    A batch is (state, returns, lengths, generators' numbers); `steps` gets what each step was
+    given and answered.
     """
 
     def draw(numbers, low, high):
@@ -44,7 +54,8 @@ def stand_in(steps):
             batch = unflatten(None, [torch.where(done.reshape(-1, *[1] * (new.dim() - 1)), new, old)
                                      for new, old in zip(leaves(start(numbers)), leaves(ended))])  # fmt: skip
             results = batch[0].obs, rewards, terminated, done, obs, totals, lengths
-            if torch.is_tensor(actions):  # in evaluations, and in the step that compiles, they are numpy's
+            # in evaluations, and in the step that compiles, they are numpy's
+            if torch.is_tensor(actions):
                 steps.append([state.obs.numpy(), *(result.numpy() for result in results)])
             return batch, results
 
@@ -72,7 +83,8 @@ def steps(monkeypatch):
 
 
 def played(steps, part=slice(None)):
-    """Arrays (steps, environments): observations, rewards, terminated, done, next observations, returns, lengths."""
+    """Arrays (steps, environments): observations, rewards, terminated, done, next observations,
+    returns, lengths."""
     obs, _, *results = map(np.stack, zip(*steps[part]))
     return obs, *results
 
@@ -88,16 +100,22 @@ def test_advantages_are_the_parents():
 
 
 def test_a_batch_is_what_was_played(monkeypatch, tmp_path, steps):
-    """Normalised observations, and returns that bootstrap where an episode was cut, from its own last observation."""
+    """Normalised observations, and returns that bootstrap where an episode was cut, from its own
+    last observation."""
     first = []
 
     def check(update, main, tensors):
-        if not first:  # the networks and the statistics of the observations are those of the rollout
+        # the networks and the statistics of the observations are those of the rollout
+        if not first:
             obs, rewards, terminated, done, next_obs, _, _ = played(steps)
             assert done.sum() > terminated.sum() > 3
-            np.testing.assert_allclose(main["b_obs"], obs.reshape(-1, 2), rtol=1e-6)  # mean 0 and variance 1 as yet
+            # mean 0 and variance 1 as yet
+            np.testing.assert_allclose(main["b_obs"], obs.reshape(-1, 2), rtol=1e-6)
             with torch.no_grad():
-                values = [main["agent"].critic(torch.from_numpy(x)).squeeze(-1).numpy() for x in (obs, next_obs)]
+                values = [
+                    main["agent"].critic(torch.from_numpy(x)).squeeze(-1).numpy()
+                    for x in (obs, next_obs)
+                ]
             under_way, running, discounted = np.ones(3), np.zeros(3), []
             for reward, over in zip(rewards, done):
                 running = reward + 0.99 * under_way * running
@@ -106,7 +124,9 @@ def test_a_batch_is_what_was_played(monkeypatch, tmp_path, steps):
             scaled = rewards / np.sqrt(np.var(discounted) + 1e-8)
             advantages = ppo_continuous.compute_gae(scaled, *values, terminated, done, 0.99, 0.95)
             np.testing.assert_allclose(main["b_advantages"], advantages.flatten(), atol=1e-4)
-            np.testing.assert_allclose(main["b_returns"], (advantages + values[0]).flatten(), atol=1e-4)
+            np.testing.assert_allclose(
+                main["b_returns"], (advantages + values[0]).flatten(), atol=1e-4
+            )
             first.append(True)
         return update(*tensors)
 
@@ -125,13 +145,19 @@ def test_means_of_the_episodes_of_a_rollout(tmp_path, steps):
     for start in range(0, 120, 40):
         *_, done, _, returns, lengths = played(steps, slice(start, start + 40))
         expected.append((3 * (start + 40), returns[done].mean(), lengths[done].mean()))
-    assert logged["charts/episodic_return"] == [(step, pytest.approx(mean, rel=1e-5)) for step, mean, _ in expected]
-    assert logged["charts/episodic_length"] == [(step, pytest.approx(mean)) for step, _, mean in expected]
+    assert logged["charts/episodic_return"] == [
+        (step, pytest.approx(mean, rel=1e-5)) for step, mean, _ in expected
+    ]
+    assert logged["charts/episodic_length"] == [
+        (step, pytest.approx(mean)) for step, _, mean in expected
+    ]
 
 
 def test_a_resumed_run_is_the_run(tmp_path, steps):
     """It goes on in the middle of the episodes."""
-    part, _ = helpers.train(SCRIPT, tmp_path / "part", **LOGGED | dict(total_timesteps=240, anneal_lr=False))
+    part, _ = helpers.train(
+        SCRIPT, tmp_path / "part", **LOGGED | dict(total_timesteps=240, anneal_lr=False)
+    )
     whole, returns = helpers.train(SCRIPT, tmp_path / "whole", **LOGGED | dict(anneal_lr=False))
     helpers.next_second()
     flags = LOGGED | dict(anneal_lr=False, resume=str(part))
@@ -187,7 +213,8 @@ def pendulums():
 @needs_brax
 @pytest.mark.slow
 def test_episodes_of_brax(pendulums):
-    """Each step is that of brax; each episode begins in another state; a cut one is not terminated."""
+    """Each step is that of brax; each episode begins in another state; a cut one is not
+    terminated."""
     import jax
 
     begun, step = [], jax.jit(jax.vmap(pendulums.env.step))
@@ -222,7 +249,9 @@ def test_batches_do_not_depend_on_their_size(pendulums):
         results = pendulums.step(torch.ones(5, 1))
         obs, reward, terminated, truncated, _ = alone.step(np.ones(1, np.float32))
         np.testing.assert_allclose(obs, results[4][3], atol=1e-3)
-        assert (reward, terminated, terminated or truncated) == tuple(result[3].item() for result in results[1:4])
+        assert (reward, terminated, terminated or truncated) == tuple(
+            result[3].item() for result in results[1:4]
+        )
         if terminated or truncated:
             alone.reset()
 
@@ -230,7 +259,13 @@ def test_batches_do_not_depend_on_their_size(pendulums):
 @needs_brax
 @pytest.mark.slow
 def test_it_learns(tmp_path):
-    flags = dict(env_id="inverted_pendulum", num_envs=64, num_steps=64, num_minibatches=16, total_timesteps=160_000)
+    flags = dict(
+        env_id="inverted_pendulum",
+        num_envs=64,
+        num_steps=64,
+        num_minibatches=16,
+        total_timesteps=160_000,
+    )
     run_dir = helpers.train_defaults(SCRIPT, tmp_path, **flags, eval_episodes=3)
     assert helpers.read_json(run_dir / "eval.json")["mean"] > 900
 

@@ -1,4 +1,5 @@
-"""ppo_multiagent.py: one actor for all agents, what the critics see, a ratio for each agent; environments."""
+"""ppo_multiagent.py: one actor for all agents, what the critics see, a ratio for each agent;
+environments."""
 
 import json
 
@@ -12,7 +13,13 @@ from tests import helpers
 
 TEAM = "tests.probe_envs:ProbeTeam-v0"
 FLAGS = dict(
-    env_id=TEAM, num_envs=4, num_steps=32, num_minibatches=2, learning_rate=1e-2, clip_vloss=False, ent_coef=0.0
+    env_id=TEAM,
+    num_envs=4,
+    num_steps=32,
+    num_minibatches=2,
+    learning_rate=1e-2,
+    clip_vloss=False,
+    ent_coef=0.0,
 )
 CRITICS = pytest.mark.parametrize("central", [True, False])
 
@@ -23,17 +30,20 @@ def observation(signs, bonus, t=0):
 
 
 def small_agent(central=True):
-    """Two agents that see three numbers each, a state of two, four choices; with a policy that is not uniform."""
+    """Two agents that see three numbers each, a state of two, four choices; with a policy that
+    is not uniform."""
     agent = ppo_multiagent.Agent(2 * 3 + 2, 2, 4, 3, central)
     torch.nn.init.normal_(agent.actor[-1].weight)
     return agent, torch.cat([torch.randn(50, 8), torch.ones(50, 8)], 1)
 
 
 def test_one_actor_for_all_agents():
-    """Agents that change places change their distributions; nobody sees what others see, or the state."""
+    """Agents that change places change their distributions; nobody sees what others see, or the
+    state."""
     agent, obs = small_agent()
     dist, _ = agent(obs)
-    assert dist.log_prob(dist.sample()).shape == dist.entropy().shape == (50, 2)  # no sum over the agents
+    # no sum over the agents
+    assert dist.log_prob(dist.sample()).shape == dist.entropy().shape == (50, 2)
     for i in range(2):
         own = agent.actor(obs[:, 3 * i : 3 * i + 3])
         torch.testing.assert_close(dist.logits[:, i], Categorical(logits=own).logits)
@@ -44,11 +54,14 @@ def test_one_actor_for_all_agents():
 
 
 def test_what_the_critics_see():
-    """The state and nothing else; with local critics an agent's own observation and nothing else."""
+    """The state and nothing else; with local critics an agent's own observation and nothing
+    else."""
     agent, obs = small_agent()
     torch.testing.assert_close(agent.value(obs), agent.critic(obs[:, 6:8]))
     agent, obs = small_agent(central=False)
-    torch.testing.assert_close(agent.value(obs), torch.cat([agent.critic(obs[:, :3]), agent.critic(obs[:, 3:6])], 1))
+    torch.testing.assert_close(
+        agent.value(obs), torch.cat([agent.critic(obs[:, :3]), agent.critic(obs[:, 3:6])], 1)
+    )
 
 
 def test_masks_belong_to_agents():
@@ -76,10 +89,16 @@ def test_an_agent_without_a_valid_choice_has_no_gradient():
 
 @CRITICS
 def test_a_team_learns(central, monkeypatch, tmp_path):
-    """All right choices are taken from own observations; the bonus is in the state's value, not in that of agents."""
+    """All right choices are taken from own observations; the bonus is in the state's value, not
+    in that of agents."""
     agents = helpers.spy_on_agents(monkeypatch, "ppo_multiagent")
     _, returns = helpers.train(
-        "ppo_multiagent", tmp_path, **FLAGS, central_critic=central, total_timesteps=6_016, eval_episodes=20
+        "ppo_multiagent",
+        tmp_path,
+        **FLAGS,
+        central_critic=central,
+        total_timesteps=6_016,
+        eval_episodes=20,
     )
     assert set(returns) == {1.0, 2.0}
     for signs in ((-1, -1, 1), (1, -1, -1), (-1, 1, -1), (1, 1, 1)):
@@ -91,16 +110,24 @@ def test_a_team_learns(central, monkeypatch, tmp_path):
 
 @CRITICS
 def test_rows_of_the_batch(central, monkeypatch, tmp_path):
-    """Actions, probabilities, values, advantages and returns of each row and agent are those of its step."""
+    """Actions, probabilities, values, advantages and returns of each row and agent are those of
+    its step."""
     rollouts, rows, gae = [], {}, ppo_multiagent.compute_gae
-    monkeypatch.setattr(ppo_multiagent, "compute_gae", lambda *args: rollouts.append(args) or gae(*args))
+    monkeypatch.setattr(
+        ppo_multiagent, "compute_gae", lambda *args: rollouts.append(args) or gae(*args)
+    )
 
     def check(update, main, tensors):
-        rows.update({name: main[name].clone() for name in main if name.startswith("b_")}, agent=main["agent"])
+        rows.update(
+            {name: main[name].clone() for name in main if name.startswith("b_")},
+            agent=main["agent"],
+        )
         return update(*tensors)
 
     helpers.spy_on_updates(monkeypatch, check)
-    flags = dict(FLAGS, learning_rate=1e-20, total_timesteps=128, env_kwargs=json.dumps(dict(length=3)))
+    flags = dict(
+        FLAGS, learning_rate=1e-20, total_timesteps=128, env_kwargs=json.dumps(dict(length=3))
+    )
     helpers.train("ppo_multiagent", tmp_path, **flags, central_critic=central)
     args, columns = ppo_multiagent.Args(), 1 if central else 3
     rewards, _, next_values, terminations, dones, *_ = rollouts[0]
@@ -114,23 +141,30 @@ def test_rows_of_the_batch(central, monkeypatch, tmp_path):
     with torch.no_grad():
         dist, own_values = rows["agent"](rows["b_obs"])
     torch.testing.assert_close(rows["b_values"], own_values, rtol=1e-4, atol=1e-5)
-    torch.testing.assert_close(rows["b_logprobs"], dist.log_prob(rows["b_actions"]), rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(
+        rows["b_logprobs"], dist.log_prob(rows["b_actions"]), rtol=1e-4, atol=1e-5
+    )
     assert rows["b_logprobs"].shape == (128, 3) and rows["b_advantages"].shape == (128, columns)
     own_values, expected = own_values.reshape(32, 4, columns).numpy(), expected.numpy()[..., None]
     next_values, dones = (x.reshape(32, 4, columns) for x in (next_values, dones))
     going_on = ~dones[:-1]
-    np.testing.assert_allclose(next_values[:-1][going_on], own_values[1:][going_on], rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(
+        next_values[:-1][going_on], own_values[1:][going_on], rtol=1e-4, atol=1e-5
+    )
     advantage, by_hand = np.zeros((4, columns)), np.zeros((32, 4, columns))
     for t in reversed(range(32)):  # a truncated episode bootstraps
         delta = expected[t] + args.gamma * next_values[t] - own_values[t]
         by_hand[t] = advantage = delta + args.gamma * args.gae_lambda * ~dones[t] * advantage
-    np.testing.assert_allclose(rows["b_advantages"].reshape(32, 4, columns), by_hand, rtol=1e-3, atol=1e-4)
+    np.testing.assert_allclose(
+        rows["b_advantages"].reshape(32, 4, columns), by_hand, rtol=1e-3, atol=1e-4
+    )
     torch.testing.assert_close(rows["b_returns"], rows["b_advantages"] + rows["b_values"])
 
 
 @CRITICS
 def test_each_agents_step_is_a_sample(central, monkeypatch, tmp_path):
-    """The update's losses are means over rows of (step, agent), each with a ratio of its own, clipped by itself."""
+    """The update's losses are means over rows of (step, agent), each with a ratio of its own,
+    clipped by itself."""
 
     def check(update, main, tensors):
         agent, args, (inds,) = main["agent"], main["args"], tensors
@@ -142,24 +176,39 @@ def test_each_agents_step_is_a_sample(central, monkeypatch, tmp_path):
             for k in range(3):
                 ratio = (logprobs[row, k] - main["b_logprobs"][i, k]).exp().item()
                 column = 0 if central else k
-                advantage, target = (main[name][i, column].item() for name in ("b_advantages", "b_returns"))
+                advantage, target = (
+                    main[name][i, column].item() for name in ("b_advantages", "b_returns")
+                )
                 clipped = min(max(ratio, 1 - args.clip_coef), 1 + args.clip_coef)
                 losses.append(-min(ratio * advantage, clipped * advantage))
                 errors.append(0.5 * (value[row, k].item() - target) ** 2)
         metrics = update(*tensors)
-        assert metrics["losses/policy_loss"].item() == pytest.approx(np.mean(losses), rel=1e-3, abs=1e-5)
-        assert metrics["losses/value_loss"].item() == pytest.approx(np.mean(errors), rel=1e-3, abs=1e-5)
+        assert metrics["losses/policy_loss"].item() == pytest.approx(
+            np.mean(losses), rel=1e-3, abs=1e-5
+        )
+        assert metrics["losses/value_loss"].item() == pytest.approx(
+            np.mean(errors), rel=1e-3, abs=1e-5
+        )
         return metrics
 
     calls = helpers.spy_on_updates(monkeypatch, check)
-    helpers.train("ppo_multiagent", tmp_path, **FLAGS, central_critic=central, norm_adv=False, total_timesteps=256)
+    helpers.train(
+        "ppo_multiagent",
+        tmp_path,
+        **FLAGS,
+        central_critic=central,
+        norm_adv=False,
+        total_timesteps=256,
+    )
     assert len(calls) == 16
 
 
 def test_a_team_of_one_is_ppo(tmp_path):
     """Who sees the state: the same random numbers, so the same run as ppo.py's."""
     flags = dict(num_envs=4, num_steps=64, total_timesteps=1024, learning_rate=1e-3)
-    team, returns = helpers.train("ppo_multiagent", tmp_path / "team", env_id="tests.probe_envs:ProbeAlone-v0", **flags)
+    team, returns = helpers.train(
+        "ppo_multiagent", tmp_path / "team", env_id="tests.probe_envs:ProbeAlone-v0", **flags
+    )
     plain, same = helpers.train("ppo", tmp_path / "ppo", env_id="CartPole-v1", **flags)
     assert returns == same
     mine, theirs = (helpers.scalars(run) for run in (team, plain))
@@ -177,10 +226,14 @@ def test_invalid_actions_are_taken_without_a_mask(tmp_path):
 @pytest.mark.parametrize("layout", ["vectors", "stateless", "order", "few"])
 def test_other_layouts_are_refused(layout, tmp_path):
     line = (
-        "must be MultiDiscrete, one for each of 3 agents, not of 2" if layout == "few" else "observations must be Dict"
+        "must be MultiDiscrete, one for each of 3 agents, not of 2"
+        if layout == "few"
+        else "observations must be Dict"
     )
     with pytest.raises(SystemExit, match=line):
-        helpers.train("ppo_multiagent", tmp_path / "runs", env_kwargs=json.dumps(dict(layout=layout)))
+        helpers.train(
+            "ppo_multiagent", tmp_path / "runs", env_kwargs=json.dumps(dict(layout=layout))
+        )
     assert not list(tmp_path.iterdir())
 
 
@@ -210,7 +263,8 @@ def assert_seeded(make):
 
 @pytest.mark.slow
 def test_cleaner(tmp_path, real_envpool):
-    """Rewards are what the state says; the first move of an episode counts; agents see their part of the state."""
+    """Rewards are what the state says; the first move of an episode counts; agents see their
+    part of the state."""
     from benchmark.cleaner import Cleaner
 
     seen = play(Cleaner(), 1)
@@ -233,27 +287,36 @@ def test_cleaner(tmp_path, real_envpool):
                 for x in range(10)
             ]
             assert any(fits)
-            up, right, down, left = (view[1, y, x] == 0 for y, x in ((2, 3), (3, 4), (4, 3), (3, 2)))
+            up, right, down, left = (
+                view[1, y, x] == 0 for y, x in ((2, 3), (3, 4), (4, 3), (3, 2))
+            )
             assert obs["action_mask"][i].tolist() == [up, right, down, left]
     assert_seeded(Cleaner)
     env = Cleaner(render_mode="rgb_array")
     env.reset(seed=1)
     assert env.render().shape == (320, 320, 3)
-    helpers.train("ppo_multiagent", tmp_path, env_id="benchmark.cleaner:Cleaner-v0", capture_video=True)
+    helpers.train(
+        "ppo_multiagent", tmp_path, env_id="benchmark.cleaner:Cleaner-v0", capture_video=True
+    )
     assert list(tmp_path.rglob("*.mp4"))
 
 
 @pytest.mark.slow
 def test_spread(tmp_path):
-    """Three agents see 18 numbers each, which together are the state; 25 steps, truncated; a reward of all."""
+    """Three agents see 18 numbers each, which together are the state; 25 steps, truncated; a
+    reward of all."""
     pytest.importorskip("mpe2")
     from benchmark.spread import Spread
 
     seen = play(Spread(), 1)
     for obs, reward, terminated, truncated in seen:
-        assert obs["agents"].shape == (3, 18) and np.array_equal(obs["agents"].ravel(), obs["state"])
+        assert obs["agents"].shape == (3, 18) and np.array_equal(
+            obs["agents"].ravel(), obs["state"]
+        )
         assert reward <= 0 and not terminated
     assert [i % 26 for i, (*_, truncated) in enumerate(seen) if truncated] == [25] * 10
     assert_seeded(Spread)
-    helpers.train("ppo_multiagent", tmp_path, env_id="benchmark.spread:SimpleSpread-v3", capture_video=True)
+    helpers.train(
+        "ppo_multiagent", tmp_path, env_id="benchmark.spread:SimpleSpread-v3", capture_video=True
+    )
     assert list(tmp_path.rglob("*.mp4"))

@@ -1,4 +1,5 @@
-"""ppo_atari_multigpu.py: two processes are one, in what they learn, log and save; how groups stop and go on."""
+"""ppo_atari_multigpu.py: two processes are one, in what they learn, log and save; how groups
+stop and go on."""
 
 import contextlib
 import itertools
@@ -25,7 +26,8 @@ from tests.test_slurm import pytestmark as slurm_marks
 
 pytestmark = pytest.mark.xdist_group("multigpu")
 SCRIPT, ENVS = "ppo_atari_multigpu", 4
-FLAGS = dict(num_envs=ENVS, num_steps=8, total_timesteps=80, num_minibatches=2, update_epochs=2)  # the last is shorter
+# the last is shorter
+FLAGS = dict(num_envs=ENVS, num_steps=8, total_timesteps=80, num_minibatches=2, update_epochs=2)
 GAMES = json.dumps(dict(max_num_frames_per_episode=40))  # truncated after ten steps
 FLAGS |= dict(env_id="CarnivalNoFrameskip-v4", env_kwargs=GAMES)  # they bring rewards early
 RANK = int(os.environ.get("RANK", 0))
@@ -35,7 +37,12 @@ class Pair:
     """Two processes that run jobs, functions of this module, as torchrun's processes would."""
 
     def __init__(self):
-        names = dict(WORLD_SIZE="2", MASTER_ADDR="127.0.0.1", MASTER_PORT=str(free_port()), OMP_NUM_THREADS="1")
+        names = dict(
+            WORLD_SIZE="2",
+            MASTER_ADDR="127.0.0.1",
+            MASTER_PORT=str(free_port()),
+            OMP_NUM_THREADS="1",
+        )
         spawn = multiprocessing.get_context("spawn")
         self.pools = []
         for rank in "01":
@@ -66,7 +73,8 @@ def train(runs_dir, *patches, **flags):
         for patch in patches:
             stack.enter_context(patch())
         if RANK > 0:
-            stack.enter_context(mock.patch.object(ppo_atari_multigpu, "make_env", None))  # it never evaluates
+            # it never evaluates
+            stack.enter_context(mock.patch.object(ppo_atari_multigpu, "make_env", None))
         elif "resume" not in flags:
             return helpers.train(SCRIPT, runs_dir, **FLAGS | flags)[0]
         helpers.main(SCRIPT, helpers.small_args(SCRIPT, runs_dir, **FLAGS | flags))
@@ -74,7 +82,8 @@ def train(runs_dir, *patches, **flags):
 
 @contextlib.contextmanager
 def same_numbers():
-    """Actions, and the order of samples, are drawn such that one process has the minibatches that two have together."""
+    """Actions, and the order of samples, are drawn such that one process has the minibatches
+    that two have together."""
     draws, world = itertools.count(), int(os.environ.get("WORLD_SIZE", 1))
 
     def sample(dist):
@@ -84,36 +93,55 @@ def same_numbers():
 
     def permutation(size):
         draw = next(draws)
-        orders = [np.random.default_rng([draw, rank]).permutation(size * world // 2) for rank in range(2)]
-        steps, envs = zip(*(np.divmod(order, ENVS // 2) for order in orders))  # of each one's two environments
-        both = [step * ENVS + env + rank * ENVS // 2 for rank, (step, env) in enumerate(zip(steps, envs))]
+        orders = [
+            np.random.default_rng([draw, rank]).permutation(size * world // 2) for rank in range(2)
+        ]
+        # of each one's two environments
+        steps, envs = zip(*(np.divmod(order, ENVS // 2) for order in orders))
+        both = [
+            step * ENVS + env + rank * ENVS // 2
+            for rank, (step, env) in enumerate(zip(steps, envs))
+        ]
         return orders[RANK] if world == 2 else np.stack(both, 1).ravel()
 
-    with mock.patch.object(Categorical, "sample", sample), mock.patch.object(np.random, "permutation", permutation):
+    with (
+        mock.patch.object(Categorical, "sample", sample),
+        mock.patch.object(np.random, "permutation", permutation),
+    ):
         yield
 
 
 def test_two_processes_are_one(pair, tmp_path):
-    """All that is logged and saved, to rounding: losses, episodes, schedule, steps, weights, Adam. The first one
-    evaluates, and the only files are its own."""
+    """All that is logged and saved, to rounding: losses, episodes, schedule, steps, weights,
+    Adam. The first one evaluates, and the only files are its own."""
     tmp = tmp_path / "tmp"
     tmp.mkdir()
     flags = dict(learning_rate=1e-3, eval_every=32)
     both, none = pair(train_below, tmp_path / "two", tmp, same_numbers, **flags)
     one = train(tmp_path / "one", same_numbers, **flags)
-    assert none is None and both == helpers.only_run(tmp_path / "two") and not list(tmp.glob("tmp*"))
+    assert (
+        none is None and both == helpers.only_run(tmp_path / "two") and not list(tmp.glob("tmp*"))
+    )
     mine, theirs = helpers.scalars(one), helpers.scalars(both)
-    assert mine.keys() == theirs.keys() and [step for step, _ in mine["charts/episodic_length"]] == [40] * 4 + [80] * 4
+    assert (
+        mine.keys() == theirs.keys()
+        and [step for step, _ in mine["charts/episodic_length"]] == [40] * 4 + [80] * 4
+    )
     assert len({value for _, value in mine["charts/episodic_return"]}) > 2
     assert [step for step, _ in mine["charts/learning_rate"]] == [32, 64, 80]
     assert [step for step, _ in mine["eval/episodic_return"]] == [32, 64, 80]
     for tag in mine.keys() - helpers.UNSEEDED:
         np.testing.assert_allclose(theirs[tag], mine[tag], rtol=1e-3, atol=1e-5, err_msg=tag)
     one, both = helpers.load(one), helpers.load(both)
-    assert one["global_step"] == both["global_step"] == 80 and one["adam"]["step"] == both["adam"]["step"] == 10
+    assert (
+        one["global_step"] == both["global_step"] == 80
+        and one["adam"]["step"] == both["adam"]["step"] == 10
+    )
     for name, weight in one["agent"].items():
         assert (weight - both["agent"][name]).abs().max() < 0.05 * 1e-3, name  # of a step of Adam
-    torch.testing.assert_close(one["adam"]["exp_avg"], both["adam"]["exp_avg"], rtol=1e-3, atol=1e-6)
+    torch.testing.assert_close(
+        one["adam"]["exp_avg"], both["adam"]["exp_avg"], rtol=1e-3, atol=1e-6
+    )
 
 
 def train_below(runs_dir, folder, *patches, **flags):
@@ -129,7 +157,9 @@ def step_of_adam():
     ppo_atari_multigpu.join_processes(torch.device("cpu"))
     adam = dict(step=torch.zeros(()), exp_avg=torch.zeros(12), exp_avg_sq=torch.zeros(12))
     grads = gradient_of(RANK).split([4, 8])
-    norm = ppo_atari_multigpu.adam_step([torch.zeros(2, 2), torch.zeros(8)], grads, adam, torch.tensor(0.1), 0.5)
+    norm = ppo_atari_multigpu.adam_step(
+        [torch.zeros(2, 2), torch.zeros(8)], grads, adam, torch.tensor(0.1), 0.5
+    )
     return norm.item(), adam["exp_avg"].tolist()
 
 
@@ -144,7 +174,9 @@ def test_averaged_gradients_by_hand(pair):
 
 def test_a_process_alone_is_ppo_atari(tmp_path):
     """The same random numbers, so the same run: curves, networks, random generators."""
-    alone, plain = (helpers.train(script, tmp_path / script, **FLAGS)[0] for script in (SCRIPT, "ppo_atari"))
+    alone, plain = (
+        helpers.train(script, tmp_path / script, **FLAGS)[0] for script in (SCRIPT, "ppo_atari")
+    )
     mine, theirs = helpers.scalars(alone), helpers.scalars(plain)
     assert mine.keys() == theirs.keys()
     for tag in mine.keys() - helpers.UNSEEDED:
@@ -156,7 +188,8 @@ def test_a_process_alone_is_ppo_atari(tmp_path):
 
 
 def look(runs_dir, *patches, **flags):
-    """What this process had: seeds of its environments, their actions, the weights and Adam's steps of each update."""
+    """What this process had: seeds of its environments, their actions, the weights and Adam's
+    steps of each update."""
     seeds, actions, states, make = [], [], [], ppo_atari_multigpu.ale_py.vector_env.AtariVectorEnv
 
     class Spied(make):
@@ -172,7 +205,12 @@ def look(runs_dir, *patches, **flags):
 
     def compile(run, update):
         def spied(inds):
-            states.append([weight.sum().item() for weight in [*run.agent.parameters(), run.parts["adam"]["step"]]])
+            states.append(
+                [
+                    weight.sum().item()
+                    for weight in [*run.agent.parameters(), run.parts["adam"]["step"]]
+                ]
+            )
             return update(inds)
 
         return spied
@@ -183,30 +221,43 @@ def look(runs_dir, *patches, **flags):
     )
     status = 0
     try:
-        train(runs_dir, *spies, **{name: flag for name, flag in flags.items() if name != "signal_at"})
+        train(
+            runs_dir, *spies, **{name: flag for name, flag in flags.items() if name != "signal_at"}
+        )
     except SystemExit as end:
         status = end.code
     return status, seeds, actions, states
 
 
 def test_a_group_stops_and_goes_on(pair, tmp_path):
-    """The second process alone gets a SIGTERM, in the second rollout: both leave in that iteration, and it is saved.
+    """The second process alone gets a SIGTERM, in the second rollout: both leave in that iteration,
+    and it is saved.
 
-    Together they have the environments that one process has, also where the run is resumed; each draws its own actions.
+    Together they have the environments that one process has, also where the run is resumed; each
+    draws its own actions.
     """
-    (code, one, acts, states), (other_code, other, other_acts, _) = pair(look, tmp_path, signal_at=12)
+    (code, one, acts, states), (other_code, other, other_acts, _) = pair(
+        look, tmp_path, signal_at=12
+    )
     assert code == other_code == 143
     run_dir = helpers.only_run(tmp_path)
     saved = helpers.load(run_dir)
     assert saved["global_step"] == 64 and not (run_dir / "eval.json").exists()
     assert one + other == [1, *np.random.SeedSequence([1, 0]).generate_state(ENVS)[1:] >> 1]
-    assert len(acts) == len(other_acts) == 16 and np.mean(np.array(acts) == np.array(other_acts)) < 0.5
+    assert (
+        len(acts) == len(other_acts) == 16 and np.mean(np.array(acts) == np.array(other_acts)) < 0.5
+    )
     helpers.next_second()
-    (code, one, more, states), (other_code, other, other_more, others) = pair(look, tmp_path, resume="auto")
+    (code, one, more, states), (other_code, other, other_more, others) = pair(
+        look, tmp_path, resume="auto"
+    )
     assert code == other_code == 0 and helpers.only_run(tmp_path) == run_dir
     assert one + other == [*np.random.SeedSequence([1, 64]).generate_state(ENVS) >> 1]
     assert (
-        len(more) == len(other_more) == 4 and more != other_more and more != acts[:4] and other_more != other_acts[:4]
+        len(more) == len(other_more) == 4
+        and more != other_more
+        and more != acts[:4]
+        and other_more != other_acts[:4]
     )
     weights = [weight.sum().item() for weight in [*saved["agent"].values(), saved["adam"]["step"]]]
     assert states == others and states[0] == pytest.approx(weights, rel=1e-4, abs=1e-4)
@@ -223,13 +274,21 @@ def test_another_number_of_processes_goes_on(pair, tmp_path):
     helpers.next_second()
     pair(train, tmp_path, resume=str(run_dir), total_timesteps=144)
     assert helpers.load(run_dir)["global_step"] == 144
-    assert [step for step, _ in helpers.scalars(run_dir)["charts/learning_rate"]] == [32, 64, 80, 112, 144]
+    assert [step for step, _ in helpers.scalars(run_dir)["charts/learning_rate"]] == [
+        32,
+        64,
+        80,
+        112,
+        144,
+    ]
 
 
 @contextlib.contextmanager
 def nan_in_the_second():
     gae = ppo_atari_multigpu.compute_gae
-    with mock.patch.object(ppo_atari_multigpu, "compute_gae", lambda *x: gae(*x) * (np.nan if RANK else 1)):
+    with mock.patch.object(
+        ppo_atari_multigpu, "compute_gae", lambda *x: gae(*x) * (np.nan if RANK else 1)
+    ):
         yield
 
 
@@ -237,7 +296,10 @@ def test_what_is_not_finite_anywhere_stops_all(pair, tmp_path):
     errors = pair(train, tmp_path, nan_in_the_second)
     assert [type(error) for error in errors] == [FloatingPointError] * 2
     run_dir = helpers.only_run(tmp_path)
-    assert helpers.load(run_dir)["global_step"] == 0 and pair(named_in_errors) == [str(run_dir), None]
+    assert helpers.load(run_dir)["global_step"] == 0 and pair(named_in_errors) == [
+        str(run_dir),
+        None,
+    ]
 
 
 def named_in_errors():
@@ -268,7 +330,10 @@ def test_target_kl_is_decided_together(bound, updates, pair, tmp_path):
     "flags, message",
     [
         (dict(num_envs=3, num_steps=16), "--num-envs = 3 must be a multiple of the 2 processes"),
-        (dict(num_envs=2, num_steps=3, num_minibatches=2), "--num-minibatches = 3 must be a multiple of the 2"),
+        (
+            dict(num_envs=2, num_steps=3, num_minibatches=2),
+            "--num-minibatches = 3 must be a multiple of the 2",
+        ),
         (dict(evaluate="x"), "--evaluate takes one process: start it with python"),
     ],
 )
@@ -291,7 +356,10 @@ def compiled_against_eager():
     original = utils.Run.compile
 
     def compile(run, update):
-        compiled, tensors = original(run, update), [*run.agent.parameters(), *run.parts["adam"].values()]
+        compiled, tensors = (
+            original(run, update),
+            [*run.agent.parameters(), *run.parts["adam"].values()],
+        )
 
         @torch.no_grad()
         def both(inds):
@@ -305,7 +373,8 @@ def compiled_against_eager():
             for tag, value in metrics.items():
                 torch.testing.assert_close(value, expected[tag], rtol=1e-3, atol=1e-5, msg=tag)
             for tensor, other in zip(tensors, after):
-                torch.testing.assert_close(tensor, other, rtol=1e-3, atol=5e-5)  # a fifth of a step of Adam
+                # a fifth of a step of Adam
+                torch.testing.assert_close(tensor, other, rtol=1e-3, atol=5e-5)
             return metrics
 
         return both
@@ -326,12 +395,29 @@ def test_compiled_is_eager(pair, tmp_path, capfd):
 
 def torchrun(tmp_path, *words, **flags):
     """Two processes, in the background; their output goes to tmp_path/log."""
-    flags = dict(num_envs=4, num_steps=16, num_minibatches=2, resume="auto", save_every=64, threads=1) | flags
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node=2", *words]
-    command += [helpers.SOURCE / f"{SCRIPT}.py", *helpers.small_flags(SCRIPT, tmp_path / "runs", **flags)]
+    flags = (
+        dict(num_envs=4, num_steps=16, num_minibatches=2, resume="auto", save_every=64, threads=1)
+        | flags
+    )
+    command = [
+        sys.executable,
+        "-m",
+        "torch.distributed.run",
+        "--standalone",
+        "--nproc_per_node=2",
+        *words,
+    ]
+    command += [
+        helpers.SOURCE / f"{SCRIPT}.py",
+        *helpers.small_flags(SCRIPT, tmp_path / "runs", **flags),
+    ]
     with open(tmp_path / "log", "a") as log:
         return subprocess.Popen(
-            list(map(str, command)), env=helpers.environment(), stdout=log, stderr=log, start_new_session=True
+            list(map(str, command)),
+            env=helpers.environment(),
+            stdout=log,
+            stderr=log,
+            start_new_session=True,
         )
 
 
@@ -349,7 +435,8 @@ def workers(torchrun):
 @pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_to_torchrun(number, tmp_path):
-    """The group saves and ends within torchrun's 30 s; the same command goes on, in the same run directory."""
+    """The group saves and ends within torchrun's 30 s; the same command goes on, in the same run
+    directory."""
     process = torchrun(tmp_path, total_timesteps=1_000_000)
     helpers.wait_for(lambda: saved_step(tmp_path) > 0)
     process.send_signal(number)
@@ -365,14 +452,17 @@ def test_a_signal_to_torchrun(number, tmp_path):
 
 @pytest.mark.slow
 def test_a_process_that_is_killed(tmp_path):
-    """torchrun ends the others and, with --max-restarts, starts the group again, which --resume auto lets go on."""
+    """torchrun ends the others and, with --max-restarts, starts the group again, which --resume
+    auto lets go on."""
     process = torchrun(tmp_path, "--max-restarts=1", total_timesteps=2048)
     helpers.wait_for(lambda: saved_step(tmp_path) > 0)
     os.kill(workers(process)[-1], signal.SIGKILL)
     assert process.wait(180) == 0, (tmp_path / "log").read_text()
     run_dir = helpers.only_run(tmp_path / "runs")
     assert saved_step(tmp_path) == 2048 and (run_dir / "eval.json").exists()
-    assert [step for step, _ in helpers.scalars(run_dir)["charts/learning_rate"]] == [*range(64, 2049, 64)]
+    assert [step for step, _ in helpers.scalars(run_dir)["charts/learning_rate"]] == [
+        *range(64, 2049, 64)
+    ]
 
 
 @pytest.mark.slow
@@ -380,8 +470,20 @@ def test_a_process_that_is_killed(tmp_path):
 def test_two_nodes_of_slurm(cluster, tmp_path):  # noqa: F811
     """The command of docs/guides/cluster.md, one process a node."""
     flags = dict(num_envs=4, num_steps=16, num_minibatches=2, total_timesteps=128, threads=1)
-    words = ["srun", "-N2", "--ntasks-per-node=1", sys.executable, "-m", "torch.distributed.run", "--nnodes=2"]
-    words += ["--nproc_per_node=1", "--rdzv_backend=c10d", f"--rdzv_endpoint=127.0.0.1:{free_port()}"]
+    words = [
+        "srun",
+        "-N2",
+        "--ntasks-per-node=1",
+        sys.executable,
+        "-m",
+        "torch.distributed.run",
+        "--nnodes=2",
+    ]
+    words += [
+        "--nproc_per_node=1",
+        "--rdzv_backend=c10d",
+        f"--rdzv_endpoint=127.0.0.1:{free_port()}",
+    ]
     words += [helpers.SOURCE / f"{SCRIPT}.py", *helpers.small_flags(SCRIPT, tmp_path, **flags)]
     done = helpers.run(words, cwd=tmp_path, **cluster)
     assert done.returncode == 0, done.stdout + done.stderr

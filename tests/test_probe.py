@@ -31,17 +31,25 @@ ONE_STEP = dict(total_timesteps=1_000)  # of an episode: nothing has to travel b
 
 
 def small_mlp(inputs, outputs):
-    """What the scripts have, but narrower, and half as slow: these tests are about what is learned."""
+    """What the scripts have, but narrower, and half as slow: these tests are about what is
+    learned."""
     layers = nn.Linear(inputs, 64), nn.ReLU(), nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, outputs)
     return nn.Sequential(*layers)
 
 
 def trained(script, env_id, tmp_path, ppo=(), replay=()):
-    """The agent after a short run, with what a test overrides for PPO's scripts and for those with a replay buffer."""
-    flags = {**PPO, **dict(ppo)} if helpers.family(script) == "ppo" else {**FAST[script], **dict(replay)}
+    """The agent after a short run, with what a test overrides for PPO's scripts and for those
+    with a replay buffer."""
+    flags = (
+        {**PPO, **dict(ppo)}
+        if helpers.family(script) == "ppo"
+        else {**FAST[script], **dict(replay)}
+    )
     if script in ("vpg", "a2c"):  # one update a rollout, not eight
         flags |= dict(num_steps=8, total_timesteps=3 * flags["total_timesteps"], learning_rate=3e-3)
-    flags = {name: value for name, value in flags.items() if hasattr(helpers.module(script).Args, name)}
+    flags = {
+        name: value for name, value in flags.items() if hasattr(helpers.module(script).Args, name)
+    }
     with pytest.MonkeyPatch.context() as patch:
         if helpers.family(script) == "ddpg":
             patch.setattr(helpers.module(script), "mlp", small_mlp)
@@ -51,14 +59,20 @@ def trained(script, env_id, tmp_path, ppo=(), replay=()):
 
 
 def batch(agent, *observations):
-    """Raw observations as the agent takes them; for ppo_masked with a mask behind them, in which all is valid."""
+    """Raw observations as the agent takes them; for ppo_masked with a mask behind them, in which
+    all is valid."""
     obs = torch.tensor(np.array(observations), dtype=torch.float32)
-    return torch.cat([obs, torch.ones(len(obs), math.prod(agent.shape))], 1) if hasattr(agent, "mask") else obs
+    return (
+        torch.cat([obs, torch.ones(len(obs), math.prod(agent.shape))], 1)
+        if hasattr(agent, "mask")
+        else obs
+    )
 
 
 @torch.no_grad()
 def values(agent, *observations):
-    """The values of raw observations, in units of the environment's reward: those of the greedy actions."""
+    """The values of raw observations, in units of the environment's reward: those of the greedy
+    actions."""
     obs = batch(agent, *observations)
     if hasattr(agent, "obs_stats"):
         scale = (agent.return_stats.var + 1e-8).sqrt().float()
@@ -75,13 +89,23 @@ def values(agent, *observations):
 
 def test_constant_value(mlp_script, tmp_path):
     if mlp_script == "ppo_continuous":
-        pytest.skip("a constant return has variance 0: the reward's scale is 1e-4, and it is clipped")
-    agent = trained(mlp_script, probe("Constant", mlp_script), tmp_path, dict(total_timesteps=4_096), ONE_STEP)
+        pytest.skip(
+            "a constant return has variance 0: the reward's scale is 1e-4, and it is clipped"
+        )
+    agent = trained(
+        mlp_script, probe("Constant", mlp_script), tmp_path, dict(total_timesteps=4_096), ONE_STEP
+    )
     assert values(agent, [0.0]) == pytest.approx(1, abs=0.05)
 
 
 def test_value_from_observation(mlp_script, tmp_path):
-    agent = trained(mlp_script, probe("FromObservation", mlp_script), tmp_path, dict(total_timesteps=4_096), ONE_STEP)
+    agent = trained(
+        mlp_script,
+        probe("FromObservation", mlp_script),
+        tmp_path,
+        dict(total_timesteps=4_096),
+        ONE_STEP,
+    )
     assert values(agent, [-1.0], [1.0]) == pytest.approx([-1, 1], abs=0.1)
 
 
@@ -106,12 +130,16 @@ def test_right_action(mlp_script, tmp_path):
 
 
 def test_truncation_bootstraps(mlp_script, tmp_path):
-    agent = trained(mlp_script, probe("Truncated", mlp_script), tmp_path, dict(total_timesteps=10_240))
+    agent = trained(
+        mlp_script, probe("Truncated", mlp_script), tmp_path, dict(total_timesteps=10_240)
+    )
     assert values(agent, [1.0], [0.0]) == pytest.approx([10, -1], abs=1)
 
 
 def test_termination_does_not_bootstrap(mlp_script, tmp_path):
-    agent = trained(mlp_script, probe("Terminated", mlp_script), tmp_path, dict(total_timesteps=10_240))
+    agent = trained(
+        mlp_script, probe("Terminated", mlp_script), tmp_path, dict(total_timesteps=10_240)
+    )
     assert values(agent, [1.0], [0.0]) == pytest.approx([1.82, -8.36], abs=0.4)
 
 
@@ -126,7 +154,8 @@ def test_action_at_the_edge_of_uneven_bounds(script, tmp_path):
 @pytest.mark.parametrize("script", ["ppo", "ppo_continuous", "dqn"])
 @pytest.mark.parametrize("kind", ["Dict", "Tuple", "Discrete", "Bytes"])
 def test_structured_observations(kind, script, tmp_path):
-    """Dict, Tuple and Discrete observations are flattened; bytes are a vector already. The value is the number."""
+    """Dict, Tuple and Discrete observations are flattened; bytes are a vector already. The value
+    is the number."""
     env_id = probe(f"{kind}Obs", script)
     agent = trained(script, env_id, tmp_path, replay=ONE_STEP)
     position, space = np.array([0.3, -0.5], dtype=np.float32), gym.make(env_id).observation_space

@@ -1,4 +1,5 @@
-"""Numbers from a hat: whatever the numeric flags are, a run is refused in one line, or stops with one, or finishes."""
+"""Numbers from a hat: whatever the numeric flags are, a run is refused in one line, or stops
+with one, or finishes."""
 
 import contextlib
 import math
@@ -22,24 +23,34 @@ NUMBERS = st.one_of(
 COUNTS = "num_envs num_steps num_minibatches update_epochs batch_size train_frequency gradient_steps policy_frequency "
 COUNTS += "target_network_frequency eval_episodes n_atoms learning_starts eval_every save_every"
 FIXED = {"threads", "cuda", "compile"}
-DEAR = {"gradient_steps": st.integers(-2, 6), "policy_frequency": st.integers(-2, 6)}  # each may cost a gradient step
+# each may cost a gradient step
+DEAR = {"gradient_steps": st.integers(-2, 6), "policy_frequency": st.integers(-2, 6)}
 
 
 def strategies(script):
     """A strategy for each numeric flag of the script."""
     for name, value in vars(helpers.small_args(script, "unused")).items():
         if type(value) is int and name not in FIXED:
-            yield name, DEAR.get(name) or (SIZES if name in COUNTS.split() else st.integers(-(2**70), 2**70))
+            yield (
+                name,
+                DEAR.get(name)
+                or (SIZES if name in COUNTS.split() else st.integers(-(2**70), 2**70)),
+            )
         elif type(value) is float or name == "target_kl":
             yield name, NUMBERS
 
 
 def flags(script):
-    """Some of the flags, the others as in the small run: with all of them wrong, only the first check is tried."""
-    drawn = dict(strategies(script)) | dict(total_timesteps=st.integers(-10, 300), buffer_size=st.integers(-5, 500))
+    """Some of the flags, the others as in the small run: with all of them wrong, only the first
+    check is tried."""
+    drawn = dict(strategies(script)) | dict(
+        total_timesteps=st.integers(-10, 300), buffer_size=st.integers(-5, 500)
+    )
     names = st.lists(st.sampled_from(sorted(drawn)), min_size=1, max_size=4, unique=True)
     known = set(vars(helpers.small_args(script, "unused")))
-    return names.flatmap(lambda some: st.fixed_dictionaries({n: drawn[n] for n in some if n in known}))
+    return names.flatmap(
+        lambda some: st.fixed_dictionaries({n: drawn[n] for n in some if n in known})
+    )
 
 
 @contextlib.contextmanager
@@ -64,7 +75,8 @@ def attempt(script, drawn):
         run_dir = helpers.only_run(folder / "runs")
         assert all(math.isfinite(value) for value in returns)
         for tag, points in helpers.scalars(run_dir).items():
-            if tag != "losses/explained_variance":  # of returns that are all the same, it is no number of meaning
+            # of returns that are all the same, it is no number of meaning
+            if tag != "losses/explained_variance":
                 assert all(math.isfinite(value) for _, value in points), tag
     except SystemExit as end:
         assert str(end.code).startswith("error: ") and "\n" not in end.code
@@ -82,7 +94,11 @@ FAST = ("ppo_continuous", "c51", "sac")  # one of each family
 
 
 @pytest.mark.parametrize(
-    "script", [pytest.param(name, marks=[] if name in FAST else pytest.mark.slow) for name in helpers.TRAINING_SCRIPTS]
+    "script",
+    [
+        pytest.param(name, marks=[] if name in FAST else pytest.mark.slow)
+        for name in helpers.TRAINING_SCRIPTS
+    ],
 )
 def test_any_numbers(script):
     examples, unchecked = (
@@ -90,7 +106,9 @@ def test_any_numbers(script):
         dict(suppress_health_check=[*HealthCheck]),
     )
 
-    @settings(max_examples=examples, phases=[Phase.generate], deadline=None, derandomize=True, **unchecked)
+    @settings(
+        max_examples=examples, phases=[Phase.generate], deadline=None, derandomize=True, **unchecked
+    )
     @given(flags(script))
     def check(drawn):
         outcomes.append(attempt(script, drawn))

@@ -1,4 +1,5 @@
-"""What a run survives: stops, kills, faulty environments, full disks, W&B; and that it goes on as if nothing was."""
+"""What a run survives: stops, kills, faulty environments, full disks, W&B; and that it goes on
+as if nothing was."""
 
 import contextlib
 import json
@@ -30,8 +31,13 @@ from tests.probe_envs import probe
 
 # --- a run that is stopped and resumed is the run that was not
 def interrupted(script, folder, steps, monkeypatch, **flags):
-    """The directory of a run that gets SIGTERM at these steps, each time resumed by the same command."""
-    goes_on, left, args = utils.Run.goes_on, list(steps), helpers.small_args(script, folder, resume="auto", **flags)
+    """The directory of a run that gets SIGTERM at these steps, each time resumed by the same
+    command."""
+    goes_on, left, args = (
+        utils.Run.goes_on,
+        list(steps),
+        helpers.small_args(script, folder, resume="auto", **flags),
+    )
 
     def spied(run, global_step, *rest, **values):
         if left and global_step >= left[0]:
@@ -51,7 +57,8 @@ def interrupted(script, folder, steps, monkeypatch, **flags):
 
 
 def in_mid_episode(script, **flags):
-    """A run of some episodes that is stopped in the middle of some, and not where it saves anyway."""
+    """A run of some episodes that is stopped in the middle of some, and not where it saves
+    anyway."""
     sizes = helpers.rollout_only(script, num_steps=40, num_minibatches=5)
     return dict(num_envs=2, total_timesteps=720, eval_every=250) | sizes | flags
 
@@ -61,14 +68,16 @@ def in_mid_episode(script, **flags):
     [(script, {}) for script in helpers.MLP_SCRIPTS + helpers.IMAGE_SCRIPTS]
     + [("ppo", dict(env_id="FrozenLake-v1")), ("sac", dict(env_id="Pendulum-v1", num_envs=1))]
     + [("ppo_continuous", dict(env_id="Hopper-v5"))]
-    + [  # gymnasium's environments can be saved in mid-episode, also where wrappers change their spaces
+    # gymnasium's environments can be saved in mid-episode, also where wrappers change their spaces
+    + [
         ("ppo_hybrid", dict(env_id="tests.probe_envs:ProbeMixedPendulum-v0")),
         ("ppo_continuous_asymmetric", dict(env_id="tests.probe_envs:ProbePrivilegedPendulum-v0")),
         ("ppo_multiagent", dict(env_id="tests.probe_envs:ProbeAlone-v0")),
     ],
 )
 def test_a_resumed_run_is_the_run(script, flags, monkeypatch, tmp_path):
-    """Bit for bit: every scalar, the networks, the optimizer, the replay buffer, the random generators."""
+    """Bit for bit: every scalar, the networks, the optimizer, the replay buffer, the random
+    generators."""
     flags = in_mid_episode(script, **flags)
     whole, returns = helpers.train(script, tmp_path / "whole", **flags)
     parts = interrupted(script, tmp_path / "parts", (130, 410), monkeypatch, **flags)
@@ -79,11 +88,21 @@ def test_a_resumed_run_is_the_run(script, flags, monkeypatch, tmp_path):
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "script, flags",
-    [("ppo_continuous", dict(compile=True)), ("dqn", dict(compile=True)), ("sac", dict(compile=True))]
+    [
+        ("ppo_continuous", dict(compile=True)),
+        ("dqn", dict(compile=True)),
+        ("sac", dict(compile=True)),
+    ]
     + [("td3", dict(env_id="Hopper-v4", num_envs=4))]
     + [("ppo", dict(env_id=f"{name}-v1")) for name in ("Acrobot", "Blackjack")]
-    + [("ppo_continuous", dict(env_id=name)) for name in ("MountainCarContinuous-v0", "Ant-v4", "Humanoid-v5")]
-    + [("ppo_continuous", dict(env_id=f"{name}-v5")) for name in "Swimmer Reacher InvertedDoublePendulum".split()],
+    + [
+        ("ppo_continuous", dict(env_id=name))
+        for name in ("MountainCarContinuous-v0", "Ant-v4", "Humanoid-v5")
+    ]
+    + [
+        ("ppo_continuous", dict(env_id=f"{name}-v5"))
+        for name in ["Swimmer", "Reacher", "InvertedDoublePendulum"]
+    ],
 )
 def test_a_resumed_run_is_the_run_compiled_and_elsewhere(script, flags, monkeypatch, tmp_path):
     test_a_resumed_run_is_the_run(script, flags, monkeypatch, tmp_path)
@@ -97,22 +116,32 @@ def test_a_resumed_game(script, monkeypatch, tmp_path):
     steps = [{tag: [step for step, _ in helpers.scalars(run)[tag]] for tag in helpers.tags(script)} for run in
              (whole, parts)]  # fmt: skip
     assert steps[0] == steps[1]
-    updates = [[adam["step"] for adam in helpers.adams(helpers.load(run)).values()] for run in (whole, parts)]
+    updates = [
+        [adam["step"] for adam in helpers.adams(helpers.load(run)).values()]
+        for run in (whole, parts)
+    ]
     assert updates[0] == updates[1]
 
 
 @pytest.mark.parametrize("script, flags", [("sac", dict(env_id="LunarLanderContinuous-v3")),
                                            ("ppo", dict(async_envs=True))])  # fmt: skip
 def test_where_environments_cannot_be_saved(script, flags, monkeypatch, tmp_path):
-    """Episodes start again, with other seeds than the run began with; two resumes of one checkpoint are the same."""
-    run_dir, _ = helpers.train(script, tmp_path, **in_mid_episode(script, **flags, total_timesteps=320))
+    """Episodes start again, with other seeds than the run began with; two resumes of one
+    checkpoint are the same."""
+    run_dir, _ = helpers.train(
+        script, tmp_path, **in_mid_episode(script, **flags, total_timesteps=320)
+    )
     (run_dir / "eval.json").unlink()
     state = helpers.load(run_dir)
     copies = [Path(shutil.copytree(run_dir, tmp_path / name / "run")) for name in "ab"]
     helpers.next_second()
     seeds, kind = [], gym.vector.AsyncVectorEnv if flags.get("async_envs") else utils.VectorEnv
     reset = kind.reset
-    monkeypatch.setattr(kind, "reset", lambda self, seed=None, **kw: seeds.append(seed) or reset(self, seed=seed, **kw))
+    monkeypatch.setattr(
+        kind,
+        "reset",
+        lambda self, seed=None, **kw: seeds.append(seed) or reset(self, seed=seed, **kw),
+    )
     for copy in copies:
         more = in_mid_episode(script, **flags) | dict(resume=str(copy), total_timesteps=640)
         helpers.main(script, helpers.small_args(script, copy.parent, **more))
@@ -123,10 +152,16 @@ def test_where_environments_cannot_be_saved(script, flags, monkeypatch, tmp_path
 
 
 @pytest.mark.parametrize(
-    "flags", [dict(async_envs=True), dict(max_episode_steps=7), dict(env_kwargs='{"sutton_barto_reward": true}')]
+    "flags",
+    [
+        dict(async_envs=True),
+        dict(max_episode_steps=7),
+        dict(env_kwargs='{"sutton_barto_reward": true}'),
+    ],
 )
 def test_other_environments_after_a_resume(flags, monkeypatch, tmp_path):
-    """Flags of the environments override those of the checkpoint: its environments are not put back."""
+    """Flags of the environments override those of the checkpoint: its environments are not put
+    back."""
     run_dir, _ = helpers.train("ppo", tmp_path, total_timesteps=256)
     goes_on, seen = utils.Run.goes_on, []
 
@@ -136,14 +171,20 @@ def test_other_environments_after_a_resume(flags, monkeypatch, tmp_path):
         return goes_on(run, global_step, obs, **values)
 
     monkeypatch.setattr(utils.Run, "goes_on", spied)
-    helpers.main("ppo", helpers.small_args("ppo", tmp_path, **flags, resume=str(run_dir), total_timesteps=384))
+    helpers.main(
+        "ppo",
+        helpers.small_args("ppo", tmp_path, **flags, resume=str(run_dir), total_timesteps=384),
+    )
     obs, states, limits, rewards = seen[0]
     np.testing.assert_allclose(obs, states, rtol=1e-5)
-    assert {*limits} == {flags.get("max_episode_steps", 500)} and {*rewards} == {"env_kwargs" in flags}
+    assert {*limits} == {flags.get("max_episode_steps", 500)} and {*rewards} == {
+        "env_kwargs" in flags
+    }
 
 
 def test_points_after_the_checkpoint_are_dropped(tmp_path):
-    """A killed run has logged more than it has saved: after resuming, curves have every step once."""
+    """A killed run has logged more than it has saved: after resuming, curves have every step
+    once."""
     run_dir, _ = helpers.train("ppo", tmp_path, anneal_lr=False)
     (run_dir / "eval.json").unlink()
     helpers.next_second()
@@ -151,17 +192,27 @@ def test_points_after_the_checkpoint_are_dropped(tmp_path):
         for step in (640, 700, 768):
             writer.add_scalar("charts/SPS", -1.0, step)
     helpers.next_second()
-    helpers.main("ppo", helpers.small_args("ppo", tmp_path, anneal_lr=False, resume=str(run_dir), total_timesteps=1024))
+    helpers.main(
+        "ppo",
+        helpers.small_args(
+            "ppo", tmp_path, anneal_lr=False, resume=str(run_dir), total_timesteps=1024
+        ),
+    )
     points = helpers.scalars(run_dir)["charts/SPS"]
-    assert [step for step, _ in points] == list(range(128, 1025, 128)) and all(value > 0 for _, value in points)
+    assert [step for step, _ in points] == list(range(128, 1025, 128)) and all(
+        value > 0 for _, value in points
+    )
 
 
 @pytest.mark.parametrize("script", ["ppo_continuous", "sac"])
 def test_evaluations_leave_training_alone(script, tmp_path):
-    """Statistics are frozen and the global random streams put back: the run is the one without them."""
+    """Statistics are frozen and the global random streams put back: the run is the one without
+    them."""
     flags = in_mid_episode(script, eval_every=0)
     plain, _ = helpers.train(script, tmp_path / "plain", **flags)
-    evaluated, _ = helpers.train(script, tmp_path / "evaluated", **flags | dict(eval_every=100, save_every=90))
+    evaluated, _ = helpers.train(
+        script, tmp_path / "evaluated", **flags | dict(eval_every=100, save_every=90)
+    )
     assert len(helpers.scalars(evaluated)["eval/episodic_return"]) > 3
     evaluations = {"eval/episodic_return", "eval/episodic_length"}
     helpers.assert_same_run(plain, evaluated, helpers.UNSEEDED | evaluations)
@@ -170,9 +221,14 @@ def test_evaluations_leave_training_alone(script, tmp_path):
 def test_a_signal_during_the_last_evaluation(monkeypatch, tmp_path):
     """It breaks the evaluation off. The training is saved; resuming plays the evaluation again."""
     whole, _ = helpers.train("dqn", tmp_path / "whole")
-    evaluate, args = utils.Run.evaluate, helpers.small_args("dqn", tmp_path / "parts", resume="auto")
+    evaluate, args = (
+        utils.Run.evaluate,
+        helpers.small_args("dqn", tmp_path / "parts", resume="auto"),
+    )
     with monkeypatch.context() as patch, pytest.raises(SystemExit, match="143"):
-        patch.setattr(utils.Run, "evaluate", lambda run: os.kill(os.getpid(), signal.SIGTERM) or evaluate(run))
+        patch.setattr(
+            utils.Run, "evaluate", lambda run: os.kill(os.getpid(), signal.SIGTERM) or evaluate(run)
+        )
         helpers.main("dqn", args)
     parts = helpers.only_run(tmp_path / "parts")
     assert helpers.load(parts)["global_step"] == 512 and not (parts / "eval.json").exists()
@@ -191,7 +247,10 @@ def test_resume_auto(tmp_path, capsys):
     (run_dir / "eval.json").unlink()
     capsys.readouterr()
     assert helpers.main("dqn", args) == returns and helpers.only_run(tmp_path) == run_dir
-    assert capsys.readouterr().out.endswith(f"\nfinished: {run_dir}\n") and (run_dir / "eval.json").exists()
+    assert (
+        capsys.readouterr().out.endswith(f"\nfinished: {run_dir}\n")
+        and (run_dir / "eval.json").exists()
+    )
     helpers.assert_same_state(helpers.load(run_dir)["agent"], before["agent"])
     helpers.next_second()  # the name of another run
     helpers.main("dqn", helpers.small_args("dqn", tmp_path, resume="auto", learning_rate=1e-3))
@@ -208,7 +267,9 @@ def test_one_process_a_run(tmp_path):
     before = (run_dir / "checkpoint.pt").read_bytes()
     with FileLock(run_dir / "lock"):
         for resume in (str(run_dir), "auto"):
-            with pytest.raises(SystemExit, match=f"^error: {run_dir} is in use by another process$"):
+            with pytest.raises(
+                SystemExit, match=f"^error: {run_dir} is in use by another process$"
+            ):
                 helpers.main("ppo", helpers.small_args("ppo", tmp_path, resume=resume))
     assert (run_dir / "checkpoint.pt").read_bytes() == before
     assert helpers.main("ppo", helpers.small_args("ppo", tmp_path, resume="auto")) == returns
@@ -217,17 +278,24 @@ def test_one_process_a_run(tmp_path):
 # --- signals
 def start(script, folder, *words, **flags):
     """A long run in a process group of its own; returns when it has saved at least once."""
-    flags = helpers.small_flags(script, folder / "runs", **{**dict(total_timesteps=50_000_000, save_every=1), **flags})
+    flags = helpers.small_flags(
+        script, folder / "runs", **{**dict(total_timesteps=50_000_000, save_every=1), **flags}
+    )
     command = [sys.executable, "-m", f"cleanrl_lite.{script}", *flags, *words]
     pipes = dict(stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-    process = subprocess.Popen(command, cwd=folder, env=helpers.environment(), start_new_session=True, **pipes)
-    helpers.wait_for(lambda: process.poll() is not None or list((folder / "runs").glob("*/checkpoint.pt")))
+    process = subprocess.Popen(
+        command, cwd=folder, env=helpers.environment(), start_new_session=True, **pipes
+    )
+    helpers.wait_for(
+        lambda: process.poll() is not None or list((folder / "runs").glob("*/checkpoint.pt"))
+    )
     assert process.poll() is None, process.communicate()
     return process
 
 
 @pytest.mark.parametrize(
-    "script, number", [("ppo", signal.SIGINT), ("dqn_atari", signal.SIGTERM), ("td3", signal.SIGTERM)]
+    "script, number",
+    [("ppo", signal.SIGINT), ("dqn_atari", signal.SIGTERM), ("td3", signal.SIGTERM)],
 )
 def test_a_signal_saves_and_ends(script, number, tmp_path):
     """The exit status says which; nothing was lost; the last line says how to go on."""
@@ -246,7 +314,8 @@ def test_a_signal_saves_and_ends(script, number, tmp_path):
 @pytest.mark.slow
 @pytest.mark.parametrize("script, number", [("ppo", signal.SIGINT), ("sac", signal.SIGTERM)])
 def test_a_signal_to_all_processes(script, number, tmp_path):
-    """As terminals and clusters send it: the workers must not take the run down before it has saved."""
+    """As terminals and clusters send it: the workers must not take the run down before it has
+    saved."""
     process = start(script, tmp_path, async_envs=True)
     os.killpg(process.pid, number)
     _, errors = process.communicate(timeout=60)
@@ -303,7 +372,8 @@ helpers.main(script, helpers.small_args(script, folder, resume="auto", save_ever
 @pytest.mark.slow
 @pytest.mark.parametrize("script, place", [("ppo", "half"), ("ppo", "renamed"), ("sac", "written")])
 def test_killed_while_it_saves(script, place, tmp_path):
-    """There is a whole checkpoint, the old or the new one, and the run that it leads to is the one without a kill."""
+    """There is a whole checkpoint, the old or the new one, and the run that it leads to is the
+    one without a kill."""
     command = [sys.executable, "-c", KILLED, script, tmp_path / "parts", place]
     for number in (3, 2):
         done = helpers.run([*command, number], cwd=tmp_path)
@@ -319,8 +389,14 @@ def test_killed_while_it_saves(script, place, tmp_path):
 @pytest.mark.parametrize("script, flags", [("ppo", {}), ("sac", dict(async_envs=True))])
 def test_killed_at_random(script, flags, monkeypatch, tmp_path):
     """`make torture`, for some seconds; no worker process is left behind."""
-    small = " ".join(helpers.as_flags(**{**helpers.SMALL[script], **flags, "save_every": 100, "eval_episodes": 1}))
-    monkeypatch.setitem(torture.RUNS, script, f"{small} --total-timesteps {100_000 if script == 'ppo' else 4_000}")
+    small = " ".join(
+        helpers.as_flags(
+            **{**helpers.SMALL[script], **flags, "save_every": 100, "eval_episodes": 1}
+        )
+    )
+    monkeypatch.setitem(
+        torture.RUNS, script, f"{small} --total-timesteps {100_000 if script == 'ppo' else 4_000}"
+    )
     result = torture.torture(script, kills=2, terms=1, mode="--no-compile", folder=tmp_path, seed=1)
     assert result["events"]
     if not flags:
@@ -336,17 +412,28 @@ def test_every_script_is_checked():
 
 
 # --- environments and networks that fail
-FAULTS = dict(nan_reward="nan", nan_obs="nan", inf_obs="inf", wrong_shape="shape", raises="the simulator says no")
+FAULTS = dict(
+    nan_reward="nan",
+    nan_obs="nan",
+    inf_obs="inf",
+    wrong_shape="shape",
+    raises="the simulator says no",
+)
 
 
-@pytest.mark.parametrize("script, fault", [("ppo", fault) for fault in FAULTS] + [("td3", "nan_obs")])
+@pytest.mark.parametrize(
+    "script, fault", [("ppo", fault) for fault in FAULTS] + [("td3", "nan_obs")]
+)
 def test_a_faulty_environment(script, fault, monkeypatch, capfd, tmp_path):
-    """A line with what was wrong, the step, and the last good checkpoint, in which everything is finite. An exception
-    of the environment's own keeps its traceback."""
+    """A line with what was wrong, the step, and the last good checkpoint, in which everything is
+    finite. An exception of the environment's own keeps its traceback."""
     monkeypatch.setenv("FAULT", fault)
     monkeypatch.setenv("FAULT_STEP", "131")
     sizes = helpers.rollout_only(script, num_steps=50, num_minibatches=5)
-    flags = dict(env_id=probe("Faulty", script), num_envs=1, save_every=50, total_timesteps=1000) | sizes
+    flags = (
+        dict(env_id=probe("Faulty", script), num_envs=1, save_every=50, total_timesteps=1000)
+        | sizes
+    )
     assert helpers.command_line(script, helpers.small_flags(script, tmp_path, **flags)) == 1
     run_dir, lines = helpers.only_run(tmp_path), capfd.readouterr().err.strip().splitlines()
     assert lines[-1].startswith("error: ") and FAULTS[fault] in lines[-1], lines
@@ -389,11 +476,15 @@ def test_an_environment_that_returns_the_same_array():
     envs.close()
 
 
-@pytest.mark.parametrize("dtype, large", [("uint8", 255), ("int8", 127), ("float16", 6e4), ("float32", 3e38)])
+@pytest.mark.parametrize(
+    "dtype, large", [("uint8", 255), ("int8", 127), ("float16", 6e4), ("float32", 3e38)]
+)
 def test_large_numbers_are_finite(dtype, large):
     """Only NaN and infinity are refused."""
     env = mock.Mock(step=lambda action: (np.array([large, 0], dtype), -300, False, False, {}))
-    envs = utils.VectorEnv([lambda: gym.make("CartPole-v1")], copy=False, autoreset_mode=AutoresetMode.SAME_STEP)
+    envs = utils.VectorEnv(
+        [lambda: gym.make("CartPole-v1")], copy=False, autoreset_mode=AutoresetMode.SAME_STEP
+    )
     envs.envs, envs.single_observation_space = [env], gym.spaces.Box(-1, 1, (2,))
     envs._observations = np.zeros((1, 2))
     assert envs.step([0])[0][0, 0] == np.array(large, dtype) and envs._rewards[0] == -300
@@ -403,13 +494,18 @@ def test_large_numbers_are_finite(dtype, large):
 
 
 def test_a_worker_that_cannot_be_made_ends_the_run(tmp_path):
-    words = helpers.small_flags("ppo", tmp_path, env_id="tests.probe_envs:ProbeInWorkers-v0", async_envs=True)
-    done = helpers.run([sys.executable, "-m", "cleanrl_lite.ppo", *words], cwd=helpers.ROOT, timeout=60)
+    words = helpers.small_flags(
+        "ppo", tmp_path, env_id="tests.probe_envs:ProbeInWorkers-v0", async_envs=True
+    )
+    done = helpers.run(
+        [sys.executable, "-m", "cleanrl_lite.ppo", *words], cwd=helpers.ROOT, timeout=60
+    )
     assert done.returncode == 1 and "no simulator in this process" in done.stderr
 
 
 def test_run_directories(monkeypatch, tmp_path):
-    """Runs that start in the same second have one each; a foreign folder among them does no harm."""
+    """Runs that start in the same second have one each; a foreign folder among them does no
+    harm."""
     monkeypatch.setattr(utils.time, "time", lambda: 1_790_000_000.0)
     (tmp_path / "foreign").mkdir()
     (tmp_path / "foreign" / "checkpoint.pt").touch()
@@ -421,22 +517,34 @@ def test_run_directories(monkeypatch, tmp_path):
 def test_an_optimizer_as_a_part_of_the_checkpoint(monkeypatch, tmp_path):
     """Anything with state_dict() may be one; what is no tensor in it is not looked at."""
     init, optimizer = utils.Run.__init__, torch.optim.Adam([torch.zeros(2, requires_grad=True)])
-    monkeypatch.setattr(utils.Run, "__init__", lambda *args, **parts: init(*args, **parts, optimizer=optimizer))
+    monkeypatch.setattr(
+        utils.Run, "__init__", lambda *args, **parts: init(*args, **parts, optimizer=optimizer)
+    )
     run_dir, _ = helpers.train("ppo", tmp_path)
     assert helpers.load(run_dir)["optimizer"]["param_groups"][0]["betas"] == (0.9, 0.999)
 
 
 @pytest.mark.parametrize("script", ["ppo_continuous", "c51", "sac"])
 def test_a_diverging_run_stops(script, capfd, tmp_path):
-    """A learning rate far too large: one line names the loss or the weight; what was saved is finite."""
+    """A learning rate far too large: one line names the loss or the weight; what was saved is
+    finite."""
     rate = dict(q_lr=1e15, policy_lr=1e15) if script == "sac" else dict(learning_rate=1e15)
     rate |= helpers.rollout_only(script, anneal_lr=False)
-    assert helpers.command_line(script, helpers.small_flags(script, tmp_path, save_every=64, **rate)) == 1
+    assert (
+        helpers.command_line(script, helpers.small_flags(script, tmp_path, save_every=64, **rate))
+        == 1
+    )
     *before, line = capfd.readouterr().err.splitlines()
-    assert re.match(r"error: .* is .* Resume at step \d+: --resume ", line) and "Traceback" not in "".join(before)
-    assert "losses/" in line or script != "ppo_continuous"  # where they are logged before the next checkpoint is due
+    assert re.match(
+        r"error: .* is .* Resume at step \d+: --resume ", line
+    ) and "Traceback" not in "".join(before)
+    # where they are logged before the next checkpoint is due
+    assert "losses/" in line or script != "ppo_continuous"
     state = helpers.load(helpers.only_run(tmp_path))
-    tensors = [*state["agent"].values(), *(x for adam in helpers.adams(state).values() for x in adam.values())]
+    tensors = [
+        *state["agent"].values(),
+        *(x for adam in helpers.adams(state).values() for x in adam.values()),
+    ]
     assert all(tensor.isfinite().all() for tensor in tensors)
 
 
@@ -444,7 +552,9 @@ def test_a_failure_in_the_last_evaluation_costs_no_training(monkeypatch, capfd, 
     """The resumed run evaluates, and has one evaluation."""
     words = helpers.small_flags("dqn", tmp_path, save_every=0, resume="auto")
     with monkeypatch.context() as patch:
-        patch.setattr(utils.Run, "evaluate", mock.Mock(side_effect=ValueError("the simulator says no")))
+        patch.setattr(
+            utils.Run, "evaluate", mock.Mock(side_effect=ValueError("the simulator says no"))
+        )
         assert helpers.command_line("dqn", words) == 1
     run_dir, error = helpers.only_run(tmp_path), capfd.readouterr().err
     assert "Traceback" in error and re.search(r"error: .*the simulator says no .*step 512", error)
@@ -461,7 +571,9 @@ def small_disk(tmp_path):
     """A file system of 1 MB; for root on Linux."""
     folder = tmp_path / "disk"
     folder.mkdir()
-    if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", folder], capture_output=True).returncode:
+    if subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", folder], capture_output=True
+    ).returncode:
         pytest.skip("cannot mount a file system here")
     yield folder
     subprocess.run(["umount", "-l", folder], check=True)
@@ -476,7 +588,11 @@ def test_disk_full(script, leave, small_disk):
     with contextlib.suppress(OSError):
         (small_disk / "filler").write_bytes(bytes(max(free - leave, 0)))
     _, errors = process.communicate(timeout=120)
-    lines = [line for line in errors.splitlines() if "Warn" not in line and "logger." not in line and line.strip()]
+    lines = [
+        line
+        for line in errors.splitlines()
+        if "Warn" not in line and "logger." not in line and line.strip()
+    ]
     assert process.returncode == 1 and len(lines) == 1, errors
     assert lines[0].startswith("error: ") and "No space left on device" in lines[0], errors
     run_dir = helpers.only_run(small_disk / "runs")
@@ -531,7 +647,9 @@ def test_real_wandb_without_a_key_or_a_server(extra, tmp_path):
 
 def test_equal_is_not_always_true(tmp_path):
     """The comparison that these tests hang on sees a difference."""
-    (one, _), (other, _) = (helpers.train("ppo", tmp_path / str(seed), seed=seed) for seed in (1, 2))
+    (one, _), (other, _) = (
+        helpers.train("ppo", tmp_path / str(seed), seed=seed) for seed in (1, 2)
+    )
     for without in (helpers.UNSEEDED, set(helpers.scalars(one))):
         with pytest.raises(AssertionError):
             helpers.assert_same_run(one, other, without)
@@ -540,7 +658,8 @@ def test_equal_is_not_always_true(tmp_path):
 
 
 def test_a_signal_within_goes_on_waits_for_the_next_turn():
-    """A signal that arrives after the decision not to save must not end the loop: it would lose steps."""
+    """A signal that arrives after the decision not to save must not end the loop: it would lose
+    steps."""
 
     class Signalled(utils.Run):
         reads = 0
@@ -559,12 +678,16 @@ def test_a_signal_within_goes_on_waits_for_the_next_turn():
 
 @pytest.mark.parametrize("flags, goes_on", [({}, True), (dict(max_episode_steps=7), False)])
 def test_a_discounted_return_ends_with_its_episode(flags, goes_on, monkeypatch, tmp_path):
-    """It goes on with restored environments, and starts at 0 where the resumed run begins new episodes."""
+    """It goes on with restored environments, and starts at 0 where the resumed run begins new
+    episodes."""
     script = helpers.module("ppo_continuous")
-    env = dict(env_id="Pendulum-v1", total_timesteps=256)  # its episodes are longer than two rollouts
+    # its episodes are longer than two rollouts
+    env = dict(env_id="Pendulum-v1", total_timesteps=256)
     run_dir, _ = helpers.train("ppo_continuous", tmp_path, **env)
     initial, recurrence = [], script.linear_recurrence
-    monkeypatch.setattr(script, "linear_recurrence", lambda *x: initial.append(x[-1]) or recurrence(*x))
+    monkeypatch.setattr(
+        script, "linear_recurrence", lambda *x: initial.append(x[-1]) or recurrence(*x)
+    )
     more = dict(env, resume=str(run_dir), total_timesteps=384, **flags)
     helpers.main("ppo_continuous", helpers.small_args("ppo_continuous", tmp_path, **more))
     assert (initial[0] != 0).all() == goes_on

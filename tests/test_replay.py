@@ -1,6 +1,7 @@
 """The replay buffers against a plain list of what was stepped, and against Stable-Baselines3's.
 
-ReplayBuffer and FrameReplayBuffer have the same text in every script (test_consistency): one of each is tested.
+ReplayBuffer and FrameReplayBuffer have the same text in every script (test_consistency): one of
+each is tested.
 """
 
 import math
@@ -31,7 +32,8 @@ def vectors(buffer_size, num_envs):
 
 
 def random_step(rng, num_envs):
-    """obs, actions, rewards, next_obs, terminations of one step, with the types that environments return."""
+    """obs, actions, rewards, next_obs, terminations of one step, with the types that
+    environments return."""
     obs, next_obs = rng.normal(size=(2, num_envs, *OBS)).astype(np.float32)
     actions = rng.normal(size=(num_envs, *ACTION)).astype(np.float32)
     return obs, actions, rng.normal(size=num_envs), next_obs, rng.random(num_envs) < 0.3
@@ -57,19 +59,28 @@ def test_the_last_transitions(buffer_size, num_envs):
         for part in step:
             part[...] = 0  # the environments write into the same arrays again
         assert buffer.filled == buffer.size == min(len(stepped), capacity)
-        assert {tuple(row) for row in buffer.rows[: buffer.filled].tolist()} == set(stepped[-capacity:])
+        assert {tuple(row) for row in buffer.rows[: buffer.filled].tolist()} == set(
+            stepped[-capacity:]
+        )
 
 
-@pytest.mark.parametrize("num_envs, steps", [(1, 5), (1, 30), (3, 5), (3, 30)])  # with and without wrap-around
+# with and without wrap-around
+@pytest.mark.parametrize("num_envs, steps", [(1, 5), (1, 30), (3, 5), (3, 30)])
 def test_like_stable_baselines3(num_envs, steps):
     """Slot by slot, in shape and value: a truncation is no termination."""
     spaces = Box(-9, 9, OBS, np.float32), Box(-9, 9, ACTION, np.float32)
     buffer_size, rng = 8 * num_envs + (num_envs > 1), np.random.default_rng(1)
-    ours, theirs = vectors(buffer_size, num_envs), TheirBuffer(buffer_size, *spaces, "cpu", n_envs=num_envs)
+    ours, theirs = (
+        vectors(buffer_size, num_envs),
+        TheirBuffer(buffer_size, *spaces, "cpu", n_envs=num_envs),
+    )
     for _ in range(steps):
         obs, actions, rewards, next_obs, terminations = random_step(rng, num_envs)
         truncations = rng.random(num_envs) < 0.3
-        infos = [{"TimeLimit.truncated": bool(t and not end)} for t, end in zip(truncations, terminations)]
+        infos = [
+            {"TimeLimit.truncated": bool(t and not end)}
+            for t, end in zip(truncations, terminations)
+        ]
         theirs.add(obs, next_obs, actions, rewards, terminations | truncations, infos)
         ours.add(obs, actions, rewards, next_obs, terminations)
     assert ours.position == theirs.pos * num_envs and (ours.filled == ours.length) == theirs.full
@@ -83,11 +94,14 @@ def test_like_stable_baselines3(num_envs, steps):
 
 @pytest.mark.parametrize("num_envs, added", [(1, 20), (1, 70), (3, 30), (3, 96)])
 def test_sampling_is_uniform(num_envs, added):
-    """Exactly the filled part, each transition as often as any other, and the parts of a sample belong together."""
+    """Exactly the filled part, each transition as often as any other, and the parts of a sample
+    belong together."""
     buffer, draws = vectors(50, num_envs), 40_000
     for start in range(1, added + 1, num_envs):  # every part of the k-th transition is k
         numbers = np.arange(start, start + num_envs, dtype=np.float32)
-        buffer.add(*(np.broadcast_to(numbers.reshape(-1, *(1 for _ in s)), (num_envs, *s)) for s in SHAPES))
+        buffer.add(
+            *(np.broadcast_to(numbers.reshape(-1, *(1 for _ in s)), (num_envs, *s)) for s in SHAPES)
+        )
     (rows,) = buffer.sample(draws)
     assert (rows == rows[:, :1]).all()
     size, counts = min(added, buffer.length), Counter(rows[:, 0].int().tolist())
@@ -99,7 +113,8 @@ def test_sampling_is_uniform(num_envs, added):
 
 @pytest.mark.parametrize("num_envs, steps", [(1, 5), (3, 8), (3, 21)])
 def test_saving_and_loading(num_envs, steps, tmp_path):
-    """Contents and position come back exactly, and what is added then goes where it would have gone."""
+    """Contents and position come back exactly, and what is added then goes where it would have
+    gone."""
     rng, buffer = np.random.default_rng(1), vectors(9 * num_envs - 1, num_envs)
     for _ in range(steps):
         buffer.add(*random_step(rng, num_envs))
@@ -114,7 +129,11 @@ def test_saving_and_loading(num_envs, steps, tmp_path):
 
 def test_only_the_filled_part_is_saved(tmp_path):
     """A checkpoint at the start of a run is small, whatever --buffer-size says."""
-    path, buffer, frames = tmp_path / "checkpoint.pt", vectors(500_000, 2), FrameReplayBuffer(50_000, 2, (84, 84), CPU)
+    path, buffer, frames = (
+        tmp_path / "checkpoint.pt",
+        vectors(500_000, 2),
+        FrameReplayBuffer(50_000, 2, (84, 84), CPU),
+    )
     rng = np.random.default_rng(1)
     for _ in range(10):
         buffer.add(*random_step(rng, 2))
@@ -127,9 +146,13 @@ def test_only_the_filled_part_is_saved(tmp_path):
 
 
 def test_a_buffer_that_does_not_fit(monkeypatch):
-    """One line with the largest size that would fit, and that size is accepted; 7,056 bytes a frame, not 56,448."""
+    """One line with the largest size that would fit, and that size is accepted; 7,056 bytes a
+    frame, not 56,448."""
     monkeypatch.setattr(psutil, "virtual_memory", lambda: mock.Mock(available=41_237 * 1024))
-    for make, size in ((vectors, 4 * 10), (lambda *sizes: FrameReplayBuffer(*sizes, (84, 84), CPU), 84 * 84)):
+    for make, size in (
+        (vectors, 4 * 10),
+        (lambda *sizes: FrameReplayBuffer(*sizes, (84, 84), CPU), 84 * 84),
+    ):
         with pytest.raises(SystemExit) as end:
             make(10**7, 1)
         assert re.match(rf"error: .* needs {10**7 * size / 1e9:.1f} GB", end.value.code)
@@ -143,7 +166,8 @@ def test_a_buffer_that_does_not_fit(monkeypatch):
 
 @dataclass
 class Stepped:
-    """A transition as the agent saw it; `slot`: how many frames of this environment the buffer held before it."""
+    """A transition as the agent saw it; `slot`: how many frames of this environment the buffer
+    held before it."""
 
     env: int
     slot: int
@@ -156,9 +180,11 @@ class Stepped:
 
 
 class ScriptedGames:
-    """Games of 1 to 9 steps that end by game over or truncation, with lost lives in between; every frame is unique.
+    """Games of 1 to 9 steps that end by game over or truncation, with lost lives in between; every
+    frame is unique.
 
-    Like the real ones, it writes observations into the same arrays again and resets in the same step.
+    Like the real ones, it writes observations into the same arrays again and resets in the same
+    step.
     """
 
     def __init__(self, num_envs, seed=1, shape=(3, 3)):
@@ -205,13 +231,14 @@ class ScriptedGames:
 
 
 class Journal:
-    """Steps an environment, adds what comes of it to the buffer, and keeps a list of it; the action is the number of a
-    transition in the list."""
+    """Steps an environment, adds what comes of it to the buffer, and keeps a list of it; the
+    action is the number of a transition in the list."""
 
     def __init__(self, games, buffer_size, shape=(3, 3)):
         self.games, self.list, self.slots = games, [], np.zeros(games.num_envs, dtype=np.int64)
         self.buffer = FrameReplayBuffer(buffer_size, games.num_envs, shape, CPU)
-        self.lost = np.zeros(games.num_envs, dtype=np.int64)  # slots overwritten before a checkpoint
+        # slots overwritten before a checkpoint
+        self.lost = np.zeros(games.num_envs, dtype=np.int64)
         self.begin()
 
     def begin(self):
@@ -221,7 +248,9 @@ class Journal:
         for _ in range(count):
             obs, rewards, terminations, truncations, new_games, final_obs = self.games.step()
             actions = len(self.list) + np.arange(self.games.num_envs)
-            self.buffer.add(self.obs, actions, rewards, terminations, truncations, new_games, final_obs)
+            self.buffer.add(
+                self.obs, actions, rewards, terminations, truncations, new_games, final_obs
+            )
             for n in range(self.games.num_envs):
                 next_obs = obs[n].copy()
                 if new_games[n]:
@@ -233,13 +262,15 @@ class Journal:
             self.obs = obs.copy()
 
     def drawable(self):
-        """(numbers of the transitions whose frames are all in the buffer, those that sampling may leave out)."""
+        """(numbers of the transitions whose frames are all in the buffer, those that sampling
+        may leave out)."""
         possible, spared = set(), set()
         for number, stepped in enumerate(self.list):
             written, length = self.slots[stepped.env], self.buffer.length
             oldest = max(written - length, self.lost[stepped.env])
             needed = stepped.slot - min(stepped.age, 4) + 1
-            complete = stepped.slot + 1 < written or stepped.next_obs is None  # its last frame has come
+            # its last frame has come
+            complete = stepped.slot + 1 < written or stepped.next_obs is None
             if needed >= oldest and complete:
                 possible.add(number)
                 overwritten = oldest > 0 and stepped.slot < oldest + 4
@@ -253,27 +284,41 @@ class Journal:
         drawn, chunks = Counter(), math.ceil(draws_each * len(possible) / 1000)
         for _ in range(chunks):
             packed = self.buffer.sample(1000)
-            obs, actions, rewards, next_obs, terminations = (part.numpy() for part in self.buffer.unpack(*packed))
-            assert obs.dtype == next_obs.dtype == np.uint8 and rewards.dtype == terminations.dtype == np.float32
+            obs, actions, rewards, next_obs, terminations = (
+                part.numpy() for part in self.buffer.unpack(*packed)
+            )
+            assert (
+                obs.dtype == next_obs.dtype == np.uint8
+                and rewards.dtype == terminations.dtype == np.float32
+            )
             numbers, inverse = np.unique(actions.astype(int), return_inverse=True)
-            assert set(numbers) <= possible, f"{sorted(set(numbers) - possible)} are not whole any more, or not yet"
+            assert set(numbers) <= possible, (
+                f"{sorted(set(numbers) - possible)} are not whole any more, or not yet"
+            )
             drawn.update(actions.astype(int).tolist())
             expected = [self.list[number] for number in numbers]
             np.testing.assert_array_equal(rewards, np.array([s.reward for s in expected])[inverse])
-            np.testing.assert_array_equal(terminations, np.array([s.terminated for s in expected])[inverse])
+            np.testing.assert_array_equal(
+                terminations, np.array([s.terminated for s in expected])[inverse]
+            )
             for k, stepped in enumerate(expected):
                 assert (obs[inverse == k] == stepped.obs).all(), f"obs of {stepped}"
                 if stepped.next_obs is not None:
-                    assert (next_obs[inverse == k] == stepped.next_obs).all(), f"next_obs of {stepped}"
+                    assert (next_obs[inverse == k] == stepped.next_obs).all(), (
+                        f"next_obs of {stepped}"
+                    )
                 else:
                     assert stepped.terminated
-        assert set(drawn) >= possible - spared, f"never drawn: {sorted(possible - spared - set(drawn))}"
+        assert set(drawn) >= possible - spared, (
+            f"never drawn: {sorted(possible - spared - set(drawn))}"
+        )
         return drawn
 
 
 @pytest.mark.parametrize("buffer_size, num_envs", [(60, 1), (61, 3), (24, 3), (8, 1)])
 def test_frames(buffer_size, num_envs):
-    """Every sample is a transition that was really stepped, before and after several wrap-arounds."""
+    """Every sample is a transition that was really stepped, before and after several
+    wrap-arounds."""
     journal = Journal(ScriptedGames(num_envs), buffer_size)
     journal.step(2)
     for _ in range(60):
@@ -296,7 +341,8 @@ def test_frames_at_every_fill():
 
 
 def test_frames_are_drawn_uniformly():
-    """Each transition as often as any other; but those that end in a truncation, having two slots, twice as often."""
+    """Each transition as often as any other; but those that end in a truncation, having two
+    slots, twice as often."""
     journal = Journal(ScriptedGames(2), 200)
     journal.step(250)
     drawn = journal.check(draws_each=300)
@@ -310,7 +356,8 @@ def test_frames_are_drawn_uniformly():
 @pytest.mark.parametrize("num_envs", [1, 3])
 @pytest.mark.parametrize("steps", [3, 5, 17, 61])
 def test_frames_saved_and_loaded(num_envs, steps, tmp_path):
-    """A resumed run begins new games; what was stepped before it is drawn as before, and nothing that never was."""
+    """A resumed run begins new games; what was stepped before it is drawn as before, and nothing
+    that never was."""
     for seed in range(3):
         journal = Journal(ScriptedGames(num_envs, seed), 20 * num_envs)
         journal.step(steps)
@@ -325,9 +372,13 @@ def test_frames_saved_and_loaded(num_envs, steps, tmp_path):
 
 
 def resume(journal, path):
-    """A new buffer with the saved state; the games in progress are given up, and with them their last transitions,
-    unless what came after these is known."""
-    sizes = journal.buffer.num_envs * journal.buffer.length, journal.games.num_envs, journal.buffer.frames.shape[1:]
+    """A new buffer with the saved state; the games in progress are given up, and with them their
+    last transitions, unless what came after these is known."""
+    sizes = (
+        journal.buffer.num_envs * journal.buffer.length,
+        journal.games.num_envs,
+        journal.buffer.frames.shape[1:],
+    )
     before = journal.buffer.written.copy()
     journal.buffer = saved_and_loaded(journal.buffer, FrameReplayBuffer(*sizes, CPU), path)
     for n in range(journal.games.num_envs):
@@ -340,7 +391,8 @@ def resume(journal, path):
 
 
 def test_real_games():
-    """Breakout and its lost lives, game overs and truncations: the stacks of the buffer are those that Games gave."""
+    """Breakout and its lost lives, game overs and truncations: the stacks of the buffer are
+    those that Games gave."""
     settings = dqn_atari.game_settings(dqn_atari.Args()) | dict(max_num_frames_per_episode=700)
     envs, rng = dqn_atari.Games(2, num_threads=1, **settings), np.random.default_rng(1)
 

@@ -1,4 +1,5 @@
-"""ppo_selfplay.py: what it learns by playing against itself, opponents, random openings, envpool's games."""
+"""ppo_selfplay.py: what it learns by playing against itself, opponents, random openings,
+envpool's games."""
 
 import numpy as np
 import pytest
@@ -23,13 +24,18 @@ def nim(tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch:
         agents = helpers.spy_on_agents(patch, "ppo_selfplay")
         run_dir, returns = helpers.train(
-            "ppo_selfplay", tmp_path_factory.mktemp("nim"), **FLAGS, total_timesteps=20_000, eval_episodes=20
+            "ppo_selfplay",
+            tmp_path_factory.mktemp("nim"),
+            **FLAGS,
+            total_timesteps=20_000,
+            eval_episodes=20,
         )
     return agents[0], run_dir, returns
 
 
 def test_learns_the_perfect_play_of_nim(nim):
-    """Whoever leaves a multiple of four wins: the right move, and the sign of the value of every position."""
+    """Whoever leaves a multiple of four wins: the right move, and the sign of the value of every
+    position."""
     agent, _, returns = nim
     for left in range(1, 11):
         move, value = agent.act(position(left)).item() + 1, agent(position(left))[1].item()
@@ -42,7 +48,9 @@ def test_opponents(nim, tmp_path):
     """builtin always takes one; itself wins whenever it begins, for ten is no multiple of four."""
     _, run_dir, _ = nim
     for opponent, expected in (("builtin", {1.0}), (str(run_dir), {1.0, -1.0})):
-        args = helpers.small_args("ppo_selfplay", tmp_path, env_id=NIM, opponent=opponent, evaluate=str(run_dir))
+        args = helpers.small_args(
+            "ppo_selfplay", tmp_path, env_id=NIM, opponent=opponent, evaluate=str(run_dir)
+        )
         args.eval_episodes = 20
         returns = helpers.main("ppo_selfplay", args)
         assert set(returns[::2]) == {1.0} and {*returns} == expected
@@ -56,12 +64,18 @@ def test_opponents(nim, tmp_path):
 
 
 def test_a_reward_is_the_opponents_loss():
-    """From the view of one player: 1 after its own last move, -1 after the other's; it begins every second game."""
+    """From the view of one player: 1 after its own last move, -1 after the other's; it begins
+    every second game."""
 
     def three(obs):
         return np.array([min(3, obs[:11].argmax()) - 1])
 
-    env, seen = ppo_selfplay.Against(ppo_selfplay.make_game(ppo_selfplay.Args(env_id=NIM, random_moves=0)), three), []
+    env, seen = (
+        ppo_selfplay.Against(
+            ppo_selfplay.make_game(ppo_selfplay.Args(env_id=NIM, random_moves=0)), three
+        ),
+        [],
+    )
     for _ in range(4):
         obs, _ = env.reset()
         left, total, over = [int(obs[:11].argmax())], 0.0, False
@@ -73,13 +87,16 @@ def test_a_reward_is_the_opponents_loss():
 
 
 def test_advantages_change_sides(monkeypatch, tmp_path):
-    """Next values and what flows back of the next advantage are the other player's: negated, in each rollout."""
+    """Next values and what flows back of the next advantage are the other player's: negated, in
+    each rollout."""
     calls, gae = [], ppo_selfplay.compute_gae
     monkeypatch.setattr(ppo_selfplay, "compute_gae", lambda *args: calls.append(args) or gae(*args))
     helpers.train("ppo_selfplay", tmp_path, **FLAGS, total_timesteps=512)
     (rewards, values, next_values, terminations, dones, gamma, gae_lambda) = calls[0]
     going_on = ~dones[:-1]
-    np.testing.assert_allclose(next_values[:-1][going_on], -values[1:][going_on], rtol=1e-4, atol=1e-6)
+    np.testing.assert_allclose(
+        next_values[:-1][going_on], -values[1:][going_on], rtol=1e-4, atol=1e-6
+    )
     advantages = gae(rewards, values, next_values, terminations, dones, gamma, gae_lambda)
     expected = np.zeros_like(values[0])
     for t in reversed(range(len(values))):  # by hand
@@ -89,7 +106,8 @@ def test_advantages_change_sides(monkeypatch, tmp_path):
 
 
 def test_random_openings():
-    """Up to this many valid moves, each as likely as the others; a game that they end begins again."""
+    """Up to this many valid moves, each as likely as the others; a game that they end begins
+    again."""
     env = ppo_selfplay.make_game(ppo_selfplay.Args(env_id=NIM, random_moves=6))
     np.random.seed(0)
     left = [int(env.reset()[0][:11].argmax()) for _ in range(2000)]
@@ -99,12 +117,15 @@ def test_random_openings():
 
 
 def test_random_openings_in_processes():
-    """Forked workers inherit numpy's generator: each must draw openings of its own, the same ones in the same run."""
+    """Forked workers inherit numpy's generator: each must draw openings of its own, the same
+    ones in the same run."""
     args, seen = ppo_selfplay.Args(env_id=NIM, num_envs=6, async_envs=True, random_moves=6), []
     for _ in range(2):
         utils.setup(args)
         before = utils.rng_state()[1]
-        envs = utils.vector_env([lambda: ppo_selfplay.make_game(args)] * 6, True, AutoresetMode.SAME_STEP)
+        envs = utils.vector_env(
+            [lambda: ppo_selfplay.make_game(args)] * 6, True, AutoresetMode.SAME_STEP
+        )
         assert utils.rng_state()[1] == before  # of the main process
         seen.append([envs.reset(seed=list(range(6)))[0].argmax(1).tolist() for _ in range(5)])
         envs.close()
@@ -115,7 +136,8 @@ def test_random_openings_in_processes():
 @pytest.mark.slow
 @pytest.mark.parametrize("game", ["ConnectFour-v1", "TicTacToe-v1", "Othello-v1", "Hex-v1"])
 def test_envpools_games(game, tmp_path, real_envpool):
-    """Random moves of both sides: observations and masks belong to who moves, and somebody's win is a reward of 1."""
+    """Random moves of both sides: observations and masks belong to who moves, and somebody's win
+    is a reward of 1."""
     env_id = f"benchmark.board_games:{game}"
     env = ppo_selfplay.make_game(ppo_selfplay.Args(env_id=env_id, random_moves=0))
     np.random.seed(0)
@@ -131,6 +153,9 @@ def test_envpools_games(game, tmp_path, real_envpool):
             assert not truncated and (over or reward == 0)
         assert all(one != other for one, other in zip(players, players[1:]))
         rewards.append(reward)
-    assert set(rewards) <= ({-1.0, 0.0, 1.0} if game == "Othello-v1" else {0.0, 1.0})  # no invalid moves
+    # no invalid moves
+    assert set(rewards) <= ({-1.0, 0.0, 1.0} if game == "Othello-v1" else {0.0, 1.0})
     assert np.abs(rewards).mean() > 0.7
-    helpers.train("ppo_selfplay", tmp_path, env_id=env_id, num_envs=4, num_steps=32, total_timesteps=512)
+    helpers.train(
+        "ppo_selfplay", tmp_path, env_id=env_id, num_envs=4, num_steps=32, total_timesteps=512
+    )

@@ -1,4 +1,5 @@
-"""vpg.py, a2c.py, ppo_simple.py: their returns, advantages and updates, against the definitions and torch.optim."""
+"""vpg.py, a2c.py, ppo_simple.py: their returns, advantages and updates, against the definitions
+and torch.optim."""
 
 import copy
 
@@ -26,7 +27,8 @@ def rollout(steps=40, envs=3):
 
 @pytest.mark.parametrize("module", [vpg, a2c])
 def test_returns(module):
-    """The sum from each step to the end of its episode: a termination ends it, all other ends add a value."""
+    """The sum from each step to the end of its episode: a termination ends it, all other ends
+    add a value."""
     rewards, _, next_values, terminations, dones = rollout()
     returns = module.compute_returns(rewards, next_values, terminations, dones, 0.9)
     for n in range(3):
@@ -44,12 +46,15 @@ def test_returns(module):
 def test_advantages_are_those_of_ppo():
     sample = rollout()
     expected = ppo.compute_gae(*sample, 0.9, 0.8)
-    np.testing.assert_allclose(ppo_simple.compute_gae(*sample, 0.9, 0.8), expected, rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(
+        ppo_simple.compute_gae(*sample, 0.9, 0.8), expected, rtol=1e-4, atol=1e-5
+    )
 
 
 @pytest.mark.parametrize("script", OPTIMIZERS)
 def test_plain_updates(script, monkeypatch, tmp_path):
-    """Each step's metrics, and the parameters after it, against the losses' definitions and torch.optim."""
+    """Each step's metrics, and the parameters after it, against the losses' definitions and
+    torch.optim."""
     state = {}
 
     def check(update, main, tensors):
@@ -61,11 +66,18 @@ def test_plain_updates(script, monkeypatch, tmp_path):
         reference.load_state_dict(agent.state_dict())
         dist, value = reference(main["b_obs"][inds])
         logprob, returns = dist.log_prob(main["b_actions"][inds]), main["b_returns"][inds]
-        expected = dict(value_loss=((value - returns) ** 2).mean() / 2, entropy=dist.entropy().mean())
+        expected = dict(
+            value_loss=((value - returns) ** 2).mean() / 2, entropy=dist.entropy().mean()
+        )
         if script == "ppo_simple":
-            ratio, advantages = (logprob - main["b_logprobs"][inds]).exp(), main["b_advantages"][inds]
+            ratio, advantages = (
+                (logprob - main["b_logprobs"][inds]).exp(),
+                main["b_advantages"][inds],
+            )
             clipped = torch.clamp(ratio, 1 - args.clip_coef, 1 + args.clip_coef)
-            expected["policy_loss"] = -torch.minimum(ratio * advantages, clipped * advantages).mean()
+            expected["policy_loss"] = -torch.minimum(
+                ratio * advantages, clipped * advantages
+            ).mean()
             expected["approx_kl"] = (ratio - 1 - ratio.log()).mean()
         else:
             expected["policy_loss"] = -(logprob * (returns - value.detach())).mean()
@@ -73,12 +85,16 @@ def test_plain_updates(script, monkeypatch, tmp_path):
         optimizer.zero_grad()
         (loss - getattr(args, "ent_coef", 0) * expected["entropy"]).backward()
         if script == "a2c":
-            expected["grad_norm"] = nn.utils.clip_grad_norm_(reference.parameters(), args.max_grad_norm)
+            expected["grad_norm"] = nn.utils.clip_grad_norm_(
+                reference.parameters(), args.max_grad_norm
+            )
         optimizer.step()
         metrics = update(*tensors)
         assert set(metrics) == {f"losses/{name}" for name in expected}
         for name, value in expected.items():
-            torch.testing.assert_close(metrics[f"losses/{name}"], value.detach(), rtol=2e-3, atol=2e-5, msg=name)
+            torch.testing.assert_close(
+                metrics[f"losses/{name}"], value.detach(), rtol=2e-3, atol=2e-5, msg=name
+            )
         helpers.assert_stepped(agent, reference, args.learning_rate)
         return metrics
 
@@ -94,12 +110,18 @@ def test_the_batch_of_a_rollout(script, monkeypatch, tmp_path):
     seen = []
 
     def check(update, main, tensors):
-        seen.append((tensors[0].tolist(), {name: main[name].clone() for name in ("b_obs", "b_returns")}))
+        seen.append(
+            (tensors[0].tolist(), {name: main[name].clone() for name in ("b_obs", "b_returns")})
+        )
         return update(*tensors)
 
     helpers.spy_on_updates(monkeypatch, check)
     helpers.train(script, tmp_path, num_envs=2, num_steps=20, total_timesteps=92)
-    assert [inds for inds, _ in seen] == [[*range(40)], [*range(40)], [*range(12)] * 3 + [0, 1, 2, 3]]
+    assert [inds for inds, _ in seen] == [
+        [*range(40)],
+        [*range(40)],
+        [*range(12)] * 3 + [0, 1, 2, 3],
+    ]
     assert not torch.equal(seen[0][1]["b_obs"], seen[1][1]["b_obs"])
 
 

@@ -1,4 +1,5 @@
-"""--track with W&B itself, offline: what it has written is read back and compared with TensorBoard's."""
+"""--track with W&B itself, offline: what it has written is read back and compared with
+TensorBoard's."""
 
 import json
 import sys
@@ -13,7 +14,8 @@ def offline_runs(folder):
 
 
 def assert_same_curves(run_dir, histories):
-    """Every scalar of TensorBoard is in W&B, point for point; where a step has several, W&B keeps the last."""
+    """Every scalar of TensorBoard is in W&B, point for point; where a step has several, W&B
+    keeps the last."""
     found = {}
     for row in (row for history in histories for row in history):
         for tag in row.keys() - {"global_step"}:
@@ -22,16 +24,22 @@ def assert_same_curves(run_dir, histories):
     for tag, points in helpers.scalars(run_dir).items():
         wanted = dict(points)
         assert found[tag].keys() == wanted.keys(), tag
-        assert [found[tag][step] for step in wanted] == pytest.approx([*wanted.values()], rel=1e-6), tag
+        assert [found[tag][step] for step in wanted] == pytest.approx(
+            [*wanted.values()], rel=1e-6
+        ), tag
 
 
 @pytest.mark.parametrize(
     "name", ["ppo", *(pytest.param(name, marks=pytest.mark.slow) for name in ("dqn_atari", "sac"))]
 )
 def test_what_wandb_has(name, tmp_path):
-    """Arguments, every scalar, the video, the source and the exit status; a resumed run is the same one there."""
+    """Arguments, every scalar, the video, the source and the exit status; a resumed run is the
+    same one there."""
     total = helpers.SMALL[name]["total_timesteps"]
-    script, small = [sys.executable, helpers.SOURCE / f"{name}.py"], dict(track=True, total_timesteps=total // 2)
+    script, small = (
+        [sys.executable, helpers.SOURCE / f"{name}.py"],
+        dict(track=True, total_timesteps=total // 2),
+    )
     words = helpers.small_flags(name, tmp_path, **small, capture_video=name == "ppo")
     first = helpers.run([*script, *words], helpers.ROOT, WANDB_MODE="offline")
     assert first.returncode == 0, first.stderr

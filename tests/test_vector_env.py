@@ -1,4 +1,5 @@
-"""utils.VectorEnv and its like in processes of their own: what they hand out, what they refuse, whose numbers they draw."""
+"""utils.VectorEnv and its like in processes of their own: what they hand out, what they refuse,
+whose numbers they draw."""
 
 import gymnasium as gym
 import numpy as np
@@ -13,7 +14,8 @@ SAME_STEP = AutoresetMode.SAME_STEP
 
 
 class Careless(gym.Env):
-    """Changes the action that it gets, returns the same array again and again; what it draws is the observation."""
+    """Changes the action that it gets, returns the same array again and again; what it draws is
+    the observation."""
 
     observation_space = Box(-1e9, 1e9, (2,))
     action_space = Box(-1, 1, (1,))
@@ -96,7 +98,8 @@ def drawn(seeds):
 
 
 def test_workers_have_streams_of_their_own():
-    """Not the main process's, not each other's, and others after a resume, which resets with other seeds."""
+    """Not the main process's, not each other's, and others after a resume, which resets with
+    other seeds."""
     np.random.seed(1)
     main = np.float32(np.random.random())
     np.random.seed(1)
@@ -106,7 +109,8 @@ def test_workers_have_streams_of_their_own():
 
 
 class Guess(gym.Env):
-    """The reward is minus the distance between the action and a number that the environment draws."""
+    """The reward is minus the distance between the action and a number that the environment
+    draws."""
 
     observation_space, action_space = Box(0, 1, (1,)), Box(-1, 1, (1,))
 
@@ -126,9 +130,12 @@ gym.register("Guess-v0", Guess)
 
 @pytest.mark.parametrize("script", ["ddpg", "td3", "sac"])
 def test_random_exploration_has_its_own_stream(script, tmp_path):
-    """Two uniform numbers in [-1, 1] are 2/3 apart on average; with one stream for both they would be equal."""
+    """Two uniform numbers in [-1, 1] are 2/3 apart on average; with one stream for both they
+    would be equal."""
     GUESSES.clear()
-    helpers.train(script, tmp_path, env_id="Guess-v0", num_envs=1, learning_starts=500, total_timesteps=501)
+    helpers.train(
+        script, tmp_path, env_id="Guess-v0", num_envs=1, learning_starts=500, total_timesteps=501
+    )
     assert -0.75 < np.mean(GUESSES[:500]) < -0.58
 
 

@@ -1,4 +1,5 @@
-"""The *_visual scripts: their videos show what the agent makes of each frame, and all else is their parents'."""
+"""The *_visual scripts: their videos show what the agent makes of each frame, and all else is
+their parents'."""
 
 import importlib.util
 
@@ -79,7 +80,8 @@ def test_bars_of_probabilities(env):
 
 @pytest.mark.parametrize("script", ["c51_atari_visual"], indirect=True)
 def test_bars_of_distributions(env):
-    """A bar for each atom, 80 % of a row high for the most probable one of all actions, and a line below all."""
+    """A bar for each atom, 80 % of a row high for the most probable one of all actions, and a
+    line below all."""
     probs = torch.zeros(4, 51)
     probs[0, 10] = 1.0
     probs[1, [0, 50]] = 0.5
@@ -92,28 +94,38 @@ def test_bars_of_distributions(env):
             column = row[20:, int((atom + 0.5) * 320 / 51)]
             # 105 lines of pixels, for which linspace(1.25, 0) has these probabilities.
             expected = (np.arange(105) >= 104 * (1 - p / 1.25))[20:]
-            np.testing.assert_array_equal(column, expected * (100 if i == 3 else 50), err_msg=f"{NAMES[i]}, {atom}")
+            np.testing.assert_array_equal(
+                column, expected * (100 if i == 3 else 50), err_msg=f"{NAMES[i]}, {atom}"
+            )
 
 
 def test_names_and_numbers(script, env, monkeypatch):
     """The texts are written into the rows of their actions, and nothing else is."""
     texts, write = [], cv2.putText
-    monkeypatch.setattr(cv2, "putText", lambda row, text, *how: texts.append(text) or write(row, text, *how))
+    monkeypatch.setattr(
+        cv2, "putText", lambda row, text, *how: texts.append(text) or write(row, text, *how)
+    )
     numbers = [0.2, 0.5, 0.1, 0.2]
     if script.startswith("c51"):
         means = [-10.0, 10.0, 2.0, -0.4]
-        outputs(env, [[-1000.0 * abs(mean - atom) for atom in np.linspace(-10, 10, 51)] for mean in means])
+        outputs(
+            env,
+            [[-1000.0 * abs(mean - atom) for atom in np.linspace(-10, 10, 51)] for mean in means],
+        )
     else:
         means = numbers
         outputs(env, np.log(numbers) if script.startswith("ppo") else numbers)
     seen = rows(env)
     assert texts == [f"{name} {mean:.2f}" for name, mean in zip(NAMES, means)]
     for i, row in enumerate(seen):
-        assert ((row == (254 if i == 1 else 127)).sum() > 50) and (row.max() == (254 if i == 1 else 127))
+        assert ((row == (254 if i == 1 else 127)).sum() > 50) and (
+            row.max() == (254 if i == 1 else 127)
+        )
 
 
 def test_numbers_belong_to_the_frame(script, env, tmp_path):
-    """What RecordVideo gets after each reset and step was computed from the observation that they returned."""
+    """What RecordVideo gets after each reset and step was computed from the observation that
+    they returned."""
     seen = []
     network = getattr(env.agent, "q_network", env.agent)
     network.register_forward_hook(lambda network, inputs, output: seen.append(inputs[0].clone()))
@@ -133,25 +145,38 @@ def test_numbers_belong_to_the_frame(script, env, tmp_path):
     "script",
     [
         "ppo_atari_visual",
-        *(pytest.param(name, marks=pytest.mark.slow) for name in ("dqn_atari_visual", "c51_atari_visual")),
+        *(
+            pytest.param(name, marks=pytest.mark.slow)
+            for name in ("dqn_atari_visual", "c51_atari_visual")
+        ),
     ],
     indirect=True,
 )
 def test_a_run_is_its_parents(script, tmp_path):
-    """Every scalar and the checkpoint to the last bit, evaluations in mid-training included; and its video."""
+    """Every scalar and the checkpoint to the last bit, evaluations in mid-training included; and
+    its video."""
     flags = dict(eval_every=helpers.SMALL[script]["total_timesteps"] // 2)
     theirs, returns = helpers.train(helpers.PARENT[script], tmp_path / "parent", **flags)
     ours, ours_returns = helpers.train(script, tmp_path / "visual", capture_video=True, **flags)
     curves = [
-        {tag: x for tag, x in helpers.scalars(run).items() if tag not in helpers.UNSEEDED} for run in (ours, theirs)
+        {tag: x for tag, x in helpers.scalars(run).items() if tag not in helpers.UNSEEDED}
+        for run in (ours, theirs)
     ]
-    assert ours_returns == returns and curves[0] == curves[1] and len(curves[0]["eval/episodic_return"]) == 2
-    states = [{k: v for k, v in helpers.load(run).items() if k not in ("script", "args")} for run in (ours, theirs)]
+    assert (
+        ours_returns == returns
+        and curves[0] == curves[1]
+        and len(curves[0]["eval/episodic_return"]) == 2
+    )
+    states = [
+        {k: v for k, v in helpers.load(run).items() if k not in ("script", "args")}
+        for run in (ours, theirs)
+    ]
     helpers.assert_same_state(*states)
     videos = sorted((ours / "videos").glob("*/*.mp4"))
     assert len(videos) == 2
     frames = imageio.imread(videos[-1])
-    assert len(frames) >= 40 and frames.shape[1:] == (420, 640, 3)  # evaluations of tests are cut after 40 steps
+    # evaluations of tests are cut after 40 steps
+    assert len(frames) >= 40 and frames.shape[1:] == (420, 640, 3)
     assert all(frame[:, 320:].max() > 80 for frame in frames)
 
 

@@ -1,9 +1,11 @@
-"""Reads what W&B has written offline: its .wandb file is a log of protobuf records in the format of LevelDB's log."""
+"""Reads what W&B has written offline: its .wandb file is a log of protobuf records in the format
+of LevelDB's log."""
 
 import json
 import struct
 
-BLOCK, HEADER = 32768, 7  # bytes; the file's own header and that of each part of a record are of the same length
+# bytes; the file's own header and that of each part of a record are of the same length
+BLOCK, HEADER = 32768, 7
 
 
 def records(path):
@@ -23,7 +25,8 @@ def records(path):
 
 
 def read(folder):
-    """Of an offline run's folder: run's id, config, history (a list of dicts), names of saved files, exit status."""
+    """Of an offline run's folder: run's id, config, history (a list of dicts), names of saved
+    files, exit status."""
     (path,) = folder.glob("*.wandb")
     run_id, config, history, files, status = None, {}, [], [], None
     for record in records(path):
@@ -32,7 +35,12 @@ def read(folder):
             config |= {item.key: json.loads(item.value_json) for item in record.run.config.update}
         if record.HasField("history"):
             items = record.history.item
-            history.append({item.key or "/".join(item.nested_key): json.loads(item.value_json) for item in items})
+            history.append(
+                {
+                    item.key or "/".join(item.nested_key): json.loads(item.value_json)
+                    for item in items
+                }
+            )
         if record.HasField("files"):
             files += [file.path for file in record.files.files]
         if record.HasField("exit"):

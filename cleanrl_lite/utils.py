@@ -289,33 +289,51 @@ class Returns(list):
 def evaluate_saved(args, script, make_env, agent):
     """--evaluate: plays --eval-episodes with a saved agent; their Returns."""
     saved = load(args.evaluate, script, args.env_id, agent)
-    name = f"eval_{time.time():.0f}"
-    video = saved["dir"] / "videos" / name
-    returns, lengths = play(args, make_env, agent, video)
-    return record(args, saved["dir"] / f"{name}.json", saved["global_step"], returns, lengths)
+    folder = f"eval_{time.time():.0f}"
+    returns, _ = play(args, make_env, agent, saved["dir"], saved["global_step"], folder)
+    return returns
 
 
 @torch.no_grad()
-def play(args, make_env, agent, video, stopped=lambda: False):
-    """The returns and lengths of --eval-episodes with agent.act; `video` is a folder for the first.
+def play(args, make_env, agent, directory, step, name, stopped=lambda: False):
+    """The Returns and the lengths of --eval-episodes with agent.act, which {name}.json gets too.
 
-    Puts training's random generators back. Ends early where stopped() is true.
+    Leaves training's random numbers alone. None where stopped() is true.
     """
     state = rng_state()
     render_mode = "rgb_array" if args.capture_video else None
     env = make_env(args, "human" if args.render else render_mode)
     if args.capture_video and env.render_mode == "rgb_array":
-        env = gym.wrappers.RecordVideo(env, video, lambda episode: episode == 0)
+        folder = directory / "videos" / (name if args.evaluate else f"step-{step}")
+        env = gym.wrappers.RecordVideo(env, folder, lambda episode: episode == 0)
     agent.eval()  # Dropout and batch statistics are for training
     episodes = []
-    seed = args.seed + 10_000
     while len(episodes) < args.eval_episodes and not stopped():
-        episodes.append(play_episode(env, agent, seed))
-        seed = None  # the next episode goes on with the environment's random numbers
+        # The first episode is seeded, the others go on with its random numbers.
+        episodes.append(play_episode(env, agent, None if episodes else args.seed + 10_000))
     env.close()
     agent.train()
     set_rng_state(state)
-    return zip(*episodes, strict=True)
+    if stopped():
+        return None, None
+    returns, lengths = map(Returns, zip(*episodes, strict=True))
+    returns.dir = directory
+    record = {
+        "env_id": args.env_id,
+        "global_step": step,
+        "mean": float(np.mean(returns)),
+        "std": float(np.std(returns)),
+        "returns": returns,
+        "lengths": lengths,
+        "episodes": len(returns),
+        "date": time.strftime("%FT%T%z"),
+        "commit": git_commit(),
+        "args": vars(args),
+    }
+    write_json(directory / f"{name}.json", record)
+    mean = "mean return {mean:.2f} +- {std:.2f} over {episodes} episodes".format_map(record)
+    tqdm.write(f"evaluation at step {step:,}: {mean}")
+    return returns, lengths
 
 
 def play_episode(env, agent, seed):
@@ -336,30 +354,6 @@ def play_episode(env, agent, seed):
         length += 1
         over = terminated or truncated or length == 100_000
     return total, length
-
-
-def record(args, path, global_step, returns, lengths):
-    """Prints an evaluation's mean and writes it to the JSON file `path`."""
-    mean = float(np.mean(returns))
-    std = float(np.std(returns))
-    found = f"mean return {mean:.2f} +- {std:.2f} over {len(returns)} episodes"
-    tqdm.write(f"evaluation at step {global_step:,}: {found}")
-    content = {
-        "env_id": args.env_id,
-        "global_step": global_step,
-        "mean": mean,
-        "std": std,
-        "returns": returns,
-        "lengths": lengths,
-        "episodes": len(returns),
-        "date": time.strftime("%FT%T%z"),
-        "commit": git_commit(),
-        "args": vars(args),
-    }
-    write_json(path, content)
-    result = Returns(returns)
-    result.dir = path.parent
-    return result
 
 
 def git_commit():
@@ -572,21 +566,21 @@ class Run:
         self.last_save = self.global_step
 
     def evaluate(self):
-        """Plays --eval-episodes with agent.act and logs them; None after a signal."""
+        """Plays --eval-episodes and logs them; returns their Returns, or None after a signal."""
         step = self.global_step
-        video = self.dir / "videos" / f"step-{step}"
-        returns, lengths = play(self.args, self.make_env, self.agent, video, lambda: self.stop)
-        if self.stop:
-            return None
-        self.last_eval = step
-        self.writer.add_scalar("eval/episodic_return", np.mean(returns), step)
-        self.writer.add_scalar("eval/episodic_length", np.mean(lengths), step)
+        returns, lengths = play(
+            self.args, self.make_env, self.agent, self.dir, step, "eval", lambda: self.stop
+        )
+        if returns:
+            self.last_eval = step
+            self.writer.add_scalar("eval/episodic_return", np.mean(returns), step)
+            self.writer.add_scalar("eval/episodic_length", np.mean(lengths), step)
         if self.args.track:
             import wandb
 
-            for path in video.glob("*.mp4"):
-                wandb.log({"eval/video": wandb.Video(str(path), format="mp4")})
-        return record(self.args, self.dir / "eval.json", step, returns, lengths)
+            for video in (self.dir / "videos" / f"step-{step}").glob("*.mp4"):
+                wandb.log({"eval/video": wandb.Video(str(video), format="mp4")})
+        return returns
 
     def finished_episodes(self, infos):
         """(index, return, length) of every environment whose episode ended in this step."""
@@ -741,47 +735,51 @@ class CudaGraph:
 class NumpyForward:
     """`module` as a function of numpy arrays: a row of a small MLP takes 5 us, in torch 25.
 
-    Takes over Linear, Tanh, ReLU and an nn.Sequential of them, and proves itself: at the first and
-    every hundredth call it reads the layers anew and compares a row with torch, which it falls back
-    to. On a GPU, weights that are `live` (change between calls) stay there.
+    For Linear, Tanh, ReLU and an nn.Sequential of them. At the first and every hundredth call it
+    reads the layers anew and compares a row with torch, in which it acts where they differ. On a
+    GPU, weights that are `live` (change between calls) stay there.
     """
 
     def __init__(self, module, device, live=False):
         self.module = module
         self.device = device
-        self.in_numpy = not (live and device.type == "cuda")
+        self.stays = live and device.type == "cuda"
         self.calls = 0
 
     def __call__(self, x):
-        if self.in_numpy and self.calls % 100 == 0:
-            self.compare(x[:1])
+        if self.calls % 100 == 0:
+            self.read_layers(x[:1])
         self.calls += 1
-        return self.numpy_forward(x) if self.in_numpy else self.torch_forward(x)
+        return self.forward(x)
 
-    def numpy_forward(self, x):
-        for weight, bias, function in self.layers:
-            x = np.dot(x, weight) + bias if function is None else function(x)
+    def forward(self, x):
+        for layer in self.layers:
+            x = layer(x)
         return x
 
     @torch.no_grad()
-    def torch_forward(self, x):
+    def in_torch(self, x):
         return self.module(torch.as_tensor(x, device=self.device)).cpu().numpy()
 
-    def compare(self, row):
-        functions = {torch.nn.Linear: None, torch.nn.Tanh: np.tanh, torch.nn.ReLU: relu}
+    def read_layers(self, row):
         module = self.module
         layers = list(module) if type(module) is torch.nn.Sequential else [module]
-        known = all(type(layer) in functions for layer in layers)
-        known = known and None not in [getattr(layer, "bias", 0) for layer in layers]
-        self.layers = []
-        for layer in layers if known else []:
-            weights = [param.detach().cpu().numpy().T for param in layer.parameters()]
-            weight, bias = weights or (None, None)
-            self.layers.append((weight, bias, functions[type(layer)]))
-        same = known and np.allclose(self.numpy_forward(row), self.torch_forward(row), 1e-3, 1e-4)
-        if not same:
+        self.layers = [in_numpy(layer) for layer in layers]
+        known = None not in self.layers
+        if self.stays:
+            self.layers = [self.in_torch]
+        elif not known or not np.allclose(self.forward(row), self.in_torch(row), 1e-3, 1e-4):
+            self.layers = [self.in_torch]
             print(f"acting in torch, not in numpy: {type(module).__name__}", file=sys.stderr)
-            self.in_numpy = False
+
+
+def in_numpy(layer):
+    """A layer as a function of numpy arrays; None if it is none of these."""
+    if type(layer) is torch.nn.Linear and layer.bias is not None:
+        weight = layer.weight.detach().cpu().numpy().T
+        bias = layer.bias.detach().cpu().numpy()
+        return lambda x: np.dot(x, weight) + bias
+    return {torch.nn.Tanh: np.tanh, torch.nn.ReLU: relu}.get(type(layer))
 
 
 def relu(x):

@@ -141,8 +141,9 @@ class ReplayBuffer:
         return [part.reshape(-1, *shape) for part, shape in parts]
 
     def state_dict(self):
-        # clone: torch.save would write the part that is not filled too
-        return {"position": self.position, "rows": self.rows[: self.filled].clone()}
+        # By way of numpy, torch.save writes this part only, and needs no memory for a copy.
+        rows = torch.from_numpy(self.rows[: self.filled].cpu().numpy())
+        return {"position": self.position, "rows": rows}
 
     def load_state_dict(self, state):
         self.position = state["position"]

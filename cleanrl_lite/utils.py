@@ -1,7 +1,6 @@
 """What the scripts share and no algorithm depends on: set-up, environments, runs, speed."""
 
 import atexit
-import copy
 import functools
 import json
 import math
@@ -205,13 +204,6 @@ def as_float(reward):
     return reward if isinstance(reward, float) else float(np.sum(reward))
 
 
-def is_finite(numbers):
-    """No NaN, no infinity. The sum tells at once, but large finite numbers may overflow it."""
-    with np.errstate(over="ignore"):
-        total = np.add.reduce(numbers, axis=None)
-    return math.isfinite(total) or bool(np.isfinite(numbers).all())
-
-
 class VectorEnv(gym.vector.SyncVectorEnv):
     """SyncVectorEnv with SAME_STEP autoreset and no infos of ordinary steps.
 
@@ -219,10 +211,10 @@ class VectorEnv(gym.vector.SyncVectorEnv):
     """
 
     def step(self, actions):
-        if not is_finite(actions):
+        if not np.isfinite(actions).all():
             raise FloatingPointError(f"the agent gave actions that are not finite: {actions}")
         infos = {}
-        actions = copy.deepcopy(actions)  # an environment may change its action in place
+        actions = np.array(actions)  # a copy: an environment may change its action in place
         for i, (env, action) in enumerate(zip(self.envs, actions, strict=True)):
             obs, reward, terminated, truncated, info = env.step(action)
             self.check_step(i, obs, reward)
@@ -238,11 +230,11 @@ class VectorEnv(gym.vector.SyncVectorEnv):
             self._terminations[i] = terminated
             self._truncations[i] = truncated
         arrays = self._observations, self._rewards, self._terminations, self._truncations
-        return *copy.deepcopy(arrays), infos
+        return *(array.copy() for array in arrays), infos
 
     def check_step(self, i, obs, reward=0.0):
         shape = self.single_observation_space.shape
-        if np.shape(obs) != shape or not is_finite(obs) or not math.isfinite(reward):
+        if np.shape(obs) != shape or not (np.isfinite(obs).all() and math.isfinite(reward)):
             found = f"observation {obs} (not of shape {shape}?), reward {reward}"
             raise FloatingPointError(f"environment {i}: {found}")
 

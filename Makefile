@@ -28,20 +28,20 @@ test-slow: .venv/test .venv/onnx
 	$(BIN)/python -m pytest -n auto --dist loadgroup -m slow
 
 torture: .venv/test  # kills runs at random moments and compares them with whole runs; watches long runs for leaks
-	$(BIN)/python -m benchmark.torture
-	$(BIN)/python -m benchmark.torture --compile --scripts ppo_continuous,dqn,sac --kills 4 --terms 2
-	$(BIN)/python -m benchmark.torture --leaks
+	$(BIN)/python -m benchmark.measure.torture
+	$(BIN)/python -m benchmark.measure.torture --compile --scripts ppo_continuous,dqn,sac --kills 4 --terms 2
+	$(BIN)/python -m benchmark.measure.torture --leaks
 
 docs: .venv/docs
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
 results: .venv/results  # tables and pictures, from the files in benchmark/results only
-	$(BIN)/python -m benchmark.collect --from-results
-	$(BIN)/python -m benchmark.overview > /dev/null
-	$(BIN)/python -m benchmark.returns_sb3 > /dev/null
-	$(BIN)/python benchmark/speed.py --from-results > /dev/null
-	$(BIN)/python -m benchmark.plot
-	$(BIN)/python -m benchmark.readme
+	$(BIN)/python -m benchmark.publish.collect --from-results
+	$(BIN)/python -m benchmark.publish.overview > /dev/null
+	$(BIN)/python -m benchmark.measure.returns_sb3 > /dev/null
+	$(BIN)/python -m benchmark.measure.speed --from-results > /dev/null
+	$(BIN)/python -m benchmark.publish.plot
+	$(BIN)/python -m benchmark.publish.readme
 
 format: .venv/test
 	$(BIN)/ruff format .

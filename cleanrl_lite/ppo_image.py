@@ -4,8 +4,8 @@ Paper:    Schulman et al. 2017 (arXiv:1707.06347); network: Mnih et al. 2015 (Na
 Run:      python cleanrl_lite/ppo_image.py --env-id CarRacing-v3 --env-kwargs '{"continuous": false}'
 Differs:  Images keep their colours, are resized to --image-size and stacked. Rewards are divided by a running standard
           deviation of the return, not clipped to their signs. Box actions are rescaled to [-1, 1] and Gaussian.
-Expected: benchmark.envpool_images:CarRacing-v0 659 (last 100 episodes of 200,000 steps, one seed, 13f2014),
-          benchmark.minigrid_images:MiniGridImages-Empty-Random-6x6-v0 0.96 (40,000 steps, 3 seeds, 42d51c7).
+Expected: benchmark.environments.envpool_images:CarRacing-v0 659 (last 100 episodes of 200,000 steps, one seed, 13f2014),
+          benchmark.environments.minigrid_images:MiniGridImages-Empty-Random-6x6-v0 0.96 (40,000 steps, 3 seeds, 42d51c7).
 Details:  docs/ppo_image.md
 """
 

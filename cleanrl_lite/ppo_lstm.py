@@ -4,7 +4,7 @@ Paper:    Schulman et al. 2017 (arXiv:1707.06347); LSTM: Hochreiter & Schmidhube
 Run:      python cleanrl_lite/ppo_lstm.py --env-id CartPole-v1
 Differs:  As ppo.py. Policy and value have an LSTM each. The update learns from short sequences, each from the state
           that was stored while acting. A flag in the observation clears the memory where an episode begins.
-Expected: popgym:popgym-RepeatPreviousEasy-v0 1.0, benchmark.memory_envs:CartPoleHidden-v0 379.9 (greedy 500.0): 500,000
+Expected: popgym:popgym-RepeatPreviousEasy-v0 1.0, benchmark.environments.memory:CartPoleHidden-v0 379.9 (greedy 500.0): 500,000
           steps, mean of the last 100 training episodes, 3 seeds, 8d3bc7e.
 Details:  docs/ppo_lstm.md
 """

@@ -1,11 +1,11 @@
 """Proximal Policy Optimization for several agents that work together (MAPPO); a variant of ppo_masked.py.
 
 Paper:    Yu et al. 2022 (arXiv:2103.01955); PPO: Schulman et al. 2017 (arXiv:1707.06347).
-Run:      python cleanrl_lite/ppo_multiagent.py --env-id benchmark.cleaner:Cleaner-v0
+Run:      python cleanrl_lite/ppo_multiagent.py --env-id benchmark.environments.cleaner:Cleaner-v0
 Differs:  All agents share one actor, which sees each agent's own observation. The critic sees the state. Each agent has
           its own probability ratio; advantages are the team's. One stored vector holds own observations, state and
           masks. No recurrent networks, no value normalisation.
-Expected: benchmark.cleaner:Cleaner-v0 31.9, without a central critic 31.6 (150,000 steps, mean of the last 100
+Expected: benchmark.environments.cleaner:Cleaner-v0 31.9, without a central critic 31.6 (150,000 steps, mean of the last 100
           training episodes, 3 seeds, 0aa6b42).
 Details:  docs/ppo_multiagent.md
 """
@@ -50,7 +50,7 @@ class Args:
     render: bool = False  # show evaluations in a window
 
     # algorithm flags
-    env_id: str = "benchmark.cleaner:Cleaner-v0"  # environment id, or module:Env-v0
+    env_id: str = "benchmark.environments.cleaner:Cleaner-v0"  # environment id, or module:Env-v0
     env_kwargs: str = "{}"  # keyword arguments of the environment, as JSON
     max_episode_steps: int | None = None  # time limit (none: the environment's own)
     total_timesteps: int = 150_000  # environment steps, summed over the environments

@@ -1,11 +1,11 @@
 """Proximal Policy Optimization that learns two-player games by playing against itself; a variant of ppo_masked.py.
 
 Paper:    Schulman et al. 2017 (arXiv:1707.06347); self-play with one network: Silver et al. 2017 (Nature 550).
-Run:      python cleanrl_lite/ppo_selfplay.py --env-id benchmark.board_games:ConnectFour-v1
+Run:      python cleanrl_lite/ppo_selfplay.py --env-id benchmark.environments.board_games:ConnectFour-v1
 Differs:  One network plays both sides: an observation is the view of the player whose turn it is. Next values and the
           advantages that flow back change sign at every step, as one's gain is the other's loss. Training games begin
           with random moves. Evaluations play against --opponent. 256 ReLU units: 64 tanh units hardly learn to block.
-Expected: benchmark.board_games:ConnectFour-v1 0.97 (1,000,000 moves, mean result of 200 games against random moves,
+Expected: benchmark.environments.board_games:ConnectFour-v1 0.97 (1,000,000 moves, mean result of 200 games against random moves,
           1 is a win and -1 a loss, 3 seeds, 438d18c).
 Details:  docs/ppo_selfplay.md
 """
@@ -50,7 +50,7 @@ class Args:
     render: bool = False  # show evaluations in a window
 
     # algorithm flags
-    env_id: str = "benchmark.board_games:ConnectFour-v1"  # game of two players, module:Game-v0
+    env_id: str = "benchmark.environments.board_games:ConnectFour-v1"  # game of two players, module:Game-v0
     opponent: str = "random"  # in evaluations: random, builtin or a run directory
     env_kwargs: str = "{}"  # keyword arguments of the environment, as JSON
     max_episode_steps: int | None = None  # time limit (none: the environment's own)

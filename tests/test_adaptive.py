@@ -148,7 +148,7 @@ def test_only_a_privileged_critic_knows_the_bonus(privileged, monkeypatch, tmp_p
 def test_go1(tmp_path, real_envpool):
     """The state is the beginning of the privileged state; seeds repeat an episode; 300 steps,
     truncated."""
-    from benchmark.go1 import Go1
+    from benchmark.environments.go1 import Go1
 
     def play(seed):
         env, rng, seen = Go1("Go1Getup-v1"), np.random.default_rng(0), []
@@ -161,7 +161,7 @@ def test_go1(tmp_path, real_envpool):
         return seen
 
     assert play(1) == play(1) != play(2)
-    helpers.train("ppo_continuous_asymmetric", tmp_path, env_id="benchmark.go1:Go1Getup-v1")
+    helpers.train("ppo_continuous_asymmetric", tmp_path, env_id="benchmark.environments.go1:Go1Getup-v1")
 
 
 def test_another_learning_rate_after_a_resume(tmp_path):

@@ -1,4 +1,4 @@
-"""benchmark/launch.py --aws-batch: against moto's AWS, with the tasks as processes here, and, where CONTAINER_ENGINE
+"""benchmark/launch/launch.py --aws-batch: against moto's AWS, with the tasks as processes here, and, where CONTAINER_ENGINE
 names an engine, with the tasks in containers of the image (tests/test_docker.py builds it).
 
 For containers DOCKER_HOST must lead to the engine's socket, and the engine must be able to use the host's network.
@@ -16,14 +16,14 @@ from pathlib import Path
 
 import pytest
 
-from benchmark import aws_batch, launch
+from benchmark.launch import aws_batch, launch
 from tests import helpers, test_docker
 
 boto3 = pytest.importorskip("boto3")
 moto_server = pytest.importorskip("moto.server")
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("aws")]
 FLAGS = "--no-compile --num-envs 4 --num-steps 32 --eval-episodes 1 --save-every 128".split()
-TEMPLATE = helpers.ROOT / "benchmark" / "aws_batch.yaml"
+TEMPLATE = helpers.ROOT / "benchmark" / "launch" / "aws_batch.yaml"
 KEYS = dict(AWS_ACCESS_KEY_ID="test", AWS_SECRET_ACCESS_KEY="test", AWS_DEFAULT_REGION="us-east-1")
 
 

@@ -1,11 +1,11 @@
-"""benchmark/compare.py says what the seeds can tell, and no more."""
+"""benchmark/measure/compare.py says what the seeds can tell, and no more."""
 
 import json
 
 import numpy as np
 import pytest
 
-from benchmark import compare
+from benchmark.measure import compare
 
 
 def write(folder, results, **more):

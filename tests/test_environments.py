@@ -243,7 +243,7 @@ def scaled(monkeypatch):
     return scaled
 
 
-LARGE = dict(env_id="benchmark.scaling:Large-v0", observations=1e6, rewards=-1e3)
+LARGE = dict(env_id="benchmark.measure.scaling:Large-v0", observations=1e6, rewards=-1e3)
 
 
 def test_scaled_environments_have_the_same_constants(scaled, capsys):
@@ -261,7 +261,7 @@ def test_scaled_environments_have_the_same_constants(scaled, capsys):
     (obs, reward), (again, reward_again) = steps
     assert np.array_equal(obs, again) and reward == reward_again
     assert (
-        capsys.readouterr().out.count("returns are those of benchmark.scaling:Large-v0 divided by")
+        capsys.readouterr().out.count("returns are those of benchmark.measure.scaling:Large-v0 divided by")
         == 1
     )
 
@@ -311,10 +311,10 @@ def test_a_scaled_run_resumes_and_evaluates(script, scaled, tmp_path, capsys):
 
 @pytest.mark.slow
 def test_environments_of_another_package(tmp_path):
-    """benchmark/environments.py installs MiniGrid in a virtual environment: two commands run,
+    """benchmark/measure/environments.py installs MiniGrid in a virtual environment: two commands run,
     the third is refused."""
     path = tmp_path / "found.json"
-    command = [sys.executable, "-m", "benchmark.environments", "--only", "minigrid"]
+    command = [sys.executable, "-m", "benchmark.measure.environments", "--only", "minigrid"]
     done = helpers.run(
         [*command, "--venvs", tmp_path, "--results", path], cwd=helpers.ROOT, timeout=600
     )

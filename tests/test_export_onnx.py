@@ -1,4 +1,4 @@
-"""benchmark/export_onnx.py: onnxruntime plays a run's exported policy as the script's own evaluation does."""
+"""benchmark/publish/export_onnx.py: onnxruntime plays a run's exported policy as the script's own evaluation does."""
 
 import importlib.util
 import re
@@ -10,11 +10,11 @@ import pytest
 import torch
 from gymnasium.spaces import Box
 
-from benchmark import export_onnx
+from benchmark.publish import export_onnx
 from tests import helpers
 
 AGENTS = helpers.ROOT / "benchmark/results/agents"
-SCRIPT = helpers.ROOT / "benchmark/export_onnx.py"
+SCRIPT = helpers.ROOT / "benchmark/publish/export_onnx.py"
 INSTALLED = all(map(importlib.util.find_spec, ["onnx", "onnxscript", "onnxruntime"]))
 needs_onnx = pytest.mark.skipif(not INSTALLED, reason="needs the extra `onnx`")
 

@@ -1,4 +1,4 @@
-"""benchmark/hub.py: a finished run as a folder of its own, and on the Hub, for which a server here stands in."""
+"""benchmark/publish/hub.py: a finished run as a folder of its own, and on the Hub, for which a server here stands in."""
 
 import base64
 import hashlib
@@ -12,10 +12,10 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 import pytest
 import torch
 
-from benchmark import hub
+from benchmark.publish import hub
 from tests import helpers
 
-HUB = [sys.executable, "-m", "benchmark.hub"]
+HUB = [sys.executable, "-m", "benchmark.publish.hub"]
 
 
 class Hub(BaseHTTPRequestHandler):

@@ -235,7 +235,7 @@ def test_truncation_bootstraps_and_termination_does_not(
 def test_a_dict_of_minigrid(tmp_path):
     """The mission, a text, is left out."""
     pytest.importorskip("minigrid")
-    env_id = "benchmark.minigrid_images:MiniGridImages-Empty-Random-6x6-v0"
+    env_id = "benchmark.environments.minigrid_images:MiniGridImages-Empty-Random-6x6-v0"
     env = gym.make(env_id)
     assert set(env.observation_space) == {"image", "direction", "mission"}
     env = ppo_image.make_env(ppo_image.Args(env_id=env_id, image_size=56, stack_size=1))
@@ -253,7 +253,7 @@ def test_a_dict_of_minigrid(tmp_path):
 def test_images_of_envpool(task, name, repeat, real_envpool, tmp_path):
     """One environment each: seeds repeat an episode, an action holds for some frames, whose
     rewards are summed."""
-    from benchmark.envpool_images import EnvpoolImages
+    from benchmark.environments.envpool_images import EnvpoolImages
 
     def play(seed, repeat, steps):
         env = EnvpoolImages(task, repeat)
@@ -273,5 +273,5 @@ def test_images_of_envpool(task, name, repeat, real_envpool, tmp_path):
     every, same = play(1, 1, 8 * repeat)
     assert sums == every[::repeat] and total == pytest.approx(same)
     helpers.train(
-        "ppo_image", tmp_path, env_id=f"benchmark.envpool_images:{name}", max_episode_steps=20
+        "ppo_image", tmp_path, env_id=f"benchmark.environments.envpool_images:{name}", max_episode_steps=20
     )

@@ -1,4 +1,4 @@
-"""benchmark/launch.py: a queue of runs when jobs finish, crash, are killed, or the launcher itself ends."""
+"""benchmark/launch/launch.py: a queue of runs when jobs finish, crash, are killed, or the launcher itself ends."""
 
 import json
 import os
@@ -11,7 +11,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from benchmark import launch, slurm
+from benchmark.launch import launch, slurm
 from tests import helpers
 
 SMALL = ["--no-compile", "--num-envs", "4", "--num-steps", "32", "--eval-episodes", "1", "--save-every", "128"]
@@ -187,7 +187,7 @@ def test_a_process_that_is_not_the_job():
 
 
 def test_commands_from_a_pipe(tmp_path):
-    """What a benchmark/*.sh prints; the launcher's own flags come after theirs."""
+    """What a benchmark/experiments/*.sh prints; the launcher's own flags come after theirs."""
     lines = "# a job\n\npython3 cleanrl_lite/ppo.py --env-id 'CartPole-v1' --seed 1 --exp-name a --gamma 0.9\n"
     done = helpers.run(command(tmp_path, steps=256), cwd=helpers.ROOT, input=lines)
     assert done.returncode == 0, done.stdout

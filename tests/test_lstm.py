@@ -232,7 +232,7 @@ def test_act_remembers_one_episode():
 
 
 def test_cartpole_without_velocities():
-    env = gym.make("benchmark.memory_envs:CartPoleHidden-v0")
+    env = gym.make("benchmark.environments.memory:CartPoleHidden-v0")
     (hidden, _), (whole, _) = env.reset(seed=1), gym.make("CartPole-v1").reset(seed=1)
     assert hidden.tolist() == whole[[0, 2]].tolist() and env.observation_space.contains(hidden)
     assert env.spec.max_episode_steps == 500
@@ -241,7 +241,7 @@ def test_cartpole_without_velocities():
 @pytest.mark.slow
 def test_minigrids_memory(real_envpool):
     """The view as one-hot numbers; episodes of a seed repeat, and differ from one another."""
-    env = gym.make("benchmark.memory_envs:MemoryS7-v0")
+    env = gym.make("benchmark.environments.memory:MemoryS7-v0")
     starts = []
     for seed in (1, 1, 2):
         env.action_space.seed(0)
@@ -257,7 +257,7 @@ def test_minigrids_memory(real_envpool):
 def test_without_envpool(monkeypatch, tmp_path):
     monkeypatch.setitem(sys.modules, "envpool", None)
     with pytest.raises(SystemExit, match="MemoryS7-v0: .*envpool"):
-        helpers.train("ppo_lstm", tmp_path, env_id="benchmark.memory_envs:MemoryS7-v0")
+        helpers.train("ppo_lstm", tmp_path, env_id="benchmark.environments.memory:MemoryS7-v0")
 
 
 FLAGS = dict(

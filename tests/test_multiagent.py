@@ -265,7 +265,7 @@ def assert_seeded(make):
 def test_cleaner(tmp_path, real_envpool):
     """Rewards are what the state says; the first move of an episode counts; agents see their
     part of the state."""
-    from benchmark.cleaner import Cleaner
+    from benchmark.environments.cleaner import Cleaner
 
     seen = play(Cleaner(), 1)
     for (before, *_), (after, reward, terminated, truncated) in zip(seen, seen[1:]):
@@ -296,7 +296,7 @@ def test_cleaner(tmp_path, real_envpool):
     env.reset(seed=1)
     assert env.render().shape == (320, 320, 3)
     helpers.train(
-        "ppo_multiagent", tmp_path, env_id="benchmark.cleaner:Cleaner-v0", capture_video=True
+        "ppo_multiagent", tmp_path, env_id="benchmark.environments.cleaner:Cleaner-v0", capture_video=True
     )
     assert list(tmp_path.rglob("*.mp4"))
 
@@ -306,7 +306,7 @@ def test_spread(tmp_path):
     """Three agents see 18 numbers each, which together are the state; 25 steps, truncated; a
     reward of all."""
     pytest.importorskip("mpe2")
-    from benchmark.spread import Spread
+    from benchmark.environments.spread import Spread
 
     seen = play(Spread(), 1)
     for obs, reward, terminated, truncated in seen:
@@ -317,6 +317,6 @@ def test_spread(tmp_path):
     assert [i % 26 for i, (*_, truncated) in enumerate(seen) if truncated] == [25] * 10
     assert_seeded(Spread)
     helpers.train(
-        "ppo_multiagent", tmp_path, env_id="benchmark.spread:SimpleSpread-v3", capture_video=True
+        "ppo_multiagent", tmp_path, env_id="benchmark.environments.spread:SimpleSpread-v3", capture_video=True
     )
     assert list(tmp_path.rglob("*.mp4"))

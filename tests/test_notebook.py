@@ -1,4 +1,4 @@
-"""benchmark/notebook.py: the notebook is what the script makes today, and it runs."""
+"""benchmark/publish/notebook.py: the notebook is what the script makes today, and it runs."""
 
 import ast
 import json
@@ -7,7 +7,7 @@ import pytest
 
 nbformat = pytest.importorskip("nbformat")
 
-from benchmark import notebook  # noqa: E402
+from benchmark.publish import notebook  # noqa: E402
 from tests import helpers  # noqa: E402
 
 SHORT = dict(env_id="Pendulum-v1", total_timesteps=2_000, learning_starts=500, compile=False, eval_episodes=2)
@@ -18,7 +18,7 @@ def sources(made):
 
 
 def test_the_published_notebook_is_todays():
-    """Where this fails, run the command at the top of benchmark/notebook.py."""
+    """Where this fails, run the command at the top of benchmark/publish/notebook.py."""
     published = nbformat.read(helpers.ROOT / "docs/notebooks/ddpg.ipynb", as_version=4)
     assert sources(published) == sources(
         notebook.notebook("ddpg", dict(env_id="Pendulum-v1", total_timesteps=10_000, learning_starts=1_000))

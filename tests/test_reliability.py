@@ -23,7 +23,7 @@ from filelock import FileLock
 from gymnasium.vector import AutoresetMode
 from torch.utils.tensorboard import SummaryWriter
 
-from benchmark import cuda_check, same_runs, torture
+from benchmark.measure import cuda_check, same_runs, torture
 from cleanrl_lite import utils
 from tests import helpers
 from tests.probe_envs import probe

@@ -16,7 +16,9 @@ from tensorboard.compat.proto.event_pb2 import Event, SessionLog
 from tensorboard.summary.writer.record_writer import RecordWriter
 from torch.utils.tensorboard import SummaryWriter
 
-from benchmark import collect, launch, overview, plot, readme, returns_sb3, speed, speed_cleanrl, speed_variants
+from benchmark.launch import launch
+from benchmark.measure import returns_sb3, speed, speed_cleanrl, speed_variants
+from benchmark.publish import collect, overview, plot, readme
 from tests import helpers
 from tests.helpers import ROOT, VISUAL_SCRIPTS
 
@@ -139,7 +141,7 @@ def test_stable_baselines3_with_our_hyperparameters(script, tmp_path, monkeypatc
 def test_an_experiment_that_stable_baselines3_cannot_take():
     with pytest.raises(SystemExit, match="no finished run nobody of td3 in Hopper-v4"):
         returns_sb3.experiment("td3", "Hopper-v4", "nobody")
-    done = helpers.run([sys.executable, "-m", "benchmark.returns_sb3", "td3", "Hopper-v4"], cwd=ROOT)
+    done = helpers.run([sys.executable, "-m", "benchmark.measure.returns_sb3", "td3", "Hopper-v4"], cwd=ROOT)
     assert done.returncode == 2 and "a script goes with" in done.stderr
 
 
@@ -197,7 +199,7 @@ def test_bfloat16_in_the_docs():
 
 def test_every_script_has_results_and_a_benchmark():
     assert {run["script"] for run in RUNS} == set(SCRIPTS)
-    assert all((ROOT / f"benchmark/{script}.sh").exists() for script in SCRIPTS)
+    assert all((ROOT / f"benchmark/experiments/{script}.sh").exists() for script in SCRIPTS)
 
 
 def test_the_overview_is_what_the_files_give():
@@ -359,7 +361,7 @@ def test_what_chance_gets_is_asked_for(tmp_path, monkeypatch):
     (results := tmp_path / "results").mkdir()
     (results / "runs.json").write_text(json.dumps([run | dict(seed=seed) for seed in (1, 2, 3)]))
     (results / "random.json").write_text("{}")
-    (tmp_path / "published.csv").write_text((ROOT / "benchmark/published.csv").read_text())
+    (results / "published.csv").write_text((ROOT / "benchmark/results/published.csv").read_text())
     for module in (collect, overview):
         monkeypatch.setattr(module, "RESULTS", results)
     with pytest.raises(SystemExit, match="random_policy PongNoFrameskip-v4"):
@@ -435,7 +437,7 @@ def test_both_sides_of_a_speed_comparison_do_the_same(monkeypatch, tmp_path):
 @pytest.mark.parametrize("script, delay", [("ddpg", 2), ("td3", 2), ("dqn", None)])
 def test_stable_baselines3_updates_as_often_as_ours(script, delay, tmp_path, monkeypatch):
     """Its DDPG would update the actor at every step, ours does at every second one."""
-    from benchmark import speed_sb3
+    from benchmark.measure import speed_sb3
 
     name = script.upper()
     seen = []
@@ -515,7 +517,7 @@ def test_the_commands_of_the_published_runs(monkeypatch, capsys):
 @pytest.mark.parametrize("name", [*SCRIPTS, "fast"])
 def test_the_commands_of_a_benchmark(name):
     """Every command is one that its script accepts, and no two would share a run directory."""
-    shell = helpers.run(["sh", f"benchmark/{name}.sh"], cwd=ROOT, RUN="cat")
+    shell = helpers.run(["sh", f"benchmark/experiments/{name}.sh"], cwd=ROOT, RUN="cat")
     assert shell.returncode == 0 and not shell.stderr
     commands = list(launch.piped(shell.stdout.splitlines(), []))
     assert len(launch.jobs(commands, "runs/benchmark")) == len(commands) >= 3
@@ -531,7 +533,7 @@ def test_a_benchmark_runs(tmp_path):
     """ENVS, SEEDS, JOBS, more flags, and another launcher: what benchmark/README.md offers."""
     words = f"{sys.executable} -m benchmark.launch --runs-dir {tmp_path} --jobs 1"
     flags = "--total-timesteps 400 --learning-starts 100 --no-compile --eval-episodes 1".split()
-    done = helpers.run(["sh", "benchmark/dqn.sh", *flags], cwd=ROOT, ENVS="CartPole-v1", SEEDS="3", RUN=words)
+    done = helpers.run(["sh", "benchmark/experiments/dqn.sh", *flags], cwd=ROOT, ENVS="CartPole-v1", SEEDS="3", RUN=words)
     assert done.returncode == 0, done.stdout
     (found,) = [collect.read_run(path.parent)[0] for path in tmp_path.glob("*/args.json")]
     assert (found["script"], found["env_id"], found["seed"], found["global_step"]) == ("dqn", "CartPole-v1", 3, 400)
@@ -540,7 +542,7 @@ def test_a_benchmark_runs(tmp_path):
 
 def test_the_best_published_figure():
     """The highest with as many steps or fewer; where there is none, the one with the fewest."""
-    with open(ROOT / "benchmark/published.csv", newline="") as file:
+    with open(ROOT / "benchmark/results/published.csv", newline="") as file:
         rows = list(csv.DictReader(file))
     for runs in collect.groups().values():
         total, best = runs[0]["total_timesteps"], collect.published(runs[0]).get("best")
@@ -608,10 +610,10 @@ def test_the_commit_of_a_run(tmp_path, monkeypatch):
 
 @pytest.mark.slow
 def test_two_checkouts(tmp_path):
-    """benchmark/same_runs.py: this checkout trains as itself, and not as one with another discount."""
+    """benchmark/measure/same_runs.py: this checkout trains as itself, and not as one with another discount."""
     for name in ("benchmark", "cleanrl_lite"):
         shutil.copytree(ROOT / name, tmp_path / name, ignore=shutil.ignore_patterns("results", "runs"))
-    words = [sys.executable, "-m", "benchmark.same_runs", tmp_path, "ppo"]
+    words = [sys.executable, "-m", "benchmark.measure.same_runs", tmp_path, "ppo"]
     assert "curves and tensors: equal" in helpers.run(words, cwd=ROOT).stdout
     script = tmp_path / "cleanrl_lite/ppo.py"
     script.write_text(script.read_text().replace("gamma: float = 0.99", "gamma: float = 0.9"))

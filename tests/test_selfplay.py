@@ -138,7 +138,7 @@ def test_random_openings_in_processes():
 def test_envpools_games(game, tmp_path, real_envpool):
     """Random moves of both sides: observations and masks belong to who moves, and somebody's win
     is a reward of 1."""
-    env_id = f"benchmark.board_games:{game}"
+    env_id = f"benchmark.environments.board_games:{game}"
     env = ppo_selfplay.make_game(ppo_selfplay.Args(env_id=env_id, random_moves=0))
     np.random.seed(0)
     rewards = []

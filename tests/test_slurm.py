@@ -1,4 +1,4 @@
-"""benchmark/launch.py --slurm, on a real Slurm of two nodes on this machine. Needs slurm-wlm and munge, and root."""
+"""benchmark/launch/launch.py --slurm, on a real Slurm of two nodes on this machine. Needs slurm-wlm and munge, and root."""
 
 import os
 import shutil

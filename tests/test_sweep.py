@@ -1,4 +1,4 @@
-"""benchmark/sweep.py: a search that continues, and a trial whose runs fail."""
+"""benchmark/launch/sweep.py: a search that continues, and a trial whose runs fail."""
 
 import sys
 
@@ -8,7 +8,7 @@ from tests import helpers
 
 pytest.importorskip("optuna")
 pytestmark = pytest.mark.slow
-SWEEP = [sys.executable, "-m", "benchmark.sweep", "--seeds", "1", "2", "--steps", "1024", "--jobs", "2"]
+SWEEP = [sys.executable, "-m", "benchmark.launch.sweep", "--seeds", "1", "2", "--steps", "1024", "--jobs", "2"]
 SMALL = ["--no-compile", "--eval-episodes", "1"]
 
 

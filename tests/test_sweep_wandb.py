@@ -1,4 +1,4 @@
-"""benchmark/sweep_wandb.yaml with the real `wandb sweep` and `wandb agent`, against a stand-in for W&B's server.
+"""benchmark/launch/sweep_wandb.yaml with the real `wandb sweep` and `wandb agent`, against a stand-in for W&B's server.
 
 The stand-in answers the few GraphQL operations that those two ask for, and hands out settings from the sweep's
 parameters as a server would; the runs themselves are offline, and read back.
@@ -16,7 +16,7 @@ import yaml
 
 from tests import helpers, wandb_file
 
-SWEEP = helpers.ROOT / "benchmark" / "sweep_wandb.yaml"
+SWEEP = helpers.ROOT / "benchmark" / "launch" / "sweep_wandb.yaml"
 WANDB = Path(sys.executable).parent / "wandb"
 
 

@@ -1,0 +1,35 @@
+"""A four-legged robot that gets up, envpool's Go1Getup-v1, for ppo_continuous_asymmetric.py.
+
+pip install "cleanrl_lite[envpool]"
+python cleanrl_lite/ppo_continuous_asymmetric.py --env-id benchmark.environments.go1:Go1Getup-v1
+"""
+
+import gymnasium as gym
+
+
+class Go1(gym.Env):
+    """`state` (42,) is what noisy sensors tell, `privileged_state` (91,) that and what only a simulator knows."""
+
+    def __init__(self, task, render_mode=None, **settings):
+        import envpool
+
+        self.make = lambda seed: envpool.make_gymnasium(task, num_envs=1, num_threads=1, seed=seed, **settings)
+        self.pool = self.make(0)
+        self.observation_space, self.action_space = self.pool.single_observation_space, self.pool.single_action_space
+
+    def first(self, obs):
+        return {name: part[0] for name, part in obs.items()}
+
+    def reset(self, seed=None, options=None):
+        super().reset(seed=seed)
+        if seed is not None:
+            self.pool = self.make(int(self.np_random.integers(2**31)))
+        return self.first(self.pool.reset()[0]), {}
+
+    def step(self, action):
+        obs, rewards, terminations, truncations, _ = self.pool.step(action[None])
+        return self.first(obs), float(rewards[0]), bool(terminations[0]), bool(truncations[0]), {}
+
+
+for task in ("Go1Getup-v1", "Go1Handstand-v1"):
+    gym.register(task, Go1, kwargs=dict(task=task))

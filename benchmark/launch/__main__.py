@@ -1,0 +1,3 @@
+from benchmark.launch.launch import main
+
+main()

@@ -1,0 +1,61 @@
+"""What the tools here share: where things are, and on what a figure was made."""
+
+import ast
+import os
+import platform
+import re
+import subprocess
+from importlib import metadata
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+RESULTS = ROOT / "benchmark" / "results"
+PACKAGES = (
+    "torch numpy gymnasium stable-baselines3 mujoco ale-py envpool panda-gym pybullet gym-microrts"
+)
+
+
+def default_args(source):
+    """The defaults of the class Args in a script's source, read without running it."""
+    classes = [node for node in ast.parse(source).body if isinstance(node, ast.ClassDef)]
+    (args,) = [node for node in classes if node.name == "Args"]
+    defaults = {}
+    for field in args.body:
+        if isinstance(field, ast.AnnAssign) and field.target.id != "exp_name":
+            defaults[field.target.id] = ast.literal_eval(field.value)
+    return defaults
+
+
+def script_defaults(script):
+    """default_args() of cleanrl_lite/SCRIPT.py as it is here."""
+    return default_args((ROOT / "cleanrl_lite" / f"{script}.py").read_text())
+
+
+def versions():
+    """Of Python, and of the packages that results depend on."""
+    installed = {}
+    for distribution in metadata.distributions():
+        installed[distribution.name.lower().replace("_", "-")] = distribution.version
+    found = {name: installed[name] for name in PACKAGES.split() if name in installed}
+    return {"python": platform.python_version(), **found}
+
+
+def hardware():
+    model = re.search(r"model name\s*: (.*)", Path("/proc/cpuinfo").read_text())
+    name = model[1].strip() if model else platform.machine()
+    return f"{name}, {os.cpu_count()} cores"
+
+
+def machine():
+    """This machine's hardware, GPU included, and versions."""
+    import torch
+
+    gpu = f", {torch.cuda.get_device_name()}" if torch.cuda.is_available() else ""
+    return {"hardware": hardware() + gpu, "versions": versions()}
+
+
+def commit():
+    """Of this checkout, -dirty where files differ from it; None outside of git."""
+    words = ["git", "describe", "--always", "--dirty", "--abbrev=12", "--exclude=*"]
+    process = subprocess.run(words, cwd=ROOT, capture_output=True, text=True)
+    return process.stdout.strip() or None

@@ -1,11 +1,11 @@
 """Proximal Policy Optimization whose critic sees more; a variant of ppo_continuous.py.
 
 Paper:    Pinto et al. 2018 (arXiv:1710.06542), with PPO of Schulman et al. 2017.
-Run:      python cleanrl_lite/ppo_continuous_asymmetric.py --env-id benchmark.go1:Go1Getup-v1
+Run:      python cleanrl_lite/ppo_continuous_asymmetric.py
 Differs:  The actor sees `state`, what sensors measure. The critic, which only training needs, sees
           `privileged_state`, what a simulator knows. One stored vector holds both.
-Expected: benchmark.go1:Go1Getup-v1 2.9, with a critic that sees the state only 3.1 (200,000
-          steps, mean of the last 100 training episodes, 3 seeds, af6bf2c).
+Expected: Go1Getup-v1 2.9, with a critic that sees the state only 3.1 (200,000 steps, mean of the
+          last 100 training episodes, 3 seeds, af6bf2c).
 Details:  docs/ppo_continuous_asymmetric.md
 """
 
@@ -49,7 +49,7 @@ class Args:
     render: bool = False  # show evaluations in a window
 
     # algorithm flags
-    env_id: str = "benchmark.go1:Go1Getup-v1"  # environment id, or module:Env-v0
+    env_id: str = "benchmark.environments.go1:Go1Getup-v1"  # environment id, or module:Env-v0
     env_kwargs: str = "{}"  # keyword arguments of the environment, as JSON
     max_episode_steps: int | None = None  # time limit (none: the environment's own)
     total_timesteps: int = 200_000  # environment steps, summed over the environments
@@ -74,18 +74,19 @@ class Args:
 
 # === environment
 class StateFirst(gym.Wrapper):
-    """Orders a Dict observation, and so its flat vector: `state`, then `privileged_state`."""
+    """Puts `state` before `privileged_state` in the flattened observation."""
 
     def __init__(self, env):
         super().__init__(env)
         space = env.observation_space
-        names = isinstance(space, Dict) and sorted(space) == ["privileged_state", "state"]
-        vectors = names and all(
-            isinstance(part, Box) and len(part.shape) == 1 for part in space.values()
-        )
+        parts = dict(space) if isinstance(space, Dict) else {}
+        named = parts.keys() == {"state", "privileged_state"}
+        vectors = all(isinstance(part, Box) and len(part.shape) == 1 for part in parts.values())
         wanted = "Dict(state=Box, privileged_state=Box), two vectors"
-        utils.check(vectors, f"observations must be {wanted}, not {space}: ppo_continuous.py")
-        self.observation_space = Dict([(name, space[name]) for name in reversed(sorted(space))])
+        message = f"observations must be {wanted}, not {space}: ppo_continuous.py"
+        utils.check(named and vectors, message)
+        order = ["state", "privileged_state"]
+        self.observation_space = Dict([(name, parts[name]) for name in order])
         self.state_dim = space["state"].shape[0]
 
 

@@ -2,9 +2,11 @@
 
 Paper:    Bellemare et al. 2017 (arXiv:1707.06887).
 Run:      python cleanrl_lite/c51.py --env-id CartPole-v1
-Differs:  A truncated episode bootstraps from its true last observation. The projection loses no probability when an
-          atom falls on a fixed one or outside the support. The network acts in numpy; the update is one compiled graph.
-Expected: CartPole-v1 467.8 (10 seeds), Acrobot-v1 -88.4 (5): 500,000 steps, last 100 training episodes, 63f1a14.
+Differs:  A truncated episode bootstraps from its true last observation. The projection loses no
+          probability when an atom falls on a fixed one or outside the support. The network acts
+          in numpy.
+Expected: CartPole-v1 467.8 (10 seeds), Acrobot-v1 -88.4 (5 seeds; 500,000 steps, mean of the last
+          100 training episodes, 63f1a14).
 Details:  docs/c51.md
 """
 
@@ -72,21 +74,27 @@ class Args:
 
 # === environment
 def make_env(args, render_mode=None):
-    env = utils.make(args.env_id, args.env_kwargs, render_mode, max_episode_steps=args.max_episode_steps)
+    env = utils.make(args, render_mode, max_episode_steps=args.max_episode_steps)
     return gym.wrappers.RecordEpisodeStatistics(utils.flatten(env), stats_key="statistics")
 
 
 # === networks
 def mlp(inputs, outputs):
     """Two hidden layers of 120 and 84 ReLU units, initialised as PyTorch does."""
-    layers = nn.Linear(inputs, 120), nn.ReLU(), nn.Linear(120, 84), nn.ReLU(), nn.Linear(84, outputs)
-    return nn.Sequential(*layers)
+    return nn.Sequential(
+        nn.Linear(inputs, 120),
+        nn.ReLU(),
+        nn.Linear(120, 84),
+        nn.ReLU(),
+        nn.Linear(84, outputs),
+    )
 
 
 class Agent(nn.Module):
     def __init__(self, obs_dim, num_actions, n_atoms, v_min, v_max):
         super().__init__()
-        self.register_buffer("atoms", torch.linspace(v_min, v_max, n_atoms), persistent=False)
+        atoms = torch.linspace(v_min, v_max, n_atoms)
+        self.register_buffer("atoms", atoms, persistent=False)
         self.q_network = mlp(obs_dim, num_actions * n_atoms)
         self.target_network = copy.deepcopy(self.q_network).requires_grad_(False)
 
@@ -96,53 +104,61 @@ class Agent(nn.Module):
 
     def act(self, obs):
         """The greedy policy, for evaluation."""
-        return (self.logits(self.q_network, obs.float()).softmax(-1) @ self.atoms).argmax(-1)
+        probs = self.logits(self.q_network, obs.float()).softmax(-1)
+        return (probs @ self.atoms).argmax(-1)
 
 
 # === replay
 class ReplayBuffer:
-    """The last `buffer_size` transitions, one row of a matrix each. `shapes`: those of a transition's parts."""
+    """The last `buffer_size` transitions, one row of a matrix each.
+
+    `shapes` are those of a transition's parts, in the order in which `add` takes them.
+    """
 
     def __init__(self, buffer_size, num_envs, shapes, device):
-        ends = np.cumsum([int(np.prod(shape)) for shape in shapes]).tolist()
-        self.rows = utils.allocate((buffer_size // num_envs * num_envs, ends[-1]), torch.float32, device)
-        self.shapes, self.ends, self.num_envs, self.device = shapes, ends, num_envs, device
-        # The rows that `add` writes to.
-        self.host = self.rows[:num_envs].cpu().numpy() if self.rows.is_cuda else self.rows.numpy()
-        ranges = zip(shapes, [0, *ends], ends)
-        self.columns = [self.host[:, begin:end] if shape else self.host[:, begin] for shape, begin, end in ranges]
-        self.length, self.position, self.filled = len(self.rows), 0, 0  # len() of a tensor takes a microsecond
-        self.size = torch.zeros((), dtype=torch.float64, device=self.rows.device)  # `filled`, for a CUDA graph to read
+        self.shapes = shapes
+        self.widths = [int(np.prod(shape)) for shape in shapes]
+        self.num_envs = num_envs
+        self.capacity = buffer_size // num_envs * num_envs
+        self.rows = utils.allocate((self.capacity, sum(self.widths)), torch.float32, device)
+        # The same memory: writing through numpy takes half the time.
+        self.in_numpy = None if self.rows.is_cuda else self.rows.numpy()
+        self.position = 0
+        self.filled = 0
+        # `filled`, for a CUDA graph to read
+        self.size = torch.zeros((), dtype=torch.float64, device=device)
 
     def add(self, *parts):
         """Stores a transition of each environment: arrays (num_envs, *shape)."""
-        start, stop = self.position, self.position + self.num_envs
-        place = slice(None) if self.rows.is_cuda else slice(start, stop)
-        for column, part in zip(self.columns, parts, strict=True):
-            column[place] = part
-        if self.rows.is_cuda:
-            self.rows[start:stop].copy_(torch.from_numpy(self.host), non_blocking=True)
-        self.position = stop % self.length
-        if self.filled < self.length:
-            self.filled = stop
-            self.size.fill_(stop)
+        rows = np.column_stack(parts)
+        end = self.position + self.num_envs
+        if self.in_numpy is not None:
+            self.in_numpy[self.position : end] = rows
+        else:
+            self.rows[self.position : end] = torch.from_numpy(rows)
+        self.position = end % self.capacity
+        if self.filled < self.capacity:
+            self.filled = end
+            self.size.fill_(end)
 
     def sample(self, batch_size):
-        """A minibatch, drawn with replacement, on the training device, as `unpack` takes it."""
-        indices = (torch.rand(batch_size, dtype=torch.float64, device=self.rows.device) * self.size).long()
-        return (self.rows.index_select(0, indices).to(self.device),)
+        """A minibatch of rows, drawn with replacement."""
+        draws = torch.rand(batch_size, dtype=torch.float64, device=self.rows.device)
+        return self.rows.index_select(0, (draws * self.size).long())
 
     def unpack(self, rows):
         """The parts of a minibatch: tensors (batch_size, *shape)."""
-        parts = rows.tensor_split(self.ends[:-1], dim=1)
-        return [part.reshape(-1, *shape) for part, shape in zip(parts, self.shapes)]
+        parts = zip(rows.split(self.widths, dim=1), self.shapes, strict=True)
+        return [part.reshape(-1, *shape) for part, shape in parts]
 
     def state_dict(self):
-        rows = torch.from_numpy(self.rows[: self.filled].cpu().numpy())  # torch.save writes only this part
-        return dict(position=self.position, rows=rows)
+        # By way of numpy, torch.save writes this part only, and needs no memory for a copy.
+        rows = torch.from_numpy(self.rows[: self.filled].cpu().numpy())
+        return {"position": self.position, "rows": rows}
 
     def load_state_dict(self, state):
-        self.position, self.filled = state["position"], len(state["rows"])
+        self.position = state["position"]
+        self.filled = len(state["rows"])
         self.rows[: self.filled] = state["rows"]
         self.size.fill_(self.filled)
 
@@ -153,107 +169,163 @@ def linear_schedule(start, end, duration, step):
     return start + (end - start) * min(step / duration, 1.0)
 
 
-def project_distribution(next_probs, rewards, terminations, gamma, atoms):
-    """The distribution of rewards + gamma * next return on the atoms (algorithm 1); probabilities (batch, n_atoms).
+@torch.no_grad()
+def update_target(target, network, tau):
+    """target += tau * (network - target), weight by weight."""
+    for old, new in zip(target.parameters(), network.parameters(), strict=True):
+        old.lerp_(new, tau)
 
-    An atom's probability goes to its two neighbours on the support, in proportion to their nearness. The trap: with the
-    neighbours floor(b) and ceil(b), an atom that falls exactly on the support has weight 0 for both, and is lost.
+
+def project_distribution(next_probs, rewards, terminations, gamma, atoms):
+    """The distribution of rewards + gamma * next return on the atoms (algorithm 1).
+
+    next_probs and the result are (batch, n_atoms). An atom's probability goes to its two
+    neighbours on the support, in proportion to their nearness. The trap: with the neighbours
+    floor(b) and ceil(b), an atom that falls exactly on the support has weight 0 for both, and
+    is lost.
     """
     last = len(atoms) - 1
     next_atoms = rewards[:, None] + gamma * (1 - terminations)[:, None] * atoms
-    b = (next_atoms - atoms[0]) * (last / (atoms[last] - atoms[0]))  # (batch, n_atoms), in units of the spacing
+    # in units of the spacing, (batch, n_atoms)
+    b = (next_atoms - atoms[0]) * (last / (atoms[last] - atoms[0]))
     b = b.clamp(0, last)
-    lower = b.nan_to_num().floor().clamp(max=last - 1)  # NaN cannot be an index; the weights and the loss stay NaN
+    # NaN cannot be an index; the weights and the loss stay NaN.
+    lower = b.nan_to_num().floor().clamp(max=last - 1)
+    index = lower.long()
     projected = torch.zeros_like(next_probs)
-    projected.scatter_add_(1, lower.long(), next_probs * (lower + 1 - b))
-    projected.scatter_add_(1, lower.long() + 1, next_probs * (b - lower))
+    projected.scatter_add_(1, index, next_probs * (lower + 1 - b))
+    projected.scatter_add_(1, index + 1, next_probs * (b - lower))
     return projected
 
 
-def adam_step(params, grads, adam, learning_rate, beta1=0.9, beta2=0.999, eps=1e-8):
-    """One step of Adam (Kingma & Ba 2015, algorithm 1), in place.
+class Adam(nn.Module):
+    """Adam (Kingma & Ba 2015, algorithm 1).
 
-    Written out, on one flat vector, because this compiles into the update's graph; torch.optim.Adam would not.
+    Written out, on one flat vector, because this compiles into the update's graph;
+    torch.optim.Adam would not.
     """
-    grad = torch.cat([g.flatten() for g in grads])
-    adam["step"].add_(1)
-    adam["exp_avg"].lerp_(grad, 1 - beta1)
-    adam["exp_avg_sq"].lerp_(grad.square(), 1 - beta2)
-    denominator = (adam["exp_avg_sq"] / (1 - beta2 ** adam["step"])).sqrt() + eps
-    step = learning_rate * adam["exp_avg"] / (1 - beta1 ** adam["step"]) / denominator
-    for param, delta in zip(params, step.split([p.numel() for p in params])):
-        param.sub_(delta.view_as(param))
+
+    def __init__(self, params):
+        super().__init__()
+        self.params = [param for param in params if param.requires_grad]
+        flat = nn.utils.parameters_to_vector(self.params).detach()
+        self.register_buffer("step", flat.new_zeros(()))
+        self.register_buffer("exp_avg", torch.zeros_like(flat))
+        self.register_buffer("exp_avg_sq", torch.zeros_like(flat))
+
+    @torch.no_grad()
+    def update(self, grads, learning_rate, beta1=0.9, beta2=0.999, eps=1e-8):
+        """Takes a step, in place."""
+        grad = torch.cat([g.flatten() for g in grads])
+        self.step.add_(1)
+        self.exp_avg.lerp_(grad, 1 - beta1)
+        self.exp_avg_sq.lerp_(grad.square(), 1 - beta2)
+        denominator = (self.exp_avg_sq / (1 - beta2**self.step)).sqrt() + eps
+        delta = learning_rate * self.exp_avg / (1 - beta1**self.step) / denominator
+        parts = delta.split([param.numel() for param in self.params])
+        for param, part in zip(self.params, parts, strict=True):
+            param.sub_(part.view_as(param))
 
 
+@utils.leaves_no_trace
 def main(args: Args):
     # === setup
     check = utils.check
     device = utils.setup(args)
-    check(args.n_atoms > 1 and args.v_min < args.v_max, "--n-atoms must be above 1 and --v-min below --v-max")
-    check(args.learning_starts < args.total_timesteps, "--learning-starts must be less than --total-timesteps")
-    check(args.buffer_size >= max(args.batch_size, 8 * args.num_envs), "--buffer-size must hold at least one batch")
+    check(args.n_atoms > 1, "--n-atoms must be above 1")
+    check(args.v_min < args.v_max, "--v-min must be below --v-max")
+    enough = max(args.batch_size, 8 * args.num_envs)
+    check(args.buffer_size >= enough, f"--buffer-size must be at least {enough}")
 
-    envs = utils.vector_env([lambda: make_env(args)] * args.num_envs, args.async_envs, AutoresetMode.SAME_STEP)
-    obs_space, action_space = envs.single_observation_space, envs.single_action_space
-    others = "Box: sac.py; MultiDiscrete: ppo_masked.py"
-    check(isinstance(action_space, Discrete), f"actions must be Discrete, not {action_space}. {others}")
-    check(action_space.start == 0, f"{args.env_id} has actions that start at {action_space.start}, not at 0")
+    envs = utils.vector_env(
+        [lambda: make_env(args)] * args.num_envs,
+        args.async_envs,
+        AutoresetMode.SAME_STEP,
+    )
+    obs_space = envs.single_observation_space
+    action_space = envs.single_action_space
+    from_zero = isinstance(action_space, Discrete) and action_space.start == 0
+    check(
+        from_zero,
+        f"actions must be Discrete, from 0, not {action_space}. "
+        "Box: sac.py; MultiDiscrete: ppo_masked.py",
+    )
 
-    agent = Agent(obs_space.shape[0], int(action_space.n), args.n_atoms, args.v_min, args.v_max).to(device)
-    params = [param for param in agent.q_network.parameters() if param.requires_grad]
-    zeros = torch.zeros(sum(p.numel() for p in params), device=device)
-    adam = dict(step=torch.zeros((), device=device), exp_avg=zeros.clone(), exp_avg_sq=zeros.clone())
-    shapes = obs_space.shape, (), (), obs_space.shape, ()  # obs, action, reward, next_obs, terminated
-    replay = None if args.evaluate else ReplayBuffer(args.buffer_size, args.num_envs, shapes, device)
-    check(args.evaluate or not args.cuda_graph or replay.rows.is_cuda, "--cuda-graph needs a smaller --buffer-size")
-
+    num_actions = int(action_space.n)
+    agent = Agent(obs_space.shape[0], num_actions, args.n_atoms, args.v_min, args.v_max)
+    agent = agent.to(device)
+    if args.evaluate:
+        envs.close()
+        return utils.evaluate_saved(args, __file__, make_env, agent)
+    adam = Adam(agent.q_network.parameters())
+    # obs, action, reward, next_obs, terminated
+    shapes = obs_space.shape, (), (), obs_space.shape, ()
+    replay = ReplayBuffer(args.buffer_size, args.num_envs, shapes, device)
     run = utils.Run(args, __file__, make_env, envs, agent, adam=adam, replay=replay)
-    if run.result is not None:  # --evaluate
-        return run.result
+
+    # === logging
     if args.track:
         import wandb
 
-        names = dict(project=args.wandb_project_name, entity=args.wandb_entity, name=run.dir.name, id=run.dir.name)
-        settings = dict(config=vars(args), dir=run.dir.parent, resume="allow", sync_tensorboard=True, save_code=True)
-        utils.online_or_offline(wandb.init, **names, **settings)
-    writer = run.writer = SummaryWriter(run.dir, flush_secs=10, purge_step=run.global_step + 1)
-    writer.add_text("arguments", "\n".join(f"    {name}: {value}" for name, value in vars(args).items()))
+        wandb.init(
+            project=args.wandb_project_name,
+            entity=args.wandb_entity,
+            name=run.dir.name,
+            id=run.dir.name,
+            config=vars(args),
+            dir=run.dir.parent,
+            resume="allow",
+            sync_tensorboard=True,
+        )
+    # A resumed run writes the points after its checkpoint again.
+    writer = SummaryWriter(run.dir, flush_secs=10, purge_step=run.global_step + 1)
+    writer.add_text("arguments", str(args))
+    run.writer = writer
 
     # === update
-    def update(*batch):
-        """A step of Adam on the cross-entropy with the projected distribution on a minibatch of the replay."""
-        obs, actions, rewards, next_obs, terminations = replay.unpack(*batch)
+    # A number that changes during the run must be a tensor: a Python number is a constant of
+    # the compiled graph, so that every new value compiles it again.
+    def update(rows):
+        """A step of Adam on the cross-entropy with the projected distribution."""
+        obs, actions, rewards, next_obs, terminations = replay.unpack(rows)
+        batch = torch.arange(args.batch_size, device=device)
         with torch.no_grad():
             next_probs = agent.logits(agent.target_network, next_obs).softmax(-1)
             next_actions = (next_probs @ agent.atoms).argmax(-1)
-            next_probs = next_probs[rows, next_actions]
-            target_probs = project_distribution(next_probs, rewards, terminations, args.gamma, agent.atoms)
-        log_probs = agent.logits(agent.q_network, obs)[rows, actions.long()].log_softmax(-1)
+            target_probs = project_distribution(
+                next_probs[batch, next_actions], rewards, terminations, args.gamma, agent.atoms
+            )
+        logits = agent.logits(agent.q_network, obs)[batch, actions.long()]
+        log_probs = logits.log_softmax(-1)
         loss = -(target_probs * log_probs).sum(-1).mean()
-        grads = torch.autograd.grad(loss, params)
-        with torch.no_grad():
-            adam_step(params, grads, adam, args.learning_rate, eps=0.01 / args.batch_size)
-        metrics = dict(loss=loss, q_values=(log_probs.exp() @ agent.atoms).mean())
-        return {f"losses/{name}": metric.detach() for name, metric in metrics.items()}
+        grads = torch.autograd.grad(loss, adam.params)
+        adam.update(grads, args.learning_rate, eps=0.01 / args.batch_size)
+        metrics = {
+            "losses/loss": loss,
+            "losses/q_values": (log_probs.exp() @ agent.atoms).mean(),
+        }
+        return {tag: metric.detach() for tag, metric in metrics.items()}
 
     update = run.compile(update)
-    learn = run.cuda_graph(lambda: update(*replay.sample(args.batch_size)))  # one graph, sampling included
-    target_params = list(agent.target_network.parameters())
-    rows = torch.arange(args.batch_size, device=device)
+    # One CUDA graph, sampling included.
+    learn = run.cuda_graph(lambda: update(replay.sample(args.batch_size)))
 
     # === training
     def passed(every):
         """How many multiples of `every` the last step of the environments has passed."""
         return global_step // every - (global_step - args.num_envs) // every
 
-    q_network = utils.numpy_forward(agent.q_network, device, live=True)
+    q_network = utils.NumpyForward(agent.q_network, device, live=True)
     atoms = agent.atoms.cpu().numpy()
-    obs, global_step, metrics = run.obs.astype(np.float32), run.global_step, run.values.get("metrics", {})
-    while run.goes_on(global_step, obs, metrics=metrics):
+    obs = run.obs.astype(np.float32)
+    global_step = run.global_step
+    metrics = {}
+    while run.goes_on(global_step, obs):
         # act
         epsilon_steps = args.exploration_fraction * args.total_timesteps
         epsilon = linear_schedule(args.start_e, args.end_e, epsilon_steps, global_step)
-        explore, random_actions = np.random.random((2, args.num_envs))  # separate draws for each environment
+        # separate draws for each environment
+        explore, random_actions = np.random.random((2, args.num_envs))
         actions = (random_actions * action_space.n).astype(np.int64)
         if (explore >= epsilon).any():
             logits = q_network(obs).reshape(args.num_envs, action_space.n, args.n_atoms)
@@ -265,25 +337,26 @@ def main(args: Args):
         if global_step > args.learning_starts:
             for _ in range(passed(args.train_frequency) * args.gradient_steps):
                 metrics = learn()
-            if target_updates := passed(args.target_network_frequency):
-                with torch.no_grad():  # this many updates in a row equal one with this weight
-                    torch._foreach_lerp_(target_params, params, 1 - (1 - args.tau) ** target_updates)
+            for _ in range(passed(args.target_network_frequency)):
+                update_target(agent.target_network, agent.q_network, args.tau)
 
         # step, store
         new_obs, rewards, terminations, _, infos = envs.step(actions)
         global_step += args.num_envs
-        new_obs = new_obs.astype(np.float32)  # a copy: the environments write into the same array again
+        new_obs = new_obs.astype(np.float32)
         next_obs = new_obs.copy()
         for n, episodic_return, episodic_length in run.finished_episodes(infos):
-            next_obs[n] = infos["final_obs"][n]  # new_obs[n] is the first observation of the next episode already
+            # new_obs[n] is the first observation of the next episode already
+            next_obs[n] = infos["final_obs"][n]
             writer.add_scalar("charts/episodic_return", episodic_return, global_step)
             writer.add_scalar("charts/episodic_length", episodic_length, global_step)
-        replay.add(obs, actions, rewards, next_obs, terminations)  # a truncated episode bootstraps
+        # terminations: a truncated episode bootstraps
+        replay.add(obs, actions, rewards, next_obs, terminations)
         obs = new_obs
 
         # log
         if passed(100) or global_step >= args.total_timesteps:
-            run.log(metrics | {"charts/epsilon": epsilon}, global_step)
+            run.log({**metrics, "charts/epsilon": epsilon}, global_step)
 
     # === evaluation
     return run.end()

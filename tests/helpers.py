@@ -1,11 +1,13 @@
 """What several test files share: where the scripts are, running them, and reading back what they
 wrote."""
 
+import ast
 import importlib
 import importlib.util
 import inspect
 import json
 import os
+import re
 import runpy
 import shutil
 import subprocess
@@ -15,6 +17,7 @@ from pathlib import Path
 from unittest import mock
 
 import gymnasium as gym
+import pytest
 import torch
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
@@ -22,73 +25,73 @@ from cleanrl_lite import utils
 
 ROOT = Path(__file__).resolve().parent.parent
 SOURCE = ROOT / "cleanrl_lite"
-SCRIPTS = sorted(path.stem for path in SOURCE.glob("*.py") if "class Args:" in path.read_text())
-PARENT = dict(
-    ppo_continuous="ppo",
-    ppo_masked="ppo",
-    ppo_atari="ppo",
-    dqn_atari="dqn",
-    c51="dqn",
-    c51_atari="c51",
-)
-PARENT |= dict(
-    td3="ddpg", sac="td3", sac_her="sac", ppo_microrts="ppo_masked", ppo_image="ppo_atari"
-)
-PARENT |= dict(
-    ppo_multiagent="ppo_masked", ppo_selfplay="ppo_masked", ppo_atari_multigpu="ppo_atari"
-)
-PARENT |= dict(ppo_continuous_adaptive="ppo_continuous", ppo_continuous_asymmetric="ppo_continuous")
-PARENT |= dict(
-    ppo_hybrid="ppo_continuous", ppo_godot="ppo_continuous", ppo_continuous_mjx="ppo_continuous"
-)
-PARENT |= dict(ppo_simple="ppo", vpg="ppo_simple", a2c="vpg")
-PARENT |= dict(
-    dqn_atari_visual="dqn_atari", c51_atari_visual="c51_atari", ppo_atari_visual="ppo_atari"
-)
-PARENT |= dict(
-    ppo_envpool="ppo",
-    ppo_continuous_envpool="ppo_continuous",
-    ppo_lstm="ppo",
-    ppo_atari_lstm="ppo_atari",
-)
-# In the lists below these are in FAMILIES only, and the plain ones in MLP_SCRIPTS:
-GOAL_SCRIPTS = ["sac_her"]  # they need goal environments
-ENVPOOL_SCRIPTS = ["ppo_envpool", "ppo_continuous_envpool"]  # their episodes end otherwise
-IMAGE_SCRIPTS = ["ppo_image"]  # images of any environment
-# they train as their parents: test_visual.py
-VISUAL_SCRIPTS = [name for name in SCRIPTS if name.endswith("_visual")]
-TRAINING_SCRIPTS = [name for name in SCRIPTS if name not in VISUAL_SCRIPTS]
-PLAIN_SCRIPTS = ["ppo_simple", "vpg", "a2c"]  # simpler than PPO: test_simple.py has their updates
-# what trains them is in the slow tier, and skipped without gym_microrts
-JAVA_SCRIPTS = ["ppo_microrts"]
-GODOT_SCRIPTS = ["ppo_godot"]  # skipped without godot-rl; tests/like_godot.py is their game
-GODOT = importlib.util.find_spec("godot_rl") is not None
-# test_mjx.py has them; what needs brax is slow, and skipped without it
-MJX_SCRIPTS = ["ppo_continuous_mjx"]
-BRAX = importlib.util.find_spec("brax") is not None
-JAVA = (
-    all(map(importlib.util.find_spec, ["jpype", "gym_microrts"]))
-    and shutil.which("java") is not None
-)
+TEXT = {path.stem: path.read_text() for path in sorted(SOURCE.glob("*.py"))}
+
+
+# --- the scripts, and what each of them is: read from their own text, so that a new one needs no
+# entry here
+def module(script):
+    return importlib.import_module(f"cleanrl_lite.{script}")
+
+
+def parent_of(script):
+    """The script that it is a variant of, which the first paragraph of its docstring names."""
+    docstring = ast.get_docstring(ast.parse(TEXT[script]))
+    found = re.findall(r"a variant of (\w+)\.py", " ".join(docstring.partition("\n\n")[0].split()))
+    return found[0] if found else None
+
+
+SCRIPTS = [name for name, text in TEXT.items() if "class Args:" in text]
+PARENT = {name: parent_of(name) for name in SCRIPTS if parent_of(name)}
+
+
+def lineage(script):
+    """The script, its parent, and so on up to the root."""
+    return [script, *(lineage(PARENT[script]) if script in PARENT else [])]
 
 
 def family(script):
     """The script that it descends from: ppo, dqn or ddpg."""
-    return family(PARENT[script]) if script in PARENT else script
+    return lineage(script)[-1]
+
+
+def default(script, flag):
+    """The default of a flag as the text has it, without importing the script."""
+    found = re.search(rf"^    {flag}: .+? = (.+?)(?:  #.*)?$", TEXT[script], re.M)
+    return found and ast.literal_eval(found[1])
 
 
 FAMILIES = {
     root: [name for name in SCRIPTS if family(name) == root] for root in map(family, SCRIPTS)
 }
-# Not gymnasium's, or not vectors.
-OTHER_ENVS = tuple(
-    ["_her", "_envpool", "_microrts", "_selfplay", "_image", "_multiagent", "_asymmetric", "_hybrid", "_godot", "_mjx"]
-)
-MLP_SCRIPTS = [name for name in SCRIPTS if "_atari" not in name and not name.endswith(OTHER_ENVS)]
-ATARI_SCRIPTS = [name for name in SCRIPTS if "_atari" in name]
-# their agents take sequences and states
+# What must be installed besides this package's extras, or is not in everyone's: their tests are
+# skipped without it.
+JAVA_SCRIPTS = [name for name in SCRIPTS if "import jpype" in TEXT[name]]
+GODOT_SCRIPTS = [name for name in SCRIPTS if "godot_rl" in TEXT[name]]
+MJX_SCRIPTS = [name for name in SCRIPTS if re.search("^ *(import|from) brax", TEXT[name], re.M)]
+ENVPOOL_SCRIPTS = [name for name in SCRIPTS if re.search("^ *import envpool", TEXT[name], re.M)]
+GODOT = importlib.util.find_spec("godot_rl") is not None
+BRAX = importlib.util.find_spec("brax") is not None
+JAVA = all(map(importlib.util.find_spec, ["jpype", "gym_microrts"]))
+JAVA = JAVA and shutil.which("java") is not None
+# They take any environment of gymnasium with vectors as observations.
+MLP_SCRIPTS = [
+    name
+    for name in SCRIPTS
+    if "utils.vector_env(" in TEXT[name]
+    and "utils.flatten(" in TEXT[name]
+    and ":" not in default(name, "env_id")
+]
+ATARI_SCRIPTS = [name for name in SCRIPTS if "NoFrameskip" in default(name, "env_id")]
+IMAGE_SCRIPTS = [name for name in SCRIPTS if name.endswith("_image")]
+GOAL_SCRIPTS = [name for name in SCRIPTS if "compute_reward" in TEXT[name]]
 LSTM_SCRIPTS = [name for name in SCRIPTS if name.endswith("_lstm")]
-CONTINUOUS_SCRIPTS = ["ppo_continuous", "ppo_continuous_adaptive", "ddpg", "td3", "sac"]
+CONTINUOUS_SCRIPTS = [name for name in MLP_SCRIPTS if default(name, "env_id") == "Hopper-v4"]
+# They train as their parents: test_visual.py has what they add.
+VISUAL_SCRIPTS = [name for name in SCRIPTS if name.endswith("_visual")]
+TRAINING_SCRIPTS = [name for name in SCRIPTS if name not in VISUAL_SCRIPTS]
+# Simpler than PPO: test_simple.py has their updates.
+PLAIN_SCRIPTS = [name for name in SCRIPTS if "ppo_simple" in lineage(name)]
 # They learn from rollouts, the others from a replay buffer.
 ROLLOUT_SCRIPTS = [
     name for name in FAMILIES["ppo"] if name not in ENVPOOL_SCRIPTS + PLAIN_SCRIPTS + VISUAL_SCRIPTS
@@ -97,150 +100,68 @@ OFF_POLICY_SCRIPTS = [
     name for name in FAMILIES["dqn"] + FAMILIES["ddpg"] if name not in GOAL_SCRIPTS + VISUAL_SCRIPTS
 ]
 
-# Small runs: a few rollouts, seconds. A test overrides what it is about.
-DQN = dict(learning_starts=64, train_frequency=4, batch_size=16, target_network_frequency=50)
-DDPG = dict(learning_starts=128, train_frequency=2, batch_size=16)
-MLP = dict(num_envs=2, buffer_size=300, total_timesteps=512)
-ATARI = dict(env_id="BreakoutNoFrameskip-v4", num_envs=2, threads=1)
-FRAMES = dict(
-    buffer_size=100,
-    learning_starts=16,
-    train_frequency=8,
-    batch_size=8,
-    target_network_frequency=40,
-)
-DRAWN = "tests.probe_envs:ProbeDrawn-v0"  # CartPole-v1, or another environment, drawn
-SMALL = dict(
-    ppo=dict(env_id="CartPole-v1", num_envs=4, num_steps=32, total_timesteps=512),
-    ppo_simple=dict(env_id="CartPole-v1", num_envs=4, num_steps=32, total_timesteps=512),
-    vpg=dict(env_id="CartPole-v1", num_envs=4, num_steps=32, total_timesteps=512),
-    a2c=dict(env_id="CartPole-v1", num_envs=4, num_steps=8, total_timesteps=512),
-    ppo_continuous=dict(
-        env_id="InvertedPendulum-v4",
-        num_envs=2,
-        num_steps=64,
-        total_timesteps=512,
-        num_minibatches=4,
-        update_epochs=2,
-    ),
-    ppo_continuous_adaptive=dict(
-        env_id="InvertedPendulum-v4",
-        num_envs=2,
-        num_steps=64,
-        total_timesteps=512,
-        num_minibatches=4,
-        update_epochs=4,
-    ),
-    ppo_hybrid=dict(
-        env_id="tests.probe_envs:ProbeMixed-v0",
-        num_envs=2,
-        num_steps=64,
-        total_timesteps=512,
-        num_minibatches=4,
-    ),
-    ppo_continuous_asymmetric=dict(
-        env_id="tests.probe_envs:ProbePrivileged-v0",
-        num_envs=2,
-        num_steps=64,
-        total_timesteps=512,
-        num_minibatches=4,
-    ),
-    ppo_envpool=dict(env_id="CartPole-v1", num_envs=4, num_steps=32, total_timesteps=512),
-    ppo_continuous_envpool=dict(
-        env_id="InvertedPendulum-v4",
-        num_envs=2,
-        num_steps=64,
-        total_timesteps=512,
-        num_minibatches=4,
-        update_epochs=2,
-    ),
-    ppo_masked=dict(
-        env_id="Taxi-v4", num_envs=4, num_steps=32, total_timesteps=512, max_episode_steps=50
-    ),
-    ppo_lstm=dict(env_id="CartPole-v1", num_envs=4, num_steps=32, total_timesteps=512, seq_len=8),
+# --- small runs: a few rollouts, seconds. A test overrides what it is about.
+ROLLOUT = dict(num_envs=4, num_steps=32, num_minibatches=4, update_epochs=4, total_timesteps=512)
+REPLAY = dict(num_envs=2, buffer_size=300, learning_starts=128, train_frequency=2, batch_size=16)
+REPLAY |= dict(target_network_frequency=50, n_atoms=11, total_timesteps=512)
+GAMES = dict(num_envs=2, num_steps=8, num_minibatches=2, total_timesteps=64, threads=1)
+FRAMES = dict(GAMES, buffer_size=100, learning_starts=16, train_frequency=8, batch_size=8)
+FRAMES |= dict(target_network_frequency=40, total_timesteps=192)
+PROBES = "tests.probe_envs:Probe"
+DRAWN = f"{PROBES}Drawn-v0"  # CartPole-v1, or another environment, drawn
+ENV_IDS = {"Hopper-v4": "InvertedPendulum-v4", "CarRacing-v3": DRAWN}
+# Only what the environments need that these scripts are for.
+OTHERS = dict(
+    a2c=dict(num_steps=8),
+    ppo_masked=dict(max_episode_steps=50),
+    ppo_hybrid=dict(env_id=f"{PROBES}Mixed-v0"),
+    ppo_continuous_asymmetric=dict(env_id=f"{PROBES}Privileged-v0"),
+    ppo_multiagent=dict(env_id=f"{PROBES}Team-v0"),
+    ppo_selfplay=dict(env_id=f"{PROBES}Nim-v0"),
+    sac_her=dict(env_id=f"{PROBES}Reach-v0"),
     ppo_image=dict(
-        env_id=DRAWN,
-        num_envs=2,
-        num_steps=16,
-        total_timesteps=256,
-        image_size=36,
-        stack_size=2,
-        threads=1,
+        num_envs=2, num_steps=16, total_timesteps=256, image_size=36, stack_size=2, threads=1
     ),
-    ppo_multiagent=dict(
-        env_id="tests.probe_envs:ProbeTeam-v0", num_envs=4, num_steps=32, total_timesteps=512
-    ),
-    ppo_selfplay=dict(
-        env_id="tests.probe_envs:ProbeNim-v0", num_envs=4, num_steps=32, total_timesteps=512
-    ),
-    ppo_godot=dict(
-        env_id="Answer", env_path=str(ROOT / "tests/like_godot.x86_64"), num_envs=4, num_steps=32
-    )
-    | dict(total_timesteps=512, num_minibatches=4, update_epochs=4),
-    ppo_continuous_mjx=dict(
-        env_id="inverted_pendulum",
-        num_envs=4,
-        num_steps=32,
-        total_timesteps=512,
-        num_minibatches=4,
-        update_epochs=2,
-    ),
-    ppo_atari=dict(**ATARI, num_steps=8, total_timesteps=64, num_minibatches=2),
-    ppo_atari_multigpu=dict(**ATARI, num_steps=8, total_timesteps=64, num_minibatches=2),
-    ppo_atari_lstm=dict(**ATARI, num_steps=8, total_timesteps=64, num_minibatches=2, seq_len=4),
-    dqn=dict(**MLP, **DQN, env_id="CartPole-v1"),
-    c51=dict(**MLP, **DQN, env_id="CartPole-v1", n_atoms=11),
-    dqn_atari=dict(**ATARI, **FRAMES, total_timesteps=192),
-    c51_atari=dict(**ATARI, **FRAMES, total_timesteps=192),
-    ddpg=dict(**MLP, **DDPG, env_id="InvertedPendulum-v4"),
-    td3=dict(**MLP, **DDPG, env_id="InvertedPendulum-v4"),
-    sac=dict(**MLP, **DDPG, env_id="InvertedPendulum-v4"),
-    sac_her=dict(**MLP, **DDPG, env_id="tests.probe_envs:ProbeReach-v0"),
+    ppo_lstm=dict(seq_len=8),
+    ppo_atari_lstm=dict(seq_len=4),
+    ppo_godot=dict(env_id="Answer", env_path=str(ROOT / "tests/like_godot.x86_64")),
+    ppo_continuous_mjx=dict(env_id="inverted_pendulum"),
     ppo_microrts=dict(
-        env_id="8x8/basesWorkers8x8",
-        opponents="passiveAI",
-        num_envs=2,
-        num_steps=16,
-        total_timesteps=256,
-    )
-    | dict(max_episode_steps=40),
+        opponents="passiveAI", num_envs=2, num_steps=16, total_timesteps=256, max_episode_steps=40
+    ),
 )
-SMALL |= {name: SMALL[PARENT[name]] for name in VISUAL_SCRIPTS}
-LOSSES = dict(  # what each script logs of its updates
-    ppo="policy_loss value_loss entropy approx_kl old_approx_kl clipfrac explained_variance grad_norm",
-    dqn="td_loss q_values",
-    c51="loss q_values",
-    ddpg="qf1_loss qf1_values actor_loss",
-    td3="qf1_loss qf1_values qf2_loss qf2_values qf_loss actor_loss",
-    sac="qf1_loss qf1_values qf2_loss qf2_values qf_loss actor_loss alpha alpha_loss entropy",
-)
-LOSSES |= dict(ppo_simple="policy_loss value_loss entropy approx_kl explained_variance")
-LOSSES |= dict(vpg="policy_loss value_loss entropy explained_variance")
-# and those of its variants
-LOSSES |= dict(a2c=LOSSES["vpg"] + " grad_norm", ppo_masked=LOSSES["ppo"])
-LOSSES |= dict(ppo_continuous_adaptive=LOSSES["ppo"] + " bounds_loss")
-CHARTS = dict(ppo="SPS learning_rate", dqn="SPS epsilon", ddpg="SPS")
+
+
+def small(script):
+    """The flags of a small run, of those that the script has."""
+    replays = default(script, "buffer_size") is not None
+    if script in ATARI_SCRIPTS:
+        sizes = FRAMES if replays else GAMES
+    else:
+        sizes = REPLAY if replays else ROLLOUT
+    env_id = default(script, "env_id")
+    flags = {name: size for name, size in sizes.items() if default(script, name) is not None}
+    return {"env_id": ENV_IDS.get(env_id, env_id), **flags, **OTHERS.get(script, {})}
+
+
+SMALL = {script: small(script) for script in SCRIPTS}
 
 
 def tags(script):
     """The tags that the script writes at every log, apart from those of episodes and
     evaluations."""
-    while script not in LOSSES:
-        script = PARENT[script]
-    losses, charts = (
-        LOSSES[script].split(),
-        "SPS" if script in PLAIN_SCRIPTS else CHARTS[family(script)],
-    )
-    return {f"losses/{name}" for name in losses} | {f"charts/{name}" for name in charts.split()}
+    found = set(re.findall(r'"((?:losses|charts)/\w+)"', TEXT[script]))
+    return found - {f"charts/{name}" for name in EPISODES} | {"charts/SPS"}
+
+
+EPISODES = "episodic_return", "episodic_length", "success_rate"
 
 
 def adams(state):
-    """{name: Adam's state} of a checkpoint; a2c has RMSprop, which does not count its steps."""
-    if "square_avg" in state:
-        return dict(
-            all=dict(step=torch.tensor(state["global_step"]), square_avg=state["square_avg"])
-        )
-    return state.get("adams") or dict(all=state["adam"])
+    """{name: Adam's state} of a checkpoint; a2c has RMSprop."""
+    parts = {name: state[name] for name in state if name.endswith(("adam", "rmsprop"))}
+    assert parts, state.keys()
+    return parts
 
 
 def rollout_only(script, **flags):
@@ -250,10 +171,6 @@ def rollout_only(script, **flags):
         for name, size in flags.items()
         if hasattr(module(script).Args, name) and family(script) == "ppo"
     }
-
-
-def module(script):
-    return importlib.import_module(f"cleanrl_lite.{script}")
 
 
 def small_args(script, runs_dir, **overrides):
@@ -297,10 +214,8 @@ def main(script, args):
 def train(script, runs_dir, **overrides):
     """A small run in this process; returns its directory and the returns of the final
     evaluation."""
-    before = set(Path(runs_dir).glob("*/"))
     returns = main(script, small_args(script, runs_dir, **overrides))
-    (run_dir,) = set(Path(runs_dir).glob("*/")) - before
-    return run_dir, returns
+    return returns.dir, returns
 
 
 def command_line(script, words):
@@ -334,8 +249,7 @@ def train_defaults(script, runs_dir, **overrides):
     args = module(script).Args(
         **{**dict(compile=False, cuda=False, runs_dir=str(runs_dir)), **overrides}
     )
-    module(script).main(args)
-    return only_run(runs_dir)
+    return module(script).main(args).dir
 
 
 def environment(**extra):
@@ -401,7 +315,7 @@ def assert_same_state(mine, theirs, where="checkpoint"):
             assert_same_state(mine[name], theirs[name], f"{where}: {name}")
     elif isinstance(mine, list | tuple):
         assert len(mine) == len(theirs), where
-        for one, other in zip(mine, theirs):
+        for one, other in zip(mine, theirs, strict=True):
             assert_same_state(one, other, where)
     elif torch.is_tensor(mine):
         assert torch.equal(mine, theirs), where
@@ -416,7 +330,7 @@ def assert_same_run(one, other, without=UNSEEDED):
         for run in (one, other)
     )
     assert mine == theirs
-    differs = ("args", "envs", "last_eval")
+    differs = ("args", "envs")
     states = [
         {name: x for name, x in load(run).items() if name not in differs} for run in (one, other)
     ]
@@ -464,6 +378,24 @@ def spy_on_agents(monkeypatch, script):
     return agents
 
 
+class Built(Exception):
+    """Ends main() when everything is made and nothing has begun."""
+
+
+def fresh_agent(script, monkeypatch, runs_dir, **flags):
+    """The agent of a small run as it is before the run."""
+
+    def stop(run, args, script, make_env, envs, agent, **parts):
+        envs.close()
+        raise Built(agent)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(utils.Run, "__init__", stop)
+        with pytest.raises(Built) as built:
+            main(script, small_args(script, runs_dir, **flags))
+    return built.value.args[0]
+
+
 def spy_on_steps(monkeypatch, script, note):
     """Calls note(envs, actions, result of the step) after each step of training's environments."""
     kind = module(script).Games if script in ATARI_SCRIPTS else utils.VectorEnv
@@ -484,8 +416,11 @@ def assert_stepped(agent, reference, learning_rate, names=("",)):
     step.
     """
     for name in names:
-        for ours, theirs in zip(
-            agent.get_submodule(name).parameters(), reference.get_submodule(name).parameters()
-        ):
+        pairs = zip(
+            agent.get_submodule(name).parameters(),
+            reference.get_submodule(name).parameters(),
+            strict=True,
+        )
+        for ours, theirs in pairs:
             assert (ours - theirs).abs().max() < 0.05 * learning_rate, name
             assert (ours - theirs).abs().mean() < 0.002 * learning_rate, name

@@ -1,0 +1,349 @@
+"""utils.py by itself: acting in numpy, compiled updates, what main() leaves behind in its process."""
+
+import copy
+import signal
+import threading
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+from threadpoolctl import threadpool_info, threadpool_limits
+from torch import nn
+
+from cleanrl_lite import utils
+from tests import helpers
+from tests.probe_envs import probe
+
+CPU = torch.device("cpu")
+
+
+# --- acting in numpy
+
+
+class Residual(nn.Sequential):
+    def forward(self, x):
+        return x[:, :3] + super().forward(x)
+
+
+def mlp(kind=nn.Sequential, **options):
+    network = kind(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 3, **options))
+    for param in network.parameters():
+        nn.init.normal_(param)
+    return network
+
+
+def with_hook(register, hook):
+    network = mlp()
+    getattr(network[0], register)(hook)
+    return network
+
+
+def weight_normed(weight_norm):
+    network = mlp()
+    weight_norm(network[0])
+    return network
+
+
+# What it takes over, and what it must leave to torch.
+KNOWN = dict(
+    tanh=mlp,
+    relu=lambda: nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 1)),
+    linear=lambda: nn.Linear(4, 2),
+)
+FOREIGN = dict(
+    forward_of_its_own=lambda: mlp(Residual),
+    forward_hook=lambda: with_hook("register_forward_hook", lambda *x: x[-1] * 2),
+    pre_hook=lambda: with_hook("register_forward_pre_hook", lambda layer, x: (x[0] * 2,)),
+    hook_on_the_whole=lambda: hooked_whole(mlp()),
+    weight_norm=lambda: weight_normed(nn.utils.parametrizations.weight_norm),
+    without_bias=lambda: mlp(bias=False),
+    other_layers=lambda: nn.Sequential(nn.Linear(4, 8), nn.LayerNorm(8), nn.GELU()),
+    nested=lambda: nn.Sequential(mlp(), nn.ReLU()),
+    subclass=lambda: nn.Sequential(Doubling(4, 3), nn.Tanh()),
+)
+
+
+class Doubling(nn.Linear):
+    def forward(self, x):
+        return 2 * super().forward(x)
+
+
+def hooked_whole(network):
+    network.register_forward_hook(lambda module, x, y: y + 1)
+    return network
+
+
+def assert_acts_as_torch(acting, network):
+    x = np.random.default_rng(1).normal(size=(5, 4)).astype(np.float32)
+    result = acting(x)
+    assert isinstance(result, np.ndarray) and result.dtype == np.float32
+    expected = network(torch.from_numpy(x)).detach()
+    np.testing.assert_allclose(result, expected, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("live", [False, True])
+@pytest.mark.parametrize("name", [*KNOWN, *FOREIGN])
+def test_acting_in_numpy_is_acting_in_torch(name, live, capsys):
+    """What it does not know it leaves to torch, and says so once."""
+    network = {**KNOWN, **FOREIGN}[name]()
+    utils.say_once.cache_clear()
+    for _ in range(2):  # as for two rollouts
+        acting = utils.NumpyForward(network, CPU, live=live)
+        for _ in range(120):
+            acting(np.zeros((1, 4), dtype=np.float32))
+        assert_acts_as_torch(acting, network)
+    in_torch = capsys.readouterr().err.count("acting in torch, not in numpy")
+    assert in_torch == (name in FOREIGN)
+
+
+@pytest.mark.parametrize("name", ["tanh", "relu", "linear", "weight_norm"])
+def test_acting_in_numpy_with_weights_that_change(name):
+    """The networks of dqn and c51 learn while they act."""
+    network = {**KNOWN, **FOREIGN}[name]()
+    acting = utils.NumpyForward(network, CPU, live=True)
+    for _ in range(5):
+        with torch.no_grad():
+            for param in network.parameters():
+                param.add_(torch.randn_like(param))
+        assert_acts_as_torch(acting, network)
+
+
+@pytest.mark.filterwarnings("ignore:.*weight_norm.*")
+@pytest.mark.parametrize("live", [False, True])
+def test_acting_with_the_old_weight_norm(live):
+    """Its layer is an ordinary Linear whose weight a hook makes of other parameters."""
+    network = weight_normed(nn.utils.weight_norm)
+    for _ in range(3):
+        acting = utils.NumpyForward(network, CPU, live=live)
+        for _ in range(3):
+            assert_acts_as_torch(acting, network)
+            if live:
+                network[0].weight_g.data.mul_(1.5)
+        network[0].weight_g.data.add_(1e-4)  # as a small step of an optimizer
+
+
+@pytest.mark.parametrize("change", ["layer", "hook"])
+def test_acting_with_a_network_that_is_changed_later(change):
+    """Noticed within a hundred calls."""
+    network = mlp()
+    acting = utils.NumpyForward(network, CPU, live=True)
+    assert_acts_as_torch(acting, network)
+    if change == "layer":
+        network[2] = nn.Linear(8, 3)
+    else:
+        network.register_forward_hook(lambda module, x, y: y + 1)
+    for _ in range(100):
+        acting(np.zeros((1, 4), dtype=np.float32))
+    assert_acts_as_torch(acting, network)
+
+
+def test_check_actions():
+    """Some ties may fall otherwise; another policy is refused."""
+    taken = torch.arange(3000) % 4
+    expected = taken.clone()
+    expected[:4] += 1
+    utils.check_actions(taken, expected)
+    utils.check_actions(taken / 3, taken / 3 + 1e-5)
+    expected[:5] = taken[:5] + 1
+    for actions, wrong in ((taken, expected), (taken / 3, taken / 2.9)):
+        with pytest.raises(SystemExit, match=r"the policy that acts is not the one that learns"):
+            utils.check_actions(actions, wrong)
+
+
+@pytest.mark.parametrize("script", ["ppo", "ppo_continuous"])
+def test_a_rollout_of_another_policy_is_refused(script, monkeypatch, tmp_path):
+    """One that acts with weights that are not the agent's."""
+    shift = np.float32([5, 0] if script == "ppo" else 0.5)
+    shifted = lambda acting, x: acting.in_torch(x) + shift  # noqa: E731
+    monkeypatch.setattr(utils.NumpyForward, "__call__", shifted)
+    with pytest.raises(SystemExit, match=r"the policy that acts is not the one that learns"):
+        helpers.train(script, tmp_path)
+
+
+# --- compiled updates
+
+
+def run_of(compile=True):
+    run = object.__new__(utils.Run)
+    run.args = SimpleNamespace(compile=compile)
+    run.log_time = 0.0
+    return run
+
+
+def compiled(weight, bias):
+    """An update of its own, and a function that gives it another bias."""
+
+    def update(x):
+        return {"y": x * weight["is"] + bias}
+
+    def rebind(value):
+        nonlocal bias
+        bias = value
+
+    return run_of().compile(update), rebind
+
+
+def test_compiled_updates_notice_what_changes():
+    """Other tensors, shapes, dtypes and closures, at once. Runs in one process share no graph."""
+    torch._dynamo.reset()
+    weight = {"is": torch.tensor(2.0)}
+    one, rebind = compiled(weight, torch.tensor(1.0))
+    other, _ = compiled(weight, torch.tensor(5.0))
+    for _ in range(2):
+        assert one(torch.ones(3))["y"].tolist() == [3] * 3
+        assert other(torch.ones(3))["y"].tolist() == [7] * 3
+        assert one(torch.ones(5))["y"].tolist() == [3] * 5
+        assert one(torch.ones(3, dtype=torch.int64))["y"].tolist() == [3] * 3
+    rebind(torch.tensor(2.0))
+    assert one(torch.ones(3))["y"].tolist() == [4] * 3
+    weight["is"] = torch.tensor(4.0)
+    assert one(torch.ones(3))["y"].tolist() == [6] * 3
+    assert other(torch.ones(3))["y"].tolist() == [9] * 3
+
+
+def test_a_number_that_changes_ends_in_eager_mode(capfd):
+    """Right at every call, whatever torch recompiles; and one line with the cause."""
+    torch._dynamo.reset()
+    one, rebind = compiled({"is": 2.0}, 1.0)
+    for bias in range(30):
+        rebind(float(bias))
+        assert one(torch.ones(3))["y"].tolist() == [2 + bias] * 3
+    lines = [line for line in capfd.readouterr().err.splitlines() if "eager" in line]
+    assert len(lines) == 1 and lines[0].startswith(
+        "continuing in eager mode: update reads a Python"
+    )
+
+
+def test_an_update_that_cannot_be_compiled_loses_no_call(capfd):
+    """It is eager from its first call on."""
+    torch._dynamo.reset()
+    count = torch.zeros(())
+
+    def update(x):
+        count.add_(1)
+        return {"y": x * float(np.random.default_rng().random() < 2), "z": torch.tensor(x.tolist())}
+
+    call = run_of().compile(update)
+    for calls in (1, 2, 3):
+        assert call(torch.ones(2))["z"].tolist() == [1, 1] and count == calls
+    assert capfd.readouterr().err.count("continuing in eager mode: ") == 1
+
+
+def test_no_compile():
+    def update(x):
+        return x
+
+    assert run_of(compile=False).compile(update) is update
+
+
+# --- what main() leaves behind in its process
+
+
+def process_state():
+    handlers = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]
+    pools = [(pool["filepath"], pool["num_threads"]) for pool in threadpool_info()]
+    return handlers, torch.get_num_threads(), pools, utils.Run.current
+
+
+@pytest.fixture
+def three_threads():
+    """Other numbers of threads than a run has."""
+    np.ones((9, 9)) @ np.ones((9, 9))
+    with threadpool_limits(3):
+        torch.set_num_threads(3)
+        yield process_state()
+    torch.set_num_threads(1)
+
+
+def note_threads(monkeypatch):
+    """A list of the threads of torch and BLAS at each evaluation."""
+    threads, evaluate = [], utils.Run.evaluate
+
+    def spied(run):
+        pools = {pool["num_threads"] for pool in threadpool_info()}
+        threads.append((torch.get_num_threads(), pools, utils.Run.current is run))
+        return evaluate(run)
+
+    monkeypatch.setattr(utils.Run, "evaluate", spied)
+    return threads
+
+
+@pytest.mark.parametrize("threads, within", [(1, 1), (2, 2), (0, 3)])
+def test_a_run_that_ends_leaves_no_trace(threads, within, three_threads, monkeypatch, tmp_path):
+    """--threads holds within the run, for numpy's BLAS too; afterwards everything is as before."""
+    noted = note_threads(monkeypatch)
+    run_dir, returns = helpers.train("ppo", tmp_path, threads=threads)
+    assert process_state() == three_threads
+    assert noted == [(within, {within}, True)]
+    evaluated = helpers.main("ppo", helpers.small_args("ppo", tmp_path, evaluate=str(run_dir)))
+    assert process_state() == three_threads
+    assert evaluated == returns and evaluated.dir == returns.dir == helpers.only_run(tmp_path)
+
+
+@pytest.mark.parametrize("async_envs", [False, True])
+def test_a_run_that_fails_leaves_no_trace(async_envs, three_threads, monkeypatch, tmp_path):
+    """Nor a lock or a process: it can be resumed in the same process."""
+    monkeypatch.setenv("FAULT", "raises")
+    monkeypatch.setenv("FAULT_STEP", "131")
+    flags = dict(env_id=probe("Faulty", "ppo"), num_envs=1, async_envs=async_envs)
+    with pytest.raises(ValueError, match="the simulator says no"):
+        helpers.train("ppo", tmp_path, **flags, total_timesteps=256)
+    assert process_state() == three_threads
+    assert not [p for p in utils.multiprocessing.active_children() if "AsyncVector" in p.name]
+    monkeypatch.setenv("FAULT_STEP", "100000")
+    run_dir = helpers.only_run(tmp_path)
+    helpers.train("ppo", tmp_path, **flags, resume=str(run_dir), total_timesteps=256)
+    assert helpers.load(run_dir)["global_step"] == 256
+
+
+def test_a_signal_leaves_no_trace(three_threads, monkeypatch, tmp_path):
+    """Of its handlers neither: the next signal is the process's own affair."""
+    goes_on = utils.Run.goes_on
+
+    def spied(run, *rest, **values):
+        signal.raise_signal(signal.SIGTERM)
+        return goes_on(run, *rest, **values)
+
+    monkeypatch.setattr(utils.Run, "goes_on", spied)
+    with pytest.raises(SystemExit, match="143"):
+        helpers.train("ppo", tmp_path)
+    assert process_state() == three_threads
+
+
+def test_bad_input_leaves_no_trace(three_threads, tmp_path):
+    with pytest.raises(SystemExit, match="^error: "):
+        helpers.train("ppo", tmp_path, env_id="NoSuch-v0")
+    assert process_state() == three_threads
+
+
+def test_a_run_in_a_thread(three_threads, tmp_path):
+    """As in a notebook's or a server's: the same run as in the main thread."""
+    whole, _ = helpers.train("ppo", tmp_path / "whole")
+    thread = threading.Thread(target=helpers.train, args=("ppo", tmp_path / "thread"))
+    thread.start()
+    thread.join(120)
+    assert process_state() == three_threads
+    helpers.assert_same_run(whole, helpers.only_run(tmp_path / "thread"))
+
+
+# --- small things
+
+
+def test_random_numbers_are_put_back():
+    """Those of Python, numpy and torch."""
+    state = copy.deepcopy(utils.rng_state())
+    draw = lambda: (utils.random.random(), np.random.random(), torch.rand(()).item())  # noqa: E731
+    drawn = draw()
+    assert draw() != drawn
+    utils.set_rng_state(state)
+    assert draw() == drawn
+
+
+@pytest.mark.parametrize(
+    "every, last, step, due",
+    [(0, 0, 100, False), (0, -1, 0, True), (100, 0, 99, False), (100, 0, 100, True)]
+    + [(100, 100, 199, False), (100, 99, 301, True), (100, 300, 399, False), (100, -1, 0, True)],
+)
+def test_is_due(every, last, step, due):
+    assert utils.is_due(every, last, step) == due

@@ -73,8 +73,10 @@ def explain(kind, error, trace):
     """sys.excepthook: one line for what is no bug, such as a full disk; a traceback for bugs."""
     if kind is RuntimeError and isinstance(error.__context__, OSError):
         error = error.__context__  # torch.save's own words hide the reason
+    if kind.__module__.startswith("wandb"):
+        error = ConnectionError(f"W&B: {error} (WANDB_MODE=offline logs without it)")
     expected = OSError, MemoryError, FloatingPointError, torch.OutOfMemoryError
-    if isinstance(error, expected) or kind.__module__.startswith("wandb"):
+    if isinstance(error, expected):
         print(f"error: {type(error).__name__}: {error}".splitlines()[0], file=sys.stderr)
     elif kind is not KeyboardInterrupt:
         sys.__excepthook__(kind, error, trace)

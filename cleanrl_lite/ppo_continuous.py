@@ -3,8 +3,8 @@
 Paper:    Schulman et al. 2017 (arXiv:1707.06347), with advantages of 2016 (arXiv:1506.02438).
 Run:      python cleanrl_lite/ppo_continuous.py --env-id Hopper-v4
 Differs:  A truncated episode bootstraps from its true last observation. The networks act in numpy;
-          values and log-probabilities are computed in one batch after the rollout. One set of
-          observation statistics, the agent's own, changes between rollouts, not at every step.
+          values and log-probabilities are computed in one batch after the rollout.
+          Observation statistics belong to the agent and change between rollouts only.
 Expected: Walker2d-v4 3,621, Hopper-v4 2,339 (10 seeds), HalfCheetah-v4 2,023, InvertedPendulum-v4
           1,000: 1,000,000 steps, mean of the last 100 training episodes, 5 seeds unless said
           otherwise, commits bfe7c58, 0279400.
@@ -127,7 +127,7 @@ class Agent(nn.Module):
         self.actor_logstd = nn.Parameter(torch.zeros(action_dim))
 
     def normalize(self, obs):
-        """Observations with mean 0 and variance 1 by all that were seen in training."""
+        """Observations with mean 0 and variance 1 over the training so far."""
         obs = (obs - self.obs_stats.mean) / (self.obs_stats.var + 1e-8).sqrt()
         return obs.clamp(-10, 10).float()
 
@@ -331,7 +331,7 @@ def main(args: Args):
         obs_mean = agent.obs_stats.mean.cpu().numpy()
         obs_std = (agent.obs_stats.var + 1e-8).sqrt().cpu().numpy()
         for t in range(args.num_steps):
-            rollout_obs[t] = obs  # float32, as evaluations see it: MuJoCo's own are float64
+            rollout_obs[t] = obs  # now float32: MuJoCo's own are float64
             normalized = ((rollout_obs[t] - obs_mean) / obs_std).clip(-10, 10)
             actions[t] = actor(normalized.astype(np.float32)) + std * noise[t]
             # The policy is a Gaussian: its samples may lie outside the bounds.
@@ -360,7 +360,7 @@ def main(args: Args):
             b_noise = torch.from_numpy(noise).to(device).flatten(0, 1)
             utils.check_actions(b_actions, dist.mean + dist.stddev * b_noise)
 
-            # statistics for the next rollout's observations and the scale of rewards
+            # statistics for the next rollout and for the scale of the rewards
             agent.obs_stats.update(raw_obs)
             under_way = np.concatenate([np.ones((1, args.num_envs)), ~dones[:-1]])
             discounted = linear_recurrence(rewards, args.gamma * under_way, return_so_far)

@@ -1,12 +1,13 @@
-"""Proximal Policy Optimization for several agents that work together (MAPPO); a variant of ppo_masked.py.
+"""Proximal Policy Optimization for teams of agents (MAPPO); a variant of ppo_masked.py.
 
 Paper:    Yu et al. 2022 (arXiv:2103.01955); PPO: Schulman et al. 2017 (arXiv:1707.06347).
-Run:      python cleanrl_lite/ppo_multiagent.py --env-id benchmark.environments.cleaner:Cleaner-v0
-Differs:  All agents share one actor, which sees each agent's own observation. The critic sees the state. Each agent has
-          its own probability ratio; advantages are the team's. One stored vector holds own observations, state and
-          masks. No recurrent networks, no value normalisation.
-Expected: benchmark.environments.cleaner:Cleaner-v0 31.9, without a central critic 31.6 (150,000 steps, mean of the last 100
-          training episodes, 3 seeds, 0aa6b42).
+Run:      python cleanrl_lite/ppo_multiagent.py --env-id benchmark.cleaner:Cleaner-v0
+Differs:  All agents share one actor, which sees each agent's own observation. The critic sees the
+          state. Each agent has its own probability ratio; advantages are the team's. One stored
+          vector holds own observations, state and masks. No recurrent networks, no value
+          normalisation.
+Expected: benchmark.cleaner:Cleaner-v0 31.9, without a central critic 31.6 (150,000 steps, mean of
+          the last 100 training episodes, 3 seeds, 0aa6b42).
 Details:  docs/ppo_multiagent.md
 """
 
@@ -50,7 +51,7 @@ class Args:
     render: bool = False  # show evaluations in a window
 
     # algorithm flags
-    env_id: str = "benchmark.environments.cleaner:Cleaner-v0"  # environment id, or module:Env-v0
+    env_id: str = "benchmark.cleaner:Cleaner-v0"  # environment id, or module:Env-v0
     env_kwargs: str = "{}"  # keyword arguments of the environment, as JSON
     max_episode_steps: int | None = None  # time limit (none: the environment's own)
     total_timesteps: int = 150_000  # environment steps, summed over the environments
@@ -76,36 +77,55 @@ class Args:
 
 # === environment
 class ActionMask(gym.Wrapper):
-    """Takes actions as vectors, a number for each part, and appends the mask (parts, choices) to the observation.
+    """Actions are vectors, a number for each part; observations end with the mask.
 
-    1 is valid, 0 invalid, -1 a choice that this part does not have. A Discrete action has one part.
+    The mask is (parts, choices): 1 is valid, 0 invalid, -1 a choice that this part does
+    not have. A Discrete action has one part.
     """
 
     def __init__(self, env, use_mask):
         super().__init__(utils.flatten(env))
-        space, obs_space, self.use_mask = env.action_space, env.observation_space, use_mask
-        supported = isinstance(space, Discrete | MultiDiscrete | MultiBinary)
-        utils.check(supported, f"actions must be discrete, not {space}. Box: ppo_continuous.py")
-        nvec = np.ravel(space.n if isinstance(space, Discrete) else getattr(space, "nvec", np.full(space.shape, 2)))
-        self.shape, self.start = space.shape, getattr(space, "start", 0)
+        self.use_mask = use_mask
+        space = env.action_space
+        # nvec: how many choices each part has
+        if isinstance(space, Discrete):
+            nvec = np.array([space.n])
+        elif isinstance(space, MultiBinary):
+            nvec = np.full(space.shape, 2).ravel()
+        else:
+            discrete = isinstance(space, MultiDiscrete)
+            utils.check(discrete, f"actions must be discrete, not {space}. Box: ppo_continuous.py")
+            nvec = space.nvec.ravel()
+        self.shape = space.shape
+        self.start = getattr(space, "start", 0)
         self.exists = np.arange(nvec.max()) < nvec[:, None]  # (parts, choices)
-        self.has_method = self.env.has_wrapper_attr("action_masks")
-        names = obs_space.items() if isinstance(obs_space, Dict) else [("", obs_space)]
-        self.in_obs = np.concatenate([np.full(flatdim(part), name == "action_mask") for name, part in names])
         self.action_space = MultiDiscrete(nvec)
-        self.observation_space = Box(-np.inf, np.inf, (self.exists.size + (~self.in_obs).sum(),), np.float32)
+
+        # The numbers of a Dict observation's action_mask are not observed.
+        obs_space = env.observation_space
+        self.in_obs = np.zeros(self.env.observation_space.shape, dtype=bool)
+        if isinstance(obs_space, Dict):
+            sizes = [flatdim(part) for part in obs_space.values()]
+            self.in_obs = np.repeat([name == "action_mask" for name in obs_space], sizes)
+        length = (~self.in_obs).sum() + self.exists.size
+        self.observation_space = Box(-np.inf, np.inf, (length,), np.float32)
+
+    def find_mask(self, obs, info):
+        """An array, a list or a tuple of parts; empty where the environment has none."""
+        if "action_mask" in info:
+            return info["action_mask"]
+        if self.env.has_wrapper_attr("action_masks"):
+            return self.env.get_wrapper_attr("action_masks")()
+        return obs[self.in_obs]
 
     def append_mask(self, obs, info):
-        mask = obs[self.in_obs]  # none, unless the observation is a Dict that has it
-        if "action_mask" in info:
-            mask = info["action_mask"]
-        elif self.has_method:
-            mask = self.env.get_wrapper_attr("action_masks")()
         rectangle = np.where(self.exists, 1, -1)
+        mask = self.find_mask(obs, info)
         if self.use_mask and len(mask):
-            flat = mask.ravel() if isinstance(mask, np.ndarray) else np.hstack(mask)  # a list, or a tuple of parts
-            utils.check(len(flat) == self.exists.sum(), f"a mask has {len(flat)} numbers, not {self.exists.sum()}")
-            rectangle[self.exists] = flat
+            mask = np.ravel(mask) if isinstance(mask, np.ndarray) else np.hstack(mask)
+            size = self.exists.sum()
+            utils.check(len(mask) == size, f"a mask has {len(mask)} numbers, not {size}")
+            rectangle[self.exists] = mask
         return np.concatenate((obs[~self.in_obs], rectangle.ravel()), dtype=np.float32)
 
     def reset(self, **kwargs):
@@ -114,82 +134,97 @@ class ActionMask(gym.Wrapper):
 
     def step(self, action):
         action = action.reshape(self.shape) + self.start
-        obs, *results, info = self.env.step(action.astype(self.env.action_space.dtype))
+        action = action.astype(self.env.action_space.dtype)
+        obs, *results, info = self.env.step(action)
         return self.append_mask(obs, info), *results, info
 
 
-def make_env(args, render_mode=None):
-    """Observations are one vector: the agents' own ones, each of own_dim numbers, the state, the masks."""
-    env = utils.make(args.env_id, args.env_kwargs, render_mode, max_episode_steps=args.max_episode_steps)
-    space = env.observation_space
+def team_shape(space):
+    """(n_agents, own_dim) of a team's observations; refuses others."""
     names = [name for name in space if name != "action_mask"] if isinstance(space, Dict) else []
-    layout = f"Dict(agents=Box of shape (n_agents, own_dim), state=Box), not {space}. One agent: ppo_masked.py"
-    vectors = names == ["agents", "state"] and len(space["agents"].shape or ()) == 2
-    vectors = vectors and not isinstance(space["agents"], MultiDiscrete)  # flattened, it is longer
-    utils.check(vectors, f"observations must be {layout}")
-    (n_agents, own_dim), env = space["agents"].shape, ActionMask(env, args.mask)
-    parts = len(env.action_space)
-    utils.check(n_agents == parts, f"actions must be MultiDiscrete, one for each of {n_agents} agents, not of {parts}")
+    team = names == ["agents", "state"] and isinstance(space["agents"], Box | MultiBinary)
+    team = team and len(space["agents"].shape) == 2
+    layout = "Dict(agents=Box of shape (n_agents, own_dim), state=Box)"
+    utils.check(team, f"observations must be {layout}, not {space}. One agent: ppo_masked.py")
+    return space["agents"].shape
+
+
+def make_env(args, render_mode=None):
+    """Observations are one vector: the agents' own ones, the state, the masks."""
+    env = utils.make(args, render_mode, max_episode_steps=args.max_episode_steps)
+    n_agents, own_dim = team_shape(env.observation_space)
+    env = ActionMask(env, args.mask)
     env.own_dim = own_dim
+    parts = len(env.action_space)
+    utils.check(
+        n_agents == parts,
+        f"actions must be MultiDiscrete, one for each of {n_agents} agents, not of {parts}",
+    )
     return gym.wrappers.RecordEpisodeStatistics(env, stats_key="statistics")
 
 
 # === networks
 def mlp(inputs, outputs, last_gain):
-    """Two hidden layers of 64 tanh units; orthogonal weights of gain sqrt(2), `last_gain` in the last layer."""
-    layers = [nn.Linear(inputs, 64), nn.Tanh(), nn.Linear(64, 64), nn.Tanh(), nn.Linear(64, outputs)]
-    for layer, gain in zip(layers[::2], (math.sqrt(2), math.sqrt(2), last_gain)):
+    """Two hidden layers of 64 tanh units, with orthogonal weights."""
+    network = nn.Sequential(
+        nn.Linear(inputs, 64),
+        nn.Tanh(),
+        nn.Linear(64, 64),
+        nn.Tanh(),
+        nn.Linear(64, outputs),
+    )
+    gains = math.sqrt(2), math.sqrt(2), last_gain
+    for layer, gain in zip(network[::2], gains, strict=True):
         nn.init.orthogonal_(layer.weight, gain)
         nn.init.zeros_(layer.bias)
-    return nn.Sequential(*layers)
+    return network
 
 
 class Agent(nn.Module):
     def __init__(self, obs_dim, n_agents, choices, own_dim, central_critic):
         super().__init__()
-        self.obs_dim, self.shape, self.own_dim, self.central = obs_dim, (n_agents, choices), own_dim, central_critic
-        self.critic = mlp(obs_dim - n_agents * own_dim if central_critic else own_dim, 1, last_gain=1.0)
-        self.actor = mlp(own_dim, choices, last_gain=0.01)  # near zero: starts as the uniform policy
-
-    def own(self, obs):
-        """What each agent sees, (batch * n_agents, own_dim)."""
-        return obs[:, : self.shape[0] * self.own_dim].reshape(-1, self.own_dim)
-
-    def mask(self, logits, obs):
-        """Logits (batch, parts, choices): what obs has behind the observation makes invalid ones impossible.
-
-        They are replaced: adding -1e8 would round them away but let their gradient through.
-        """
-        mask = obs[:, self.obs_dim :]
-        where = torch.where if torch.is_tensor(mask) else np.where
-        return where(mask > 0, logits, (mask - 1) * 1e8).reshape(-1, *self.shape)
-
-    def policy(self, logits):
-        return Categorical(logits=logits, validate_args=False)  # no sum over agents: each has a ratio of its own
-
-    def value(self, obs):
-        """The state's value (batch, 1); with local critics, the value of what each agent sees (batch, n_agents)."""
-        seen = obs[:, self.shape[0] * self.own_dim : self.obs_dim] if self.central else self.own(obs)
-        return self.critic(seen).reshape(len(obs), -1)
+        self.obs_dim = obs_dim
+        self.shape = (n_agents, choices)
+        self.own_dim = own_dim
+        self.central_critic = central_critic
+        state_dim = obs_dim - n_agents * own_dim
+        self.critic = mlp(state_dim if central_critic else own_dim, 1, last_gain=1.0)
+        # near zero: starts as the uniform policy
+        self.actor = mlp(own_dim, choices, last_gain=0.01)
 
     def forward(self, obs):
-        """The agents' distributions and the values of `obs` (batch, obs_dim + n_agents * choices)."""
-        logits = self.actor(self.own(obs)).reshape(len(obs), -1)
-        return self.policy(self.mask(logits, obs)), self.value(obs)
+        """The agents' distributions and the values of `obs` (batch, obs_dim + size of the mask).
+
+        The values are the state's (batch, 1), with local critics the agents' (batch, n_agents).
+        """
+        n_agents, _ = self.shape
+        own = obs[:, : n_agents * self.own_dim].reshape(-1, self.own_dim)
+        state = obs[:, n_agents * self.own_dim : self.obs_dim]
+        mask = obs[:, self.obs_dim :].unflatten(-1, self.shape)
+        # Replaced: adding -1e8 would round logits away but let their gradient through.
+        logits = torch.where(mask > 0, self.actor(own).view_as(mask), (mask - 1) * 1e8)
+        # No sum over the agents: each has a ratio of its own.
+        dist = Categorical(logits=logits, validate_args=False)
+        values = self.critic(state if self.central_critic else own)
+        return dist, values.reshape(len(obs), -1)
 
     def act(self, obs):
         """The greedy policy, for evaluation."""
-        return self(obs.float())[0].logits.argmax(-1)
+        dist, _ = self(obs.float())
+        return dist.logits.argmax(-1)
 
 
 # === pure functions
 def linear_recurrence(inputs, decays, initial):
-    """y[t] = inputs[t] + decays[t] * y[t - 1] for arrays (num_steps, num_envs), with y[-1] = initial (num_envs,)."""
+    """y[t] = inputs[t] + decays[t] * y[t - 1], with y[-1] = initial.
+
+    inputs and decays are (num_steps, num_envs), initial is (num_envs,).
+    """
     outputs = np.empty_like(inputs)
     # Python floats are faster than numpy rows for up to about ten environments.
     for n, y in enumerate(initial.tolist()):
         column = []
-        for x, decay in zip(inputs[:, n].tolist(), decays[:, n].tolist()):
+        for x, decay in zip(inputs[:, n].tolist(), decays[:, n].tolist(), strict=True):
             y = x + decay * y
             column.append(y)
         outputs[:, n] = column
@@ -197,77 +232,119 @@ def linear_recurrence(inputs, decays, initial):
 
 
 def compute_gae(rewards, values, next_values, terminations, dones, gamma, gae_lambda):
-    """Generalised advantage estimation (Schulman et al. 2016, eq. 16); all arrays are (num_steps, num_envs).
+    """Generalised advantage estimation (Schulman et al. 2016, eq. 16).
 
-    next_values[t] is the value of the observation that step t truly led to: at the end of an episode the last one of
-    that episode, not the first one of the next. A truncated episode would have gone on, so its value counts; a
-    terminated one has none. Nothing flows back from one episode into the one before.
+    All arrays are (num_steps, num_envs). next_values[t] is the value of the observation
+    that step t truly led to: at an episode's end its last one, not the first one of the
+    next. A truncated episode would have gone on, so its value counts; a terminated one
+    has none. Nothing flows back from one episode into the one before.
     """
     deltas = rewards + gamma * next_values * ~terminations - values
-    return linear_recurrence(deltas[::-1], gamma * gae_lambda * ~dones[::-1], np.zeros(deltas.shape[1]))[::-1].copy()
+    decays = gamma * gae_lambda * ~dones
+    initial = np.zeros(deltas.shape[1])
+    backwards = linear_recurrence(deltas[::-1], decays[::-1], initial)
+    return backwards[::-1].copy()
 
 
-def adam_step(params, grads, adam, learning_rate, max_grad_norm, beta1=0.9, beta2=0.999, eps=1e-5):
-    """Clips the gradient's norm and takes one step of Adam (Kingma & Ba 2015, algorithm 1), in place.
+class Adam(nn.Module):
+    """Adam (Kingma & Ba 2015, algorithm 1) with a limit on the gradient's norm.
 
-    Written out, on one flat vector, because this compiles into the update's graph; torch.optim.Adam would not.
+    Written out, on one flat vector, because this compiles into the update's graph;
+    torch.optim.Adam would not.
     """
-    grad = torch.cat([g.flatten() for g in grads])
-    grad_norm = grad.norm()
-    grad = grad * (max_grad_norm / (grad_norm + 1e-6)).clamp(max=1.0)
-    adam["step"].add_(1)
-    adam["exp_avg"].lerp_(grad, 1 - beta1)
-    adam["exp_avg_sq"].lerp_(grad.square(), 1 - beta2)
-    denominator = (adam["exp_avg_sq"] / (1 - beta2 ** adam["step"])).sqrt() + eps
-    step = learning_rate * adam["exp_avg"] / (1 - beta1 ** adam["step"]) / denominator
-    for param, delta in zip(params, step.split([p.numel() for p in params])):
-        param.sub_(delta.view_as(param))
-    return grad_norm
+
+    def __init__(self, params):
+        super().__init__()
+        self.params = [param for param in params if param.requires_grad]
+        flat = nn.utils.parameters_to_vector(self.params).detach()
+        self.register_buffer("step", flat.new_zeros(()))
+        self.register_buffer("exp_avg", torch.zeros_like(flat))
+        self.register_buffer("exp_avg_sq", torch.zeros_like(flat))
+
+    @torch.no_grad()
+    def update(self, grads, learning_rate, max_grad_norm, beta1=0.9, beta2=0.999, eps=1e-5):
+        """Takes a step, in place; returns the gradient's norm before it is clipped."""
+        grad = torch.cat([g.flatten() for g in grads])
+        grad_norm = grad.norm()
+        grad = grad * (max_grad_norm / (grad_norm + 1e-6)).clamp(max=1.0)
+        self.step.add_(1)
+        self.exp_avg.lerp_(grad, 1 - beta1)
+        self.exp_avg_sq.lerp_(grad.square(), 1 - beta2)
+        denominator = (self.exp_avg_sq / (1 - beta2**self.step)).sqrt() + eps
+        delta = learning_rate * self.exp_avg / (1 - beta1**self.step) / denominator
+        parts = delta.split([param.numel() for param in self.params])
+        for param, part in zip(self.params, parts, strict=True):
+            param.sub_(part.view_as(param))
+        return grad_norm
 
 
+@utils.leaves_no_trace
 def main(args: Args):
     # === setup
-    check, batch_size = utils.check, args.num_envs * args.num_steps
+    check = utils.check
     device = utils.setup(args)
-    minibatch_size, remainder = divmod(batch_size, args.num_minibatches)
-    check(remainder == 0, f"--num-envs x --num-steps = {batch_size} must be a multiple of --num-minibatches")
-    check(minibatch_size > 1 or not args.norm_adv, "minibatches of one sample need --no-norm-adv")
-    check(args.total_timesteps >= batch_size, f"--total-timesteps must be at least one rollout, {batch_size}")
+    batch_size = args.num_envs * args.num_steps
+    minibatch_size = batch_size // args.num_minibatches
+    whole = batch_size == minibatch_size * args.num_minibatches
+    steps = f"--num-envs x --num-steps = {batch_size}"
+    check(whole, f"{steps} must be a multiple of --num-minibatches {args.num_minibatches}")
+    normal = minibatch_size > 1 or not args.norm_adv
+    check(normal, "minibatches of one sample need --no-norm-adv")
 
-    envs = utils.vector_env([lambda: make_env(args)] * args.num_envs, args.async_envs, AutoresetMode.SAME_STEP)
-    obs_space, action_space = envs.single_observation_space, envs.single_action_space
-    n_agents, choices = len(action_space), int(action_space.nvec.max())
+    envs = utils.vector_env(
+        [lambda: make_env(args)] * args.num_envs,
+        args.async_envs,
+        AutoresetMode.SAME_STEP,
+    )
+    obs_space = envs.single_observation_space
+    action_space = envs.single_action_space
+    n_agents = len(action_space)
+    choices = int(action_space.nvec.max())
     obs_dim = obs_space.shape[0] - n_agents * choices  # the networks do not see the mask
 
-    agent = Agent(obs_dim, n_agents, choices, envs.get_attr("own_dim")[0], args.central_critic).to(device)
-    params = [param for param in agent.parameters() if param.requires_grad]
-    zeros = torch.zeros(sum(p.numel() for p in params), device=device)
-    adam = dict(step=torch.zeros((), device=device), exp_avg=zeros.clone(), exp_avg_sq=zeros.clone())
+    own_dim = envs.get_attr("own_dim")[0]
+    agent = Agent(obs_dim, n_agents, choices, own_dim, args.central_critic).to(device)
+    if args.evaluate:
+        envs.close()
+        return utils.evaluate_saved(args, __file__, make_env, agent)
+    adam = Adam(agent.parameters())
     learning_rate = torch.tensor(args.learning_rate, device=device)
-
     run = utils.Run(args, __file__, make_env, envs, agent, adam=adam)
-    if run.result is not None:  # --evaluate
-        return run.result
+
+    # === logging
     if args.track:
         import wandb
 
-        names = dict(project=args.wandb_project_name, entity=args.wandb_entity, name=run.dir.name, id=run.dir.name)
-        settings = dict(config=vars(args), dir=run.dir.parent, resume="allow", sync_tensorboard=True, save_code=True)
-        utils.online_or_offline(wandb.init, **names, **settings)
-    writer = run.writer = SummaryWriter(run.dir, flush_secs=10, purge_step=run.global_step + 1)
-    writer.add_text("arguments", "\n".join(f"    {name}: {value}" for name, value in vars(args).items()))
+        wandb.init(
+            project=args.wandb_project_name,
+            entity=args.wandb_entity,
+            name=run.dir.name,
+            id=run.dir.name,
+            config=vars(args),
+            dir=run.dir.parent,
+            resume="allow",
+            sync_tensorboard=True,
+        )
+    # A resumed run writes the points after its checkpoint again.
+    writer = SummaryWriter(run.dir, flush_secs=10, purge_step=run.global_step + 1)
+    writer.add_text("arguments", str(args))
+    run.writer = writer
 
     # === update
-    # The batch is on the networks' device, in tensors allocated once: a CUDA graph needs fixed addresses.
+    # The batch, allocated once: a CUDA graph needs fixed addresses.
     b_obs = torch.zeros((batch_size, *obs_space.shape), device=device)
     b_actions = torch.zeros((batch_size, n_agents), dtype=torch.int64, device=device)
     b_logprobs = torch.zeros((batch_size, n_agents), device=device)
-    # One column for the team, or with local critics one for each agent; the update broadcasts the one to all agents.
+    # one for the team, which update broadcasts; with local critics one for each agent
     columns = 1 if args.central_critic else n_agents
-    b_values, b_advantages, b_returns = torch.zeros((3, batch_size, columns), device=device).unbind()
+    b_values = torch.zeros((batch_size, columns), device=device)
+    b_advantages = torch.zeros_like(b_values)
+    b_returns = torch.zeros_like(b_values)
 
+    # A number that changes during the run must be a tensor, as learning_rate is: a Python
+    # number is a constant of the compiled graph, so that every new value compiles it again.
     def update(inds):
-        """One minibatch, the samples inds (minibatch_size,) of the batch: PPO's loss (eq. 9) and a step of Adam."""
+        """PPO's loss (eq. 9) and a step of Adam on the samples inds of the batch."""
         dist, value = agent(b_obs[inds])
         logratio = dist.log_prob(b_actions[inds]) - b_logprobs[inds]
         ratio = logratio.exp()
@@ -281,82 +358,106 @@ def main(args: Args):
 
         value_loss = (value - b_returns[inds]).square()
         if args.clip_vloss:
-            clipped = b_values[inds] + (value - b_values[inds]).clamp(-args.clip_coef, args.clip_coef)
-            value_loss = torch.max(value_loss, (clipped - b_returns[inds]).square())
+            change = (value - b_values[inds]).clamp(-args.clip_coef, args.clip_coef)
+            clipped_value = b_values[inds] + change
+            value_loss = torch.max(value_loss, (clipped_value - b_returns[inds]).square())
         value_loss = 0.5 * value_loss.mean()
 
         entropy = dist.entropy().mean()
         loss = policy_loss - args.ent_coef * entropy + args.vf_coef * value_loss
-        grads = torch.autograd.grad(loss, params)
-        with torch.no_grad():
-            grad_norm = adam_step(params, grads, adam, learning_rate, args.max_grad_norm)
-        metrics = dict(policy_loss=policy_loss, value_loss=value_loss, entropy=entropy, grad_norm=grad_norm)
-        metrics |= dict(approx_kl=approx_kl, old_approx_kl=-logratio.mean())
-        metrics |= dict(clipfrac=(clipped_ratio != ratio).float().mean())
-        return {f"losses/{name}": metric.detach() for name, metric in metrics.items()}
+        grads = torch.autograd.grad(loss, adam.params)
+        grad_norm = adam.update(grads, learning_rate, args.max_grad_norm)
+        metrics = {
+            "losses/policy_loss": policy_loss,
+            "losses/value_loss": value_loss,
+            "losses/entropy": entropy,
+            "losses/grad_norm": grad_norm,
+            "losses/approx_kl": approx_kl,
+            "losses/old_approx_kl": -logratio.mean(),
+            "losses/clipfrac": (clipped_ratio != ratio).float().mean(),
+        }
+        return {tag: metric.detach() for tag, metric in metrics.items()}
 
     update = run.cuda_graph(run.compile(update))
 
     # === training
     shape = (args.num_steps, args.num_envs)
-    rollout_obs, next_obs = np.zeros((2, *shape, *obs_space.shape), dtype=np.float32)
-    logits = np.zeros((*shape, n_agents, choices), dtype=np.float32)
-    actions, rewards = np.zeros((*shape, n_agents), dtype=np.int64), np.zeros(shape, dtype=np.float32)
-    terminations, dones = np.zeros((2, *shape), dtype=bool)
-    obs, global_step = run.obs, run.global_step
+    rollout_obs = np.zeros((*shape, *obs_space.shape), dtype=np.float32)
+    next_obs = np.zeros_like(rollout_obs)
+    actions = np.zeros((*shape, n_agents), dtype=np.int64)
+    rewards = np.zeros(shape, dtype=np.float32)
+    terminations = np.zeros(shape, dtype=bool)
+    dones = np.zeros_like(terminations)
+    obs = run.obs
+    global_step = run.global_step
     while run.goes_on(global_step, obs):
         if args.anneal_lr:
-            learning_rate.fill_(args.learning_rate * (1 - global_step / args.total_timesteps))
-        # The last rollout may be shorter.
-        num_steps = min(args.num_steps, math.ceil((args.total_timesteps - global_step) / args.num_envs))
-        size = num_steps * args.num_envs
+            remaining = 1 - global_step / args.total_timesteps
+            learning_rate.fill_(args.learning_rate * remaining)
 
         # act, step, store
-        actor = utils.numpy_forward(agent.actor, device)
-        gumbel = np.random.gumbel(size=logits[:num_steps].shape).astype(np.float32)
-        for t in range(num_steps):
+        actor = utils.NumpyForward(agent.actor, device)
+        # float64: float32 would round gumbel away beside -1e8, where no choice is valid
+        gumbel = np.random.gumbel(size=(*shape, n_agents, choices))
+        for t in range(args.num_steps):
             rollout_obs[t] = obs
-            logits[t] = agent.mask(actor(agent.own(rollout_obs[t])).reshape(args.num_envs, -1), rollout_obs[t])
-            actions[t] = (logits[t] + gumbel[t]).argmax(-1)  # the Gumbel-max trick: a sample from softmax(logits)
+            own = rollout_obs[t, :, : n_agents * own_dim].reshape(-1, own_dim)
+            mask = rollout_obs[t, :, obs_dim:].reshape(gumbel[t].shape)
+            logits = np.where(mask > 0, actor(own).reshape(mask.shape), (mask - 1) * 1e8)
+            # the Gumbel-max trick: a sample from softmax(logits)
+            actions[t] = (logits + gumbel[t]).argmax(-1)
             obs, rewards[t], terminations[t], truncations, infos = envs.step(actions[t])
-            next_obs[t], dones[t] = obs, terminations[t] | truncations
+            next_obs[t] = obs
+            dones[t] = terminations[t] | truncations
             global_step += args.num_envs
             for n, episodic_return, episodic_length in run.finished_episodes(infos):
-                next_obs[t, n] = infos["final_obs"][n]  # obs[n] is the first observation of the next episode already
+                # obs[n] is the first observation of the next episode already
+                next_obs[t, n] = infos["final_obs"][n]
                 writer.add_scalar("charts/episodic_return", episodic_return, global_step)
                 writer.add_scalar("charts/episodic_length", episodic_length, global_step)
 
         # values, log-probabilities and advantages of the whole rollout
         with torch.no_grad():
-            b_obs[:size] = torch.from_numpy(rollout_obs[:num_steps]).flatten(0, 1)
-            b_actions[:size] = torch.from_numpy(actions[:num_steps]).flatten(0, 1)
-            behaviour = agent.policy(torch.from_numpy(logits[:num_steps]).to(device).flatten(0, 1))
-            b_logprobs[:size] = behaviour.log_prob(b_actions[:size])
-            b_values[:size] = agent.value(b_obs[:size])
-            next_values = agent.value(torch.from_numpy(next_obs[:num_steps]).to(device).flatten(0, 1))
-            next_values = next_values.reshape(num_steps, -1).cpu().numpy()  # (num_steps, num_envs * columns)
-        values = b_values[:size].reshape(num_steps, -1).cpu().numpy()
+            b_obs[:] = torch.from_numpy(rollout_obs).flatten(0, 1)
+            b_actions[:] = torch.from_numpy(actions).flatten(0, 1)
+            dist, b_values[:] = agent(b_obs)
+            b_logprobs[:] = dist.log_prob(b_actions)
+            _, next_values = agent(torch.from_numpy(next_obs).to(device).flatten(0, 1))
+            # The policy that learns must be the one that acted.
+            scores = dist.logits + torch.from_numpy(gumbel).to(device).flatten(0, 1)
+            utils.check_actions(b_actions, scores.argmax(-1))
+        values = b_values.reshape(args.num_steps, -1).cpu().numpy()
+        next_values = next_values.reshape(args.num_steps, -1).cpu().numpy()
         # The reward and the end of an episode are the same for all agents.
-        team = [x[:num_steps].repeat(columns, axis=1) for x in (rewards, terminations, dones)]
-        advantages = compute_gae(team[0], values, next_values, *team[1:], args.gamma, args.gae_lambda)
+        advantages = compute_gae(
+            rewards.repeat(columns, axis=1),
+            values,  # (num_steps, num_envs * columns)
+            next_values,
+            terminations.repeat(columns, axis=1),
+            dones.repeat(columns, axis=1),
+            args.gamma,
+            args.gae_lambda,
+        )
         returns = advantages + values
-        b_advantages[:size] = torch.from_numpy(advantages).reshape(size, columns)
-        b_returns[:size] = torch.from_numpy(returns).reshape(size, columns)
+        b_advantages[:] = torch.from_numpy(advantages).view_as(b_values)
+        b_returns[:] = torch.from_numpy(returns).view_as(b_values)
 
         # learn
         metrics = []
         for _ in range(args.update_epochs):
-            # A short rollout's last minibatch is filled up from the front of the permutation.
-            inds = np.resize(np.random.permutation(size), (math.ceil(size / minibatch_size), minibatch_size))
+            inds = np.random.permutation(batch_size).reshape(-1, minibatch_size)
             epoch = [update(minibatch) for minibatch in torch.from_numpy(inds).to(device)]
             metrics += epoch
-            if args.target_kl and torch.stack([m["losses/approx_kl"] for m in epoch]).mean() > args.target_kl:
+            kls = [minibatch["losses/approx_kl"] for minibatch in epoch]
+            if args.target_kl and torch.stack(kls).mean() > args.target_kl:
                 break
 
         # log
-        losses = {name: torch.stack([m[name] for m in metrics]).mean().item() for name in metrics[0]}
-        losses["losses/explained_variance"] = 1 - (returns - values).var() / (returns.var() + 1e-8)
-        run.log(losses | {"charts/learning_rate": learning_rate}, global_step)
+        losses = {tag: torch.stack([m[tag] for m in metrics]).mean() for tag in metrics[0]}
+        unexplained = (returns - values).var() / (returns.var() + 1e-8)
+        losses["losses/explained_variance"] = 1 - unexplained
+        losses["charts/learning_rate"] = learning_rate
+        run.log(losses, global_step)
 
     # === evaluation
     return run.end()

@@ -8,14 +8,28 @@ import gymnasium as gym
 
 
 class Go1(gym.Env):
-    """`state` (42,) is what noisy sensors tell, `privileged_state` (91,) that and what only a simulator knows."""
+    """The robot. `state` (42,) is what its noisy sensors tell.
+
+    `privileged_state` (91,) has that too, and what only a simulator knows.
+    """
 
     def __init__(self, task, render_mode=None, **settings):
+        self.task = task
+        self.settings = settings
+        self.pool = self.make(seed=0)
+        self.observation_space = self.pool.single_observation_space
+        self.action_space = self.pool.single_action_space
+
+    def make(self, seed):
         import envpool
 
-        self.make = lambda seed: envpool.make_gymnasium(task, num_envs=1, num_threads=1, seed=seed, **settings)
-        self.pool = self.make(0)
-        self.observation_space, self.action_space = self.pool.single_observation_space, self.pool.single_action_space
+        return envpool.make_gymnasium(
+            self.task,
+            num_envs=1,
+            num_threads=1,
+            seed=seed,
+            **self.settings,
+        )
 
     def first(self, obs):
         return {name: part[0] for name, part in obs.items()}
@@ -28,8 +42,9 @@ class Go1(gym.Env):
 
     def step(self, action):
         obs, rewards, terminations, truncations, _ = self.pool.step(action[None])
-        return self.first(obs), float(rewards[0]), bool(terminations[0]), bool(truncations[0]), {}
+        over = bool(terminations[0]), bool(truncations[0])
+        return self.first(obs), float(rewards[0]), *over, {}
 
 
 for task in ("Go1Getup-v1", "Go1Handstand-v1"):
-    gym.register(task, Go1, kwargs=dict(task=task))
+    gym.register(task, Go1, kwargs={"task": task})

@@ -1,6 +1,9 @@
-"""Gives sb3-contrib's test environment for masks an id (pip install --no-deps sb3-contrib)."""
+"""sb3-contrib's test environment for masks (pip install --no-deps sb3-contrib): ppo_masked.py."""
 
 import gymnasium as gym
 
-KWARGS = dict(dims=[10, 10, 10], n_invalid_actions=24)
-gym.register("InvalidActions-v0", "sb3_contrib.common.envs:InvalidActionEnvMultiDiscrete", kwargs=KWARGS)
+gym.register(
+    "InvalidActions-v0",
+    "sb3_contrib.common.envs:InvalidActionEnvMultiDiscrete",
+    kwargs={"dims": [10, 10, 10], "n_invalid_actions": 24},
+)

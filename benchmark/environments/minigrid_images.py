@@ -1,4 +1,4 @@
-"""Tasks of MiniGrid with what the agent sees as an image of 56 x 56 pixels (pip install minigrid)."""
+"""Tasks of MiniGrid whose view is an image of 56 x 56 pixels (pip install minigrid)."""
 
 import gymnasium as gym
 
@@ -10,4 +10,8 @@ def make(env_id, **kwargs):
 
 
 for task in ("Empty-Random-6x6", "DoorKey-5x5", "LavaGapS5"):
-    gym.register(f"MiniGridImages-{task}-v0", make, kwargs=dict(env_id=f"minigrid:MiniGrid-{task}-v0"))
+    gym.register(
+        f"MiniGridImages-{task}-v0",
+        make,
+        kwargs={"env_id": f"minigrid:MiniGrid-{task}-v0"},
+    )

@@ -1,47 +1,57 @@
-"""The volleyball game of slimevolleygym, by turns for ppo_selfplay.py, and against its own player for ppo_masked.py.
+"""The volleyball game of slimevolleygym, by turns for ppo_selfplay.py, and against its own player.
 
     pip install --no-deps slimevolleygym==0.1.0 gym==0.26.2 gym_notices
-    python cleanrl_lite/ppo_selfplay.py --env-id benchmark.environments.slimevolley:SlimeVolley-v0 --opponent builtin
-    python cleanrl_lite/ppo_masked.py --env-id benchmark.environments.slimevolley:SlimeVolleyBuiltin-v0
+    game=benchmark.environments.slimevolley
+    python cleanrl_lite/ppo_selfplay.py --env-id $game:SlimeVolley-v0 --opponent builtin
+    python cleanrl_lite/ppo_masked.py --env-id $game:SlimeVolleyBuiltin-v0
 
-In a frame the right slime chooses first and the left one, who does not see that choice, second; then the ball moves. So
-a frame has two steps. The opponent `builtin` is the package's own, a small recurrent network.
+In a frame the right slime chooses first and the left one, who does not see that choice, second;
+then the ball moves. So a frame has two steps. The opponent `builtin` is the package's own, a small
+recurrent network.
 """
 
 import gymnasium as gym
 import numpy as np
 
-gym.register("SlimeVolley-v0", entry_point="benchmark.environments.slimevolley:SlimeVolley")
-gym.register("SlimeVolleyBuiltin-v0", entry_point="benchmark.environments.slimevolley:Builtin")
+gym.register("SlimeVolley-v0", "benchmark.environments.slimevolley:SlimeVolley")
+gym.register("SlimeVolleyBuiltin-v0", "benchmark.environments.slimevolley:Builtin")
 
 
 class SlimeVolley(gym.Env):
-    """Observations of positions and velocities (12,); three buttons; 5 lives a slime, at most 3,000 frames."""
+    """Observations of positions and velocities (12,); three buttons.
 
-    metadata = dict(render_modes=["rgb_array"], render_fps=100)
+    A slime has 5 lives, a game at most 3,000 frames.
+    """
+
+    metadata = {"render_modes": ["rgb_array"], "render_fps": 100}
     observation_space = gym.spaces.Box(-np.inf, np.inf, (12,), np.float32)
     action_space = gym.spaces.MultiBinary(3)
 
     def __init__(self, render_mode=None):
         from slimevolleygym import SlimeVolleyEnv
 
-        self.volley, self.render_mode = SlimeVolleyEnv(), render_mode
+        self.volley = SlimeVolleyEnv()
+        self.render_mode = render_mode
         self.volley.policy.reset()
 
     def reset(self, seed=None, options=None):
         super().reset(seed=seed)
         if seed is not None:
             self.volley.seed(seed)
-        self.right, self.chosen = self.volley.reset(), None
+        self.right = self.volley.reset()
+        self.chosen = None  # the right slime's action, until the left one has chosen too
         return np.float32(self.right), {}
 
     def step(self, action):
         if self.chosen is None:
             self.chosen = action
-            return np.float32(self.volley.game.agent_left.getObservation()), 0.0, False, False, {}
+            left = self.volley.game.agent_left.getObservation()
+            return np.float32(left), 0.0, False, False, {}
         self.right, reward, done, _ = self.volley.step(self.chosen, action)
-        self.chosen, late = None, self.volley.t >= self.volley.t_limit
-        return np.float32(self.right), -float(reward), done and not late, late, {}  # the left one has chosen last
+        self.chosen = None
+        late = self.volley.t >= self.volley.t_limit
+        # The left one has chosen last: the reward is its own.
+        return np.float32(self.right), -float(reward), done and not late, late, {}
 
     def builtin_action(self, obs):
         return np.array(self.volley.policy.predict(obs[:12]))

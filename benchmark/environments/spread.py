@@ -9,30 +9,42 @@ import numpy as np
 
 
 class Spread(gym.Env):
-    """The adaptor of a PettingZoo parallel environment whose agents all stay to the end; the reward is their mean."""
+    """The adaptor of a PettingZoo parallel environment whose agents all stay to the end.
 
-    metadata = dict(render_modes=["rgb_array"], render_fps=10)
+    The reward is the mean of theirs.
+    """
+
+    metadata = {"render_modes": ["rgb_array"], "render_fps": 10}
 
     def __init__(self, render_mode=None, **kwargs):
         from mpe2 import simple_spread_v3
 
-        self.world, self.render_mode = simple_spread_v3.parallel_env(render_mode=render_mode, **kwargs), render_mode
+        self.world = simple_spread_v3.parallel_env(render_mode=render_mode, **kwargs)
+        self.render_mode = render_mode
         self.names = self.world.possible_agents
-        shape = (len(self.names), *self.world.observation_space(self.names[0]).shape)
-        agents, state = (gym.spaces.Box(-np.inf, np.inf, x, np.float32) for x in (shape, self.world.state_space.shape))
-        self.observation_space = gym.spaces.Dict(agents=agents, state=state)
-        self.action_space = gym.spaces.MultiDiscrete([self.world.action_space(name).n for name in self.names])
+        own = self.world.observation_space(self.names[0]).shape
+        state = self.world.state_space.shape
+        self.observation_space = gym.spaces.Dict(
+            agents=gym.spaces.Box(-np.inf, np.inf, (len(self.names), *own), np.float32),
+            state=gym.spaces.Box(-np.inf, np.inf, state, np.float32),
+        )
+        choices = [self.world.action_space(name).n for name in self.names]
+        self.action_space = gym.spaces.MultiDiscrete(choices)
 
     def arrays(self, obs):
-        return dict(agents=np.stack([obs[name] for name in self.names]), state=self.world.state())
+        agents = np.stack([obs[name] for name in self.names])
+        return {"agents": agents, "state": self.world.state()}
 
     def reset(self, seed=None, options=None):
-        return self.arrays(self.world.reset(seed=seed)[0]), {}
+        obs, _ = self.world.reset(seed=seed)
+        return self.arrays(obs), {}
 
     def step(self, action):
-        obs, rewards, terminations, truncations, _ = self.world.step(dict(zip(self.names, map(int, action))))
+        actions = dict(zip(self.names, map(int, action), strict=True))
+        obs, rewards, terminations, truncations, _ = self.world.step(actions)
         reward = sum(rewards.values()) / len(self.names)
-        return self.arrays(obs), reward, all(terminations.values()), all(truncations.values()), {}
+        over = all(terminations.values()), all(truncations.values())
+        return self.arrays(obs), reward, *over, {}
 
     def render(self):
         return self.world.render()

@@ -2,8 +2,10 @@
 
 Paper:    Mnih et al. 2015 (Nature 518, 529-533).
 Run:      python cleanrl_lite/dqn_atari_visual.py --env-id BreakoutNoFrameskip-v4 --capture-video
-Differs:  From dqn_atari.py only in its videos, which show bars of the actions' Q-values beside the picture.
-Expected: The run of dqn_atari.py, bit for bit. Drawing takes 2.5 ms of CPU time for each frame of a video.
+Differs:  From dqn_atari.py only in its videos, which show bars of the actions' Q-values beside the
+          picture.
+Expected: The run of dqn_atari.py, bit for bit. Drawing takes 2.5 ms of CPU time for each frame of a
+          video.
 Details:  docs/dqn_atari_visual.md
 """
 
@@ -69,78 +71,116 @@ class Args:
 
 # === environment
 def game_settings(args):
-    """What the id stands for and --env-kwargs change, as ale-py's vector environment takes it."""
+    """What --env-id and --env-kwargs say of the game, as ale-py's vector environment takes it."""
     gym.register_envs(ale_py)
-    spec = utils.make(args.env_id, args.env_kwargs).spec
-    vectors = Path(__file__).name.replace("_atari_visual", "") + " or, for images, ppo_image.py"
-    utils.check(spec.entry_point == "ale_py.env:AtariEnv", f"{args.env_id} is not an Atari game. Use {vectors}")
-    names = "game", "repeat_action_probability", "full_action_space", "max_num_frames_per_episode"
-    utils.check({*json.loads(args.env_kwargs)} < {*names}, f"--env-kwargs of games: {', '.join(names[1:])}")
-    return {name: spec.kwargs[name] for name in names}
+    spec = utils.make(args).spec
+    is_game = spec.entry_point == "ale_py.env:AtariEnv"
+    others = "Use a script without _atari in its name or, for images, ppo_image.py"
+    utils.check(is_game, f"{args.env_id} is not an Atari game. {others}")
+    names = "repeat_action_probability", "full_action_space", "max_num_frames_per_episode"
+    known = json.loads(args.env_kwargs).keys() <= set(names)
+    utils.check(known, f"--env-kwargs of games: {', '.join(names)}")
+    return {name: spec.kwargs[name] for name in ("game", *names)}
 
 
 class Games(gym.vector.VectorWrapper):
-    """ale-py's vector environment: no-op start, 4 frames a step, 84 x 84 gray, stacks of 4, a lost life terminates.
+    """ale-py's vector environment, in C++: stacks of 4 gray frames of 84 x 84, 4 frames a step.
 
-    The trap: its `episodic_life` starts a new game after each lost life. `life_loss_info` ends the episode and
-    continues the game, as is common. final_info in infos is about whole games, with unclipped rewards.
+    A lost life terminates the episode, and FIRE continues the game. final_info in infos is
+    about whole games, with unclipped rewards.
     """
 
     def __init__(self, num_envs, **settings):
-        same_step = dict(autoreset_mode=AutoresetMode.SAME_STEP, life_loss_info=True, reward_clipping=False)
-        super().__init__(ale_py.vector_env.AtariVectorEnv(num_envs=num_envs, noop_max=30, **same_step, **settings))
-        self.fire = dict(zip(self.env.ale.get_action_set(), range(18))).get(ale_py.Action.FIRE, 0)  # 0: no such button
+        envs = ale_py.vector_env.AtariVectorEnv(
+            num_envs=num_envs,
+            noop_max=30,
+            autoreset_mode=AutoresetMode.SAME_STEP,
+            # The trap: `episodic_life` would start a new game after each lost life.
+            life_loss_info=True,
+            reward_clipping=False,
+            **settings,
+        )
+        super().__init__(envs)
+        buttons = list(envs.ale.get_action_set())
+        self.has_fire = ale_py.Action.FIRE in buttons
+        self.fire = buttons.index(ale_py.Action.FIRE) if self.has_fire else 0
 
     def reset(self, seed):
         obs, infos = self.env.reset(seed=np.array(seed))
-        self.frames, self.lost_life = infos["episode_frame_number"], np.zeros(self.num_envs, dtype=bool)
-        self.returns, self.lengths = np.zeros(self.num_envs), np.zeros(self.num_envs, dtype=np.int64)
+        self.frames = infos["episode_frame_number"]
+        self.lost_life = np.zeros(self.num_envs, dtype=bool)
+        self.returns = np.zeros(self.num_envs)
+        self.lengths = np.zeros(self.num_envs, dtype=np.int64)
         return obs, infos
 
     def step(self, actions):
-        actions = np.where(self.lost_life, self.fire, actions)  # some games wait until FIRE is pressed
+        # Some games wait until FIRE is pressed.
+        actions = np.where(self.lost_life, self.fire, actions)
         obs, rewards, terminations, truncations, infos = self.env.step(actions)
-        self.returns, self.lengths = self.returns + rewards, self.lengths + 1
-        over = infos["episode_frame_number"] < self.frames  # this game ended and the next one has begun
-        self.frames, self.lost_life = infos["episode_frame_number"], terminations & ~over & (self.fire > 0)
-        if over.any():
-            infos |= dict(final_info=dict(statistics=dict(r=self.returns, l=self.lengths)), _final_info=over)
-            self.returns, self.lengths = self.returns * ~over, self.lengths * ~over
+        # Fewer frames than before: the game ended and the next one has begun.
+        over = infos["episode_frame_number"] < self.frames
+        self.frames = infos["episode_frame_number"]
+        self.lost_life = terminations & ~over & self.has_fire
+        returns = self.returns + rewards
+        lengths = self.lengths + 1
+        infos["_final_info"] = over
+        infos["final_info"] = {"statistics": {"r": returns, "l": lengths}}
+        self.returns = returns * ~over
+        self.lengths = lengths * ~over
         return obs, rewards, terminations, truncations, infos
 
 
 class PressFire(gym.Wrapper):
-    """Presses FIRE at the start of a game and after each lost life, like Games, in an ordinary environment."""
+    """Presses FIRE at the start of a game and after each lost life, as Games does."""
 
     def reset(self, **kwargs):
         super().reset(**kwargs)
         obs, _, _, _, info = self.env.step(1)
-        self.lives, self.lost_life = info["lives"], False
+        self.lives = info["lives"]
+        self.lost_life = False
         return obs, info
 
     def step(self, action):
-        obs, reward, terminated, truncated, info = self.env.step(1 if self.lost_life else action)
-        self.lives, self.lost_life = info["lives"], info["lives"] < self.lives
+        fire_or_action = 1 if self.lost_life else action
+        obs, reward, terminated, truncated, info = self.env.step(fire_or_action)
+        self.lost_life = info["lives"] < self.lives
+        self.lives = info["lives"]
         return obs, reward, terminated, truncated, info
 
 
-class WatchedFrames(gym.wrappers.FrameStackObservation):  # main() gives it the agent
+class WatchedFrames(gym.wrappers.FrameStackObservation):
+    """Stacks of frames. A video shows the Q-values of the actions beside the game."""
+
+    agent = None  # main() sets it
+
     def render(self):
-        """The picture and, beside it, a bar for each action: full for the highest Q-value, none for the lowest."""
-        obs = torch.as_tensor(self.stacked_obs[None], device=next(self.agent.parameters()).device)
-        q_values = self.agent.q_network(obs)[0].tolist()
-        panel = np.zeros((420 // len(q_values) * len(q_values), 320), np.uint8)
-        for name, q, row in zip(self.unwrapped.get_action_meanings(), q_values, np.array_split(panel, len(q_values))):
-            length = int(np.interp(q, [min(q_values), max(q_values)], [0, 319]))
-            cv2.rectangle(row, (0, 0), (length, len(row) - 3), 50, cv2.FILLED)
-            cv2.putText(row, f"{name} {q:.2f}", (4, 15), cv2.FONT_HERSHEY_PLAIN, 1, 127)
-            row *= 1 + int(q == max(q_values))  # brighter: the action that the policy takes
-        return np.hstack([cv2.resize(super().render(), panel.shape[::-1]), cv2.merge([panel] * 3)])
+        device = next(self.agent.parameters()).device
+        q_values = self.agent.q_network(torch.as_tensor(self.stacked_obs[None], device=device))
+        bars = draw_bars(self.unwrapped.get_action_meanings(), q_values[0].tolist())
+        height, width, _ = bars.shape
+        game = cv2.resize(super().render(), (width, height))
+        return np.hstack([game, bars])
+
+
+def draw_bars(names, q_values):
+    """A gray image with a bar for each action, from none (lowest Q-value) to full (highest)."""
+    bars = []
+    ends = min(q_values), max(q_values)
+    for name, q in zip(names, q_values, strict=True):
+        bar = np.zeros((420 // len(q_values), 320, 3), dtype=np.uint8)
+        brightness = 2 if q == max(q_values) else 1  # brighter: the action that the policy takes
+        corner = int(np.interp(q, ends, (0, 319))), len(bar) - 3
+        cv2.rectangle(bar, (0, 0), corner, [50 * brightness] * 3, cv2.FILLED)
+        text = f"{name} {q:.2f}"
+        cv2.putText(bar, text, (4, 15), cv2.FONT_HERSHEY_PLAIN, 1, [127 * brightness] * 3)
+        bars.append(bar)
+    return np.vstack(bars)
 
 
 def make_env(args, render_mode=None):
-    """The environment of evaluations and videos: gymnasium's preprocessing, whole games, unclipped rewards."""
-    env = utils.make(args.env_id, args.env_kwargs, render_mode, frameskip=1)  # AtariPreprocessing skips frames
+    """The environment of evaluations and videos: whole games, unclipped rewards."""
+    # AtariPreprocessing skips frames, so the game itself must not.
+    env = utils.make(args, render_mode, frameskip=1)
     env = gym.wrappers.AtariPreprocessing(env, noop_max=30)
     if "FIRE" in env.unwrapped.get_action_meanings():
         env = PressFire(env)
@@ -151,17 +191,26 @@ def make_env(args, render_mode=None):
 class QNetwork(nn.Module):
     def __init__(self, outputs, bf16=False):
         super().__init__()
-        conv1, conv2 = nn.Conv2d(4, 32, 8, stride=4), nn.Conv2d(32, 64, 4, stride=2)
-        conv3, linear, relu = nn.Conv2d(64, 64, 3, stride=1), nn.Linear(64 * 7 * 7, 512), nn.ReLU()
-        self.network = nn.Sequential(conv1, relu, conv2, relu, conv3, relu, nn.Flatten(), linear, relu)
+        self.network = nn.Sequential(
+            nn.Conv2d(4, 32, 8, stride=4),
+            nn.ReLU(),
+            nn.Conv2d(32, 64, 4, stride=2),
+            nn.ReLU(),
+            nn.Conv2d(64, 64, 3, stride=1),
+            nn.ReLU(),
+            nn.Flatten(),
+            nn.Linear(64 * 7 * 7, 512),
+            nn.ReLU(),
+        )
         self.head = nn.Linear(512, outputs)
         self.bf16 = bf16
 
     def forward(self, obs):
         """The outputs (batch, outputs) for `obs`, uint8 (batch, 4, 84, 84)."""
-        with torch.autocast(obs.device.type, torch.bfloat16, enabled=self.bf16):
-            hidden = self.network((obs / 255.0).contiguous(memory_format=torch.channels_last)).float()
-        return self.head(hidden)
+        x = (obs / 255.0).contiguous(memory_format=torch.channels_last)
+        with torch.autocast(x.device.type, torch.bfloat16, enabled=self.bf16):
+            x = self.network(x)
+        return self.head(x.float())
 
 
 class Agent(nn.Module):
@@ -171,83 +220,99 @@ class Agent(nn.Module):
         self.target_network = copy.deepcopy(self.q_network).requires_grad_(False)
 
     def act(self, obs):
-        """The greedy policy, for evaluation."""
+        """The greedy policy."""
         return self.q_network(obs).argmax(-1)
 
 
 # === replay
 class FrameReplayBuffer:
-    """A replay buffer for stacks of 4 frames that stores every frame once: 7 KB a transition of Atari, not 56.
+    """The last transitions of stacks of 4 frames, with every frame stored once: 7 KB, not 56.
 
-    Each environment has a ring of its own; they lie interleaved: first all slots 0, then all slots 1. Slot t holds the
-    newest frame of the t-th observation and what came of it; slots t - 3 to t + 1 make that stack and the next one.
-    At the start of a game the older frames are blank, as the agent saw them. The last frame of a truncated game has a
-    slot too, with age 0, which no transition starts from.
+    Each environment has a ring of slots. Slot t holds the newest frame of its t-th observation
+    and what came of it; slots t - 3 to t + 1 make that stack and the next one. `age` says how
+    many frames of a stack are of the game under way, 1 to 4; the older ones are blank, as the
+    agent saw them. The last frame of a truncated game has a slot too, of age 0: no transition
+    starts from it.
     """
 
     def __init__(self, buffer_size, num_envs, frame_shape, device):
-        slots = buffer_size // num_envs * num_envs
+        self.num_envs = num_envs
+        self.length = buffer_size // num_envs
+        slots = self.length * num_envs
         self.frames = utils.allocate((slots, *frame_shape), torch.uint8, device)
-        self.rows = torch.zeros((len(self.frames), 4), device=self.frames.device)  # action, reward, terminated, age
-        self.num_envs, self.length, self.device = num_envs, len(self.frames) // num_envs, device
-        self.age = np.ones(num_envs)  # how many frames of the next observation are of the game under way, 1 to 4
-        self.written = np.zeros(num_envs, dtype=np.int64)  # slots so far; the newest one waits for its next frame
-        # Slots to draw from.
-        self.first, self.count = torch.zeros((2, num_envs), dtype=torch.int64, device=self.rows.device)
+        # action, reward, terminated, age
+        self.rows = torch.zeros((slots, 4), device=device)
+        self.age = np.ones(num_envs)  # of the next observation
+        # slots so far; the newest one waits for its next frame
+        self.written = np.zeros(num_envs, dtype=np.int64)
+        # `written`, for a CUDA graph to read
+        self.ends = torch.zeros(num_envs, dtype=torch.int64, device=device)
+
+    def place(self, slot, env):
+        """Where a slot lies: first the slots 0 of all environments, then the slots 1, ..."""
+        return slot % self.length * self.num_envs + env
 
     def add(self, obs, actions, rewards, terminations, truncations, new_games, final_obs):
-        """Stores a transition of each environment: stacks (num_envs, 4, *frame_shape), the others (num_envs,)."""
+        """Stores a transition of each environment: stacks (num_envs, 4, *frame_shape)."""
+        rows = np.column_stack((actions, rewards, terminations, self.age))
         for n in range(self.num_envs):
-            self.write(n, obs[n][-1], (actions[n], rewards[n], terminations[n], self.age[n]))
+            self.write(n, obs[n], rows[n])
             if truncations[n]:
-                self.write(n, final_obs[n][-1], (0, 0, 0, 0))
+                self.write(n, final_obs[n], np.zeros(4))
         self.age = np.where(new_games, 1, np.minimum(self.age + 1, 4))
-        self.publish()
+        self.ends.copy_(torch.from_numpy(self.written))
 
-    def write(self, n, frame, row):
-        place = self.written[n] % self.length * self.num_envs + n
-        self.frames[place].copy_(torch.from_numpy(frame), non_blocking=True)
-        self.rows[place].copy_(torch.tensor(row, dtype=torch.float32), non_blocking=True)
+    def write(self, n, stack, row):
+        place = self.place(self.written[n], n)
+        self.frames[place] = torch.from_numpy(stack[-1])
+        self.rows[place] = torch.from_numpy(row)
         self.written[n] += 1
 
-    def publish(self):
-        # Three slots of a full ring lack frames of their stacks; to the fourth, `sample` may step back.
-        first = np.where(self.written > self.length, self.written - self.length + 4, 0)
-        self.first.copy_(torch.from_numpy(first), non_blocking=True)
-        self.count.copy_(torch.from_numpy(self.written - 1 - first), non_blocking=True)
-
     def sample(self, batch_size):
-        """A minibatch, drawn with replacement, on the training device, as `unpack` takes it."""
-        env, slot = torch.rand((2, batch_size), dtype=torch.float64, device=self.rows.device)
-        env = (env * self.num_envs).long()
-        slot = self.first[env] + (slot * self.count[env]).long()
-        age = self.rows[slot % self.length * self.num_envs + env, 3]
-        slot = slot - (age == 0).long()  # no transition starts here: use the slot before it
+        """Frames (batch_size, 5, *frame_shape) and rows of a minibatch, drawn with replacement."""
+        draws = torch.rand((2, batch_size), dtype=torch.float64, device=self.rows.device)
+        env = (draws[0] * self.num_envs).long()
+        end = self.ends[env]
+        # Three slots of a full ring lack frames of their stacks; from the fifth, we may step back.
+        first = torch.where(end > self.length, end - self.length + 4, 0)
+        slot = first + (draws[1] * (end - 1 - first)).long()
+        # No transition starts from a slot of age 0: use the one before it.
+        age = self.rows[self.place(slot, env), 3]
+        slot = slot - (age == 0).long()
         slots = slot[:, None] + torch.arange(-3, 2, device=slot.device)
-        stack = slots % self.length * self.num_envs + env[:, None]
-        frames = self.frames.index_select(0, stack.flatten()).unflatten(0, stack.shape)
-        return frames.to(self.device), self.rows[stack[:, 3]].to(self.device)
+        places = self.place(slots, env[:, None])
+        # index_select copies frames 16 times as fast as frames[places].
+        frames = self.frames.index_select(0, places.flatten()).unflatten(0, places.shape)
+        return frames, self.rows[places[:, 3]]
 
     def unpack(self, frames, rows):
-        """obs, actions, rewards, next_obs, terminations of a minibatch; frames (batch_size, 5, *frame_shape)."""
+        """obs, actions, rewards, next_obs, terminations of a minibatch."""
         actions, rewards, terminations, age = rows.unbind(1)
-        frames = frames * (torch.arange(3, -2, -1, device=age.device) < age[:, None])[:, :, None, None]
+        # how much older than the newest frame of obs each of the five is
+        older = torch.arange(3, -2, -1, device=age.device)
+        in_game = older < age[:, None]
+        frames = frames * in_game[:, :, None, None]
         return frames[:, :4], actions, rewards, frames[:, 1:], terminations
 
     def state_dict(self):
         used = min(int(self.written.max()), self.length) * self.num_envs
-        frames, rows = (torch.from_numpy(x[:used].cpu().numpy()) for x in (self.frames, self.rows))
-        return dict(written=self.written.tolist(), frames=frames, rows=rows)
+        # clone: torch.save would write the part that is not filled too
+        return {
+            "written": self.written.tolist(),
+            "frames": self.frames[:used].clone(),
+            "rows": self.rows[:used].clone(),
+        }
 
     def load_state_dict(self, state):
-        self.frames[: len(state["frames"])], self.rows[: len(state["rows"])] = state["frames"], state["rows"]
+        self.frames[: len(state["frames"])] = state["frames"]
+        self.rows[: len(state["rows"])] = state["rows"]
         self.written[:] = state["written"]
-        self.publish()
-        # Games restart after a resume. The newest observation only completes the transition before it; if it begins a
-        # game, not even that, and its slot is reused.
-        newest = (self.written - 1) % self.length * self.num_envs + np.arange(self.num_envs)
+        # Games restart after a resume. The newest observation only completes the transition
+        # before it; if it begins a game, not even that, and its slot is used again.
+        newest = self.place(self.written - 1, np.arange(self.num_envs))
         self.written -= self.rows[newest, 3].cpu().numpy() == 1
         self.rows[newest, 3] = 0
+        self.ends.copy_(torch.from_numpy(self.written))
 
 
 # === pure functions
@@ -256,93 +321,134 @@ def linear_schedule(start, end, duration, step):
     return start + (end - start) * min(step / duration, 1.0)
 
 
-def adam_step(params, grads, adam, learning_rate, beta1=0.9, beta2=0.999, eps=1e-8):
-    """One step of Adam (Kingma & Ba 2015, algorithm 1), in place.
+@torch.no_grad()
+def update_target(target, network, tau):
+    """target += tau * (network - target), weight by weight."""
+    for old, new in zip(target.parameters(), network.parameters(), strict=True):
+        old.lerp_(new, tau)
 
-    Written out, on one flat vector, because this compiles into the update's graph; torch.optim.Adam would not.
+
+class Adam(nn.Module):
+    """Adam (Kingma & Ba 2015, algorithm 1).
+
+    Written out, on one flat vector, because this compiles into the update's graph;
+    torch.optim.Adam would not.
     """
-    grad = torch.cat([g.flatten() for g in grads])
-    adam["step"].add_(1)
-    adam["exp_avg"].lerp_(grad, 1 - beta1)
-    adam["exp_avg_sq"].lerp_(grad.square(), 1 - beta2)
-    denominator = (adam["exp_avg_sq"] / (1 - beta2 ** adam["step"])).sqrt() + eps
-    step = learning_rate * adam["exp_avg"] / (1 - beta1 ** adam["step"]) / denominator
-    for param, delta in zip(params, step.split([p.numel() for p in params])):
-        param.sub_(delta.view_as(param))
+
+    def __init__(self, params):
+        super().__init__()
+        self.params = [param for param in params if param.requires_grad]
+        flat = torch.cat([param.detach().flatten() for param in self.params])
+        self.register_buffer("step", flat.new_zeros(()))
+        self.register_buffer("exp_avg", torch.zeros_like(flat))
+        self.register_buffer("exp_avg_sq", torch.zeros_like(flat))
+
+    @torch.no_grad()
+    def update(self, grads, learning_rate, beta1=0.9, beta2=0.999, eps=1e-8):
+        """Takes a step, in place."""
+        grad = torch.cat([g.flatten() for g in grads])
+        self.step.add_(1)
+        self.exp_avg.lerp_(grad, 1 - beta1)
+        self.exp_avg_sq.lerp_(grad.square(), 1 - beta2)
+        denominator = (self.exp_avg_sq / (1 - beta2**self.step)).sqrt() + eps
+        delta = learning_rate * self.exp_avg / (1 - beta1**self.step) / denominator
+        parts = delta.split([param.numel() for param in self.params])
+        for param, part in zip(self.params, parts, strict=True):
+            param.sub_(part.view_as(param))
 
 
+@utils.leaves_no_trace
 def main(args: Args):
     # === setup
     check = utils.check
     device = utils.setup(args)
-    check(args.learning_starts < args.total_timesteps, "--learning-starts must be less than --total-timesteps")
-    check(args.learning_starts >= 2 * args.num_envs, "--learning-starts must be at least twice --num-envs")
-    check(args.buffer_size >= max(args.batch_size, 8 * args.num_envs), "--buffer-size must hold at least one batch")
+    starts = args.learning_starts >= 2 * args.num_envs
+    check(starts, "--learning-starts must be at least twice --num-envs")
+    enough = max(args.batch_size, 8 * args.num_envs)
+    check(args.buffer_size >= enough, f"--buffer-size must be at least {enough}")
 
     envs = Games(args.num_envs, num_threads=args.threads, **game_settings(args))
-    obs_space, action_space = envs.single_observation_space, envs.single_action_space
+    obs_space = envs.single_observation_space
+    action_space = envs.single_action_space
 
-    agent = WatchedFrames.agent = Agent(int(action_space.n), args.bf16).to(device, memory_format=torch.channels_last)
-    params = [param for param in agent.q_network.parameters() if param.requires_grad]
-    zeros = torch.zeros(sum(p.numel() for p in params), device=device)
-    adam = dict(step=torch.zeros((), device=device), exp_avg=zeros.clone(), exp_avg_sq=zeros.clone())
-    replay = None if args.evaluate else FrameReplayBuffer(args.buffer_size, args.num_envs, obs_space.shape[1:], device)
-    check(args.evaluate or not args.cuda_graph or replay.rows.is_cuda, "--cuda-graph needs a smaller --buffer-size")
-
+    agent = Agent(int(action_space.n), args.bf16)
+    agent = agent.to(device, memory_format=torch.channels_last)
+    WatchedFrames.agent = agent
+    if args.evaluate:
+        envs.close()
+        return utils.evaluate_saved(args, __file__, make_env, agent)
+    adam = Adam(agent.q_network.parameters())
+    replay = FrameReplayBuffer(args.buffer_size, args.num_envs, obs_space.shape[1:], device)
     run = utils.Run(args, __file__, make_env, envs, agent, adam=adam, replay=replay)
-    if run.result is not None:  # --evaluate
-        return run.result
+
+    # === logging
     if args.track:
         import wandb
 
-        names = dict(project=args.wandb_project_name, entity=args.wandb_entity, name=run.dir.name, id=run.dir.name)
-        settings = dict(config=vars(args), dir=run.dir.parent, resume="allow", sync_tensorboard=True, save_code=True)
-        utils.online_or_offline(wandb.init, **names, **settings)
-    writer = run.writer = SummaryWriter(run.dir, flush_secs=10, purge_step=run.global_step + 1)
-    writer.add_text("arguments", "\n".join(f"    {name}: {value}" for name, value in vars(args).items()))
+        wandb.init(
+            project=args.wandb_project_name,
+            entity=args.wandb_entity,
+            name=run.dir.name,
+            id=run.dir.name,
+            config=vars(args),
+            dir=run.dir.parent,
+            resume="allow",
+            sync_tensorboard=True,
+        )
+    # A resumed run writes the points after its checkpoint again.
+    writer = SummaryWriter(run.dir, flush_secs=10, purge_step=run.global_step + 1)
+    writer.add_text("arguments", str(args))
+    run.writer = writer
 
     # === update
-    def update(*batch):
-        """A step of Adam on the squared error of the Bellman equation (algorithm 1) on a minibatch of the replay."""
-        obs, actions, rewards, next_obs, terminations = replay.unpack(*batch)
+    # A number that changes during the run must be a tensor: a Python number is a constant of
+    # the compiled graph, so that every new value compiles it again.
+    def update(frames, rows):
+        """A step of Adam on the squared error of the Bellman equation (algorithm 1)."""
+        obs, actions, rewards, next_obs, terminations = replay.unpack(frames, rows)
         with torch.no_grad():
             next_values = agent.target_network(next_obs).max(-1).values
             td_target = rewards + args.gamma * next_values * (1 - terminations)
         q_values = agent.q_network(obs).gather(1, actions.long()[:, None]).squeeze(1)
         td_loss = (td_target - q_values).square().mean()
-        grads = torch.autograd.grad(td_loss, params)
-        with torch.no_grad():
-            adam_step(params, grads, adam, args.learning_rate)
-        metrics = dict(td_loss=td_loss, q_values=q_values.mean())
-        return {f"losses/{name}": metric.detach() for name, metric in metrics.items()}
+        grads = torch.autograd.grad(td_loss, adam.params)
+        adam.update(grads, args.learning_rate)
+        metrics = {
+            "losses/td_loss": td_loss,
+            "losses/q_values": q_values.mean(),
+        }
+        return {tag: metric.detach() for tag, metric in metrics.items()}
 
     update = run.compile(update)
-    learn = run.cuda_graph(lambda: update(*replay.sample(args.batch_size)))  # one graph, sampling included
-    target_params = list(agent.target_network.parameters())
+    # One CUDA graph, sampling included.
+    learn = run.cuda_graph(lambda: update(*replay.sample(args.batch_size)))
 
     # === training
     def passed(every):
         """How many multiples of `every` the last step of the environments has passed."""
         return global_step // every - (global_step - args.num_envs) // every
 
-    q_network = utils.numpy_forward(agent.q_network, device, live=True)
-    obs, global_step, metrics = run.obs, run.global_step, run.values.get("metrics", {})
-    while run.goes_on(global_step, obs, metrics=metrics):
+    obs = run.obs
+    global_step = run.global_step
+    metrics = {}
+    while run.goes_on(global_step, obs):
         # act
         epsilon_steps = args.exploration_fraction * args.total_timesteps
         epsilon = linear_schedule(args.start_e, args.end_e, epsilon_steps, global_step)
-        explore, random_actions = np.random.random((2, args.num_envs))  # separate draws for each environment
+        # separate draws for each environment
+        explore, random_actions = np.random.random((2, args.num_envs))
         actions = (random_actions * action_space.n).astype(np.int64)
         if (explore >= epsilon).any():
-            actions = np.where(explore < epsilon, actions, q_network(obs).argmax(-1))
+            with torch.no_grad():
+                greedy = agent.act(torch.from_numpy(obs).to(device)).cpu().numpy()
+            actions = np.where(explore < epsilon, actions, greedy)
 
         # learn from the steps so far (a GPU does so while the environments step)
         if global_step > args.learning_starts:
             for _ in range(passed(args.train_frequency) * args.gradient_steps):
                 metrics = learn()
-            if target_updates := passed(args.target_network_frequency):
-                with torch.no_grad():  # this many updates in a row equal one with this weight
-                    torch._foreach_lerp_(target_params, params, 1 - (1 - args.tau) ** target_updates)
+            for _ in range(passed(args.target_network_frequency)):
+                update_target(agent.target_network, agent.q_network, args.tau)
 
         # step, store
         new_obs, rewards, terminations, truncations, infos = envs.step(actions)
@@ -350,14 +456,16 @@ def main(args: Args):
         for _, episodic_return, episodic_length in run.finished_episodes(infos):
             writer.add_scalar("charts/episodic_return", episodic_return, global_step)
             writer.add_scalar("charts/episodic_length", episodic_length, global_step)
-        ended = infos.get("_final_info", np.zeros(args.num_envs, dtype=bool))  # the whole game ended, not only a life
         rewards = np.sign(rewards)  # clipped, for learning only
-        replay.add(obs, actions, rewards, terminations, truncations, ended, infos.get("final_obs"))
+        new_games = infos["_final_info"]
+        final_obs = infos.get("final_obs")
+        # terminations: a truncated episode bootstraps
+        replay.add(obs, actions, rewards, terminations, truncations, new_games, final_obs)
         obs = new_obs
 
         # log
         if passed(100) or global_step >= args.total_timesteps:
-            run.log(metrics | {"charts/epsilon": epsilon}, global_step)
+            run.log({**metrics, "charts/epsilon": epsilon}, global_step)
 
     # === evaluation
     return run.end()

@@ -1,4 +1,4 @@
-"""utils.py by itself: acting in numpy, compiled updates, what main() leaves behind in its process."""
+"""utils.py by itself: acting in numpy, compiled updates, what main() leaves behind."""
 
 import copy
 import signal
@@ -312,7 +312,7 @@ def test_a_signal_leaves_no_trace(three_threads, monkeypatch, tmp_path):
 
 
 def test_bad_input_leaves_no_trace(three_threads, tmp_path):
-    with pytest.raises(SystemExit, match="^error: "):
+    with pytest.raises(SystemExit, match=r"^error: "):
         helpers.train("ppo", tmp_path, env_id="NoSuch-v0")
     assert process_state() == three_threads
 
@@ -342,8 +342,16 @@ def test_random_numbers_are_put_back():
 
 @pytest.mark.parametrize(
     "every, last, step, due",
-    [(0, 0, 100, False), (0, -1, 0, True), (100, 0, 99, False), (100, 0, 100, True)]
-    + [(100, 100, 199, False), (100, 99, 301, True), (100, 300, 399, False), (100, -1, 0, True)],
+    [
+        (0, 0, 100, False),
+        (0, -1, 0, True),
+        (100, 0, 99, False),
+        (100, 0, 100, True),
+        (100, 100, 199, False),
+        (100, 99, 301, True),
+        (100, 300, 399, False),
+        (100, -1, 0, True),
+    ],
 )
 def test_is_due(every, last, step, due):
     assert utils.is_due(every, last, step) == due

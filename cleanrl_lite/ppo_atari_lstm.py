@@ -1,15 +1,16 @@
-"""Proximal Policy Optimization with an LSTM for Atari games, from single frames; a variant of ppo_atari.py.
+"""PPO with an LSTM for Atari games, from single frames; a variant of ppo_atari.py.
 
-Paper:    Schulman et al. 2017 (arXiv:1707.06347); LSTM: Hochreiter & Schmidhuber 1997; Gers et al. 2000.
+Paper:    Schulman et al. 2017 (arXiv:1707.06347); LSTM: Hochreiter & Schmidhuber 1997.
 Run:      python cleanrl_lite/ppo_atari_lstm.py --env-id BreakoutNoFrameskip-v4
-Differs:  As ppo_atari.py, but the network sees one frame, not four, and has an LSTM. The update learns from short
-          sequences, each from the state that was stored while acting. Only a new game clears the memory.
-Expected: PongNoFrameskip-v4 -8.8 (1,500,000 steps, --bf16, last 100 training episodes, one seed, commit 7b0dd9d).
+Differs:  As ppo_atari.py, but the network sees one frame, not four, and has an LSTM. The update
+          learns from short sequences, each from the state that was stored while acting. Only a
+          new game clears the memory.
+Expected: PongNoFrameskip-v4 -8.8 (1,500,000 steps, --bf16, mean of the last 100 training episodes,
+          1 seed, 7b0dd9d).
 Details:  docs/ppo_atari_lstm.md
 """
 
 import json
-import math
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -74,86 +75,114 @@ class Args:
 
 # === environment
 def game_settings(args):
-    """What the id stands for and --env-kwargs change, as ale-py's vector environment takes it."""
+    """What --env-id and --env-kwargs say of the game, as ale-py's vector environment takes it."""
     gym.register_envs(ale_py)
-    spec = utils.make(args.env_id, args.env_kwargs).spec
-    vectors = Path(__file__).name.replace("_atari", "") + " or, for images, ppo_image.py"
-    utils.check(spec.entry_point == "ale_py.env:AtariEnv", f"{args.env_id} is not an Atari game. Use {vectors}")
-    names = "game", "repeat_action_probability", "full_action_space", "max_num_frames_per_episode"
-    utils.check({*json.loads(args.env_kwargs)} < {*names}, f"--env-kwargs of games: {', '.join(names[1:])}")
-    return {name: spec.kwargs[name] for name in names}
+    spec = utils.make(args).spec
+    is_game = spec.entry_point == "ale_py.env:AtariEnv"
+    others = "Use a script without _atari in its name or, for images, ppo_image.py"
+    utils.check(is_game, f"{args.env_id} is not an Atari game. {others}")
+    names = "repeat_action_probability", "full_action_space", "max_num_frames_per_episode"
+    known = json.loads(args.env_kwargs).keys() <= set(names)
+    utils.check(known, f"--env-kwargs of games: {', '.join(names)}")
+    return {name: spec.kwargs[name] for name in ("game", *names)}
+
+
+def add_row(frames, begins):
+    """Frames (num_envs, 84, 84) with one more row: 1 where a game begins, 0 elsewhere.
+
+    It tells the agent when to forget. The convolutions end above it.
+    """
+    rows = np.zeros_like(frames[:, :1])
+    rows[begins] = 1
+    return np.concatenate([frames, rows], axis=1)
 
 
 class Games(gym.vector.VectorWrapper):
-    """ale-py's vector environment: no-op start, 4 frames a step, 84 x 84 gray, a lost life terminates.
+    """ale-py's vector environment, in C++: gray frames of 84 x 84 and a row, 4 frames a step.
 
-    The trap: its `episodic_life` starts a new game after each lost life. `life_loss_info` ends the episode and
-    continues the game, as is common. final_info in infos is about whole games, with unclipped rewards. A row below
-    the image says whether a game begins; the convolutions, which take every fourth row, do not see it.
+    A lost life terminates the episode, and FIRE continues the game. final_info in infos is
+    about whole games, with unclipped rewards.
     """
 
     def __init__(self, num_envs, **settings):
-        same_step = dict(autoreset_mode=AutoresetMode.SAME_STEP, life_loss_info=True, reward_clipping=False)
-        one = dict(num_envs=num_envs, noop_max=30, stack_num=1)
-        super().__init__(ale_py.vector_env.AtariVectorEnv(**one, **same_step, **settings))
+        envs = ale_py.vector_env.AtariVectorEnv(
+            num_envs=num_envs,
+            noop_max=30,
+            stack_num=1,
+            autoreset_mode=AutoresetMode.SAME_STEP,
+            # The trap: `episodic_life` would start a new game after each lost life.
+            life_loss_info=True,
+            reward_clipping=False,
+            **settings,
+        )
+        super().__init__(envs)
         self.single_observation_space = Box(0, 255, (85, 84), np.uint8)
-        self.fire = dict(zip(self.env.ale.get_action_set(), range(18))).get(ale_py.Action.FIRE, 0)  # 0: no such button
-
-    def append(self, obs, begins):
-        obs = np.pad(obs[:, 0], ((0, 0), (0, 1), (0, 0)))
-        obs[:, -1] = begins[:, None]
-        return obs
+        buttons = list(envs.ale.get_action_set())
+        self.has_fire = ale_py.Action.FIRE in buttons
+        self.fire = buttons.index(ale_py.Action.FIRE) if self.has_fire else 0
 
     def reset(self, seed):
         obs, infos = self.env.reset(seed=np.array(seed))
-        self.frames, self.lost_life = infos["episode_frame_number"], np.zeros(self.num_envs, dtype=bool)
-        self.returns, self.lengths = np.zeros(self.num_envs), np.zeros(self.num_envs, dtype=np.int64)
-        return self.append(obs, np.ones(self.num_envs)), infos
+        self.frames = infos["episode_frame_number"]
+        self.lost_life = np.zeros(self.num_envs, dtype=bool)
+        self.returns = np.zeros(self.num_envs)
+        self.lengths = np.zeros(self.num_envs, dtype=np.int64)
+        begins = np.ones(self.num_envs, dtype=bool)
+        return add_row(obs[:, 0], begins), infos
 
     def step(self, actions):
-        actions = np.where(self.lost_life, self.fire, actions)  # some games wait until FIRE is pressed
+        # Some games wait until FIRE is pressed.
+        actions = np.where(self.lost_life, self.fire, actions)
         obs, rewards, terminations, truncations, infos = self.env.step(actions)
-        self.returns, self.lengths = self.returns + rewards, self.lengths + 1
-        over = infos["episode_frame_number"] < self.frames  # this game ended and the next one has begun
-        self.frames, self.lost_life = infos["episode_frame_number"], terminations & ~over & (self.fire > 0)
-        if over.any():
-            infos |= dict(final_info=dict(statistics=dict(r=self.returns, l=self.lengths)), _final_info=over)
-            self.returns, self.lengths = self.returns * ~over, self.lengths * ~over
-        return self.append(obs, over), rewards, terminations, truncations, infos
+        # Fewer frames than before: the game ended and the next one has begun.
+        over = infos["episode_frame_number"] < self.frames
+        self.frames = infos["episode_frame_number"]
+        self.lost_life = terminations & ~over & self.has_fire
+        returns = self.returns + rewards
+        lengths = self.lengths + 1
+        infos["_final_info"] = over
+        infos["final_info"] = {"statistics": {"r": returns, "l": lengths}}
+        self.returns = returns * ~over
+        self.lengths = lengths * ~over
+        return add_row(obs[:, 0], over), rewards, terminations, truncations, infos
 
 
 class PressFire(gym.Wrapper):
-    """Presses FIRE at the start of a game and after each lost life, like Games, in an ordinary environment."""
+    """Presses FIRE at the start of a game and after each lost life, as Games does."""
 
     def reset(self, **kwargs):
         super().reset(**kwargs)
         obs, _, _, _, info = self.env.step(1)
-        self.lives, self.lost_life = info["lives"], False
+        self.lives = info["lives"]
+        self.lost_life = False
         return obs, info
 
     def step(self, action):
-        obs, reward, terminated, truncated, info = self.env.step(1 if self.lost_life else action)
-        self.lives, self.lost_life = info["lives"], info["lives"] < self.lives
+        fire_or_action = 1 if self.lost_life else action
+        obs, reward, terminated, truncated, info = self.env.step(fire_or_action)
+        self.lost_life = info["lives"] < self.lives
+        self.lives = info["lives"]
         return obs, reward, terminated, truncated, info
 
 
 class BeginRow(gym.Wrapper):
-    """Appends the row that Games appends, to an ordinary environment."""
+    """Adds the row that Games adds, in an ordinary environment."""
 
     observation_space = Box(0, 255, (85, 84), np.uint8)
 
     def reset(self, **kwargs):
         obs, info = self.env.reset(**kwargs)
-        return np.pad(obs, ((0, 1), (0, 0)), constant_values=1), info
+        return add_row(obs[None], [True])[0], info
 
     def step(self, action):
         obs, *results = self.env.step(action)
-        return np.pad(obs, ((0, 1), (0, 0))), *results
+        return add_row(obs[None], [False])[0], *results
 
 
 def make_env(args, render_mode=None):
-    """The environment of evaluations and videos: gymnasium's preprocessing, whole games, unclipped rewards."""
-    env = utils.make(args.env_id, args.env_kwargs, render_mode, frameskip=1)  # AtariPreprocessing skips frames
+    """The environment of evaluations and videos: whole games, unclipped rewards."""
+    # AtariPreprocessing skips frames, so the game itself must not.
+    env = utils.make(args, render_mode, frameskip=1)
     env = gym.wrappers.AtariPreprocessing(env, noop_max=30)
     if "FIRE" in env.unwrapped.get_action_meanings():
         env = PressFire(env)
@@ -170,50 +199,72 @@ def layer_init(layer, gain=2**0.5):
 class Agent(nn.Module):
     def __init__(self, num_actions, bf16=False):
         super().__init__()
-        convolutions = nn.Conv2d(1, 32, 8, stride=4), nn.Conv2d(32, 64, 4, stride=2), nn.Conv2d(64, 64, 3, stride=1)
-        conv1, conv2, conv3 = (layer_init(layer) for layer in convolutions)
-        linear, relu = layer_init(nn.Linear(64 * 7 * 7, 512)), nn.ReLU()
-        self.network = nn.Sequential(conv1, relu, conv2, relu, conv3, relu, nn.Flatten(), linear, relu)
+        conv1 = nn.Conv2d(1, 32, 8, stride=4)
+        conv2 = nn.Conv2d(32, 64, 4, stride=2)
+        conv3 = nn.Conv2d(64, 64, 3, stride=1)
+        self.network = nn.Sequential(
+            layer_init(conv1),
+            nn.ReLU(),
+            layer_init(conv2),
+            nn.ReLU(),
+            layer_init(conv3),
+            nn.ReLU(),
+            nn.Flatten(),
+            layer_init(nn.Linear(64 * 7 * 7, 512)),
+            nn.ReLU(),
+        )
         self.lstm = nn.LSTMCell(512, 128)
-        for param in self.lstm.parameters():
-            nn.init.orthogonal_(param) if param.ndim == 2 else nn.init.zeros_(param)
+        nn.init.orthogonal_(self.lstm.weight_ih)
+        nn.init.orthogonal_(self.lstm.weight_hh)
+        nn.init.zeros_(self.lstm.bias_ih)
+        nn.init.zeros_(self.lstm.bias_hh)
         self.critic = layer_init(nn.Linear(128, 1), gain=1.0)
-        self.actor = layer_init(nn.Linear(128, num_actions), gain=0.01)  # near zero: starts as the uniform policy
+        # near zero: starts as the uniform policy
+        self.actor = layer_init(nn.Linear(128, num_actions), gain=0.01)
         self.bf16 = bf16
-        self.register_buffer("memory", torch.zeros(1, 2, 128), persistent=False)  # of act()
+        # the state of act()
+        self.register_buffer("memory", torch.zeros(1, 2, 128), persistent=False)
 
-    def forward(self, obs, states, loads=None):
-        """The policy's distribution, the value, and the state after sequences `obs`, uint8 (steps, batch, 85, 84).
+    def forward(self, obs, state):
+        """The policy's distribution, the value and the state after sequences `obs`.
 
-        states (steps, batch, 2, 128) are h and c as they were stored before each step: the first step begins with them,
-        and so does every step at which loads (steps, batch) is True.
+        obs is uint8 (steps, batch, 85, 84); state is h and c (batch, 2, 128).
         """
-        images = obs.flatten(0, 1)[:, None]
-        with torch.autocast(obs.device.type, torch.bfloat16, enabled=self.bf16):
-            features = self.network((images / 255.0).contiguous(memory_format=torch.channels_last)).float()
-        features, hidden, state = features.unflatten(0, obs.shape[:2]), [], states[0]
+        images = obs.flatten(0, 1)[:, None] / 255.0
+        x = images.contiguous(memory_format=torch.channels_last)
+        with torch.autocast(x.device.type, torch.bfloat16, enabled=self.bf16):
+            features = self.network(x).float().unflatten(0, obs.shape[:2])
+
+        h, c = state.unbind(1)
+        hidden = []
         for t in range(len(obs)):
-            if t:
-                state = torch.where(loads[t, :, None, None], states[t], state)
-            state = torch.stack(self.lstm(features[t], state.unbind(1)), 1)
-            hidden.append(state[:, 0])
+            goes_on = 1 - obs[t, :, -1:, 0]  # a game begins with zeros
+            h, c = self.lstm(features[t], (h * goes_on, c * goes_on))
+            hidden.append(h)
         hidden = torch.stack(hidden)
-        return Categorical(logits=self.actor(hidden), validate_args=False), self.critic(hidden).squeeze(-1), state
+        dist = Categorical(logits=self.actor(hidden), validate_args=False)
+        return dist, self.critic(hidden).squeeze(-1), torch.stack([h, c], 1)
 
     def act(self, obs):
-        """The greedy policy, for evaluation. It remembers: give it all observations of a game, in order."""
-        dist, _, self.memory = self(obs[None], (self.memory * (1 - obs[:, -1:, :1]))[None])
+        """The greedy policy, for evaluation.
+
+        It remembers: give it all observations of a game, in order.
+        """
+        dist, _, self.memory = self(obs[None], self.memory)
         return dist.logits[0].argmax(-1)
 
 
 # === pure functions
 def linear_recurrence(inputs, decays, initial):
-    """y[t] = inputs[t] + decays[t] * y[t - 1] for arrays (num_steps, num_envs), with y[-1] = initial (num_envs,)."""
+    """y[t] = inputs[t] + decays[t] * y[t - 1], with y[-1] = initial.
+
+    inputs and decays are (num_steps, num_envs), initial is (num_envs,).
+    """
     outputs = np.empty_like(inputs)
     # Python floats are faster than numpy rows for up to about ten environments.
     for n, y in enumerate(initial.tolist()):
         column = []
-        for x, decay in zip(inputs[:, n].tolist(), decays[:, n].tolist()):
+        for x, decay in zip(inputs[:, n].tolist(), decays[:, n].tolist(), strict=True):
             y = x + decay * y
             column.append(y)
         outputs[:, n] = column
@@ -221,77 +272,115 @@ def linear_recurrence(inputs, decays, initial):
 
 
 def compute_gae(rewards, values, next_values, terminations, dones, gamma, gae_lambda):
-    """Generalised advantage estimation (Schulman et al. 2016, eq. 16); all arrays are (num_steps, num_envs).
+    """Generalised advantage estimation (Schulman et al. 2016, eq. 16).
 
-    next_values[t] is the value of the observation that step t truly led to: at the end of an episode the last one of
-    that episode, not the first one of the next. A truncated episode would have gone on, so its value counts; a
-    terminated one has none. Nothing flows back from one episode into the one before.
+    All arrays are (num_steps, num_envs). next_values[t] is the value of the observation
+    that step t truly led to: at an episode's end its last one, not the first one of the
+    next. A truncated episode would have gone on, so its value counts; a terminated one
+    has none. Nothing flows back from one episode into the one before.
     """
     deltas = rewards + gamma * next_values * ~terminations - values
-    return linear_recurrence(deltas[::-1], gamma * gae_lambda * ~dones[::-1], np.zeros(deltas.shape[1]))[::-1].copy()
+    decays = gamma * gae_lambda * ~dones
+    initial = np.zeros(deltas.shape[1])
+    backwards = linear_recurrence(deltas[::-1], decays[::-1], initial)
+    return backwards[::-1].copy()
 
 
-def adam_step(params, grads, adam, learning_rate, max_grad_norm, beta1=0.9, beta2=0.999, eps=1e-5):
-    """Clips the gradient's norm and takes one step of Adam (Kingma & Ba 2015, algorithm 1), in place.
+class Adam(nn.Module):
+    """Adam (Kingma & Ba 2015, algorithm 1) with a limit on the gradient's norm.
 
-    Written out, on one flat vector, because this compiles into the update's graph; torch.optim.Adam would not.
+    Written out, on one flat vector, because this compiles into the update's graph;
+    torch.optim.Adam would not.
     """
-    grad = torch.cat([g.flatten() for g in grads])
-    grad_norm = grad.norm()
-    grad = grad * (max_grad_norm / (grad_norm + 1e-6)).clamp(max=1.0)
-    adam["step"].add_(1)
-    adam["exp_avg"].lerp_(grad, 1 - beta1)
-    adam["exp_avg_sq"].lerp_(grad.square(), 1 - beta2)
-    denominator = (adam["exp_avg_sq"] / (1 - beta2 ** adam["step"])).sqrt() + eps
-    step = learning_rate * adam["exp_avg"] / (1 - beta1 ** adam["step"]) / denominator
-    for param, delta in zip(params, step.split([p.numel() for p in params])):
-        param.sub_(delta.view_as(param))
-    return grad_norm
+
+    def __init__(self, params):
+        super().__init__()
+        self.params = [param for param in params if param.requires_grad]
+        flat = torch.cat([param.detach().flatten() for param in self.params])
+        self.register_buffer("step", flat.new_zeros(()))
+        self.register_buffer("exp_avg", torch.zeros_like(flat))
+        self.register_buffer("exp_avg_sq", torch.zeros_like(flat))
+
+    @torch.no_grad()
+    def update(self, grads, learning_rate, max_grad_norm, beta1=0.9, beta2=0.999, eps=1e-5):
+        """Takes a step, in place; returns the gradient's norm before it is clipped."""
+        grad = torch.cat([g.flatten() for g in grads])
+        grad_norm = grad.norm()
+        grad = grad * (max_grad_norm / (grad_norm + 1e-6)).clamp(max=1.0)
+        self.step.add_(1)
+        self.exp_avg.lerp_(grad, 1 - beta1)
+        self.exp_avg_sq.lerp_(grad.square(), 1 - beta2)
+        denominator = (self.exp_avg_sq / (1 - beta2**self.step)).sqrt() + eps
+        delta = learning_rate * self.exp_avg / (1 - beta1**self.step) / denominator
+        parts = delta.split([param.numel() for param in self.params])
+        for param, part in zip(self.params, parts, strict=True):
+            param.sub_(part.view_as(param))
+        return grad_norm
 
 
+@utils.leaves_no_trace
 def main(args: Args):
     # === setup
-    check, batch_size = utils.check, args.num_envs * args.num_steps
+    check = utils.check
     device = utils.setup(args)
-    minibatch_size, remainder = divmod(batch_size, args.num_minibatches)
-    check(remainder == 0, f"--num-envs x --num-steps = {batch_size} must be a multiple of --num-minibatches")
-    check(minibatch_size > 1 or not args.norm_adv, "minibatches of one sample need --no-norm-adv")
-    check(args.total_timesteps >= batch_size, f"--total-timesteps must be at least one rollout, {batch_size}")
+    batch_size = args.num_envs * args.num_steps
+    minibatch_size = batch_size // args.num_minibatches
+    whole = batch_size == minibatch_size * args.num_minibatches
+    steps = f"--num-envs x --num-steps = {batch_size}"
+    check(whole, f"{steps} must be a multiple of --num-minibatches {args.num_minibatches}")
+    normal = minibatch_size > 1 or not args.norm_adv
+    check(normal, "minibatches of one sample need --no-norm-adv")
+    rest = args.num_steps % args.seq_len + minibatch_size % args.seq_len
+    multiples = f"--num-steps and minibatches of {minibatch_size} must be multiples of"
+    check(rest == 0, f"{multiples} --seq-len {args.seq_len}")
 
     envs = Games(args.num_envs, num_threads=args.threads, **game_settings(args))
-    obs_space, action_space = envs.single_observation_space, envs.single_action_space
-    rest = args.num_steps % args.seq_len or minibatch_size % args.seq_len
-    check(rest == 0, f"--num-steps and minibatches of {minibatch_size} must be multiples of --seq-len {args.seq_len}")
+    obs_space = envs.single_observation_space
+    action_space = envs.single_action_space
 
-    agent = Agent(int(action_space.n), args.bf16).to(device, memory_format=torch.channels_last)
-    params = [param for param in agent.parameters() if param.requires_grad]
-    zeros = torch.zeros(sum(p.numel() for p in params), device=device)
-    adam = dict(step=torch.zeros((), device=device), exp_avg=zeros.clone(), exp_avg_sq=zeros.clone())
+    agent = Agent(int(action_space.n), args.bf16)
+    agent = agent.to(device, memory_format=torch.channels_last)
+    if args.evaluate:
+        envs.close()
+        return utils.evaluate_saved(args, __file__, make_env, agent)
+    adam = Adam(agent.parameters())
     learning_rate = torch.tensor(args.learning_rate, device=device)
-
     run = utils.Run(args, __file__, make_env, envs, agent, adam=adam)
-    if run.result is not None:  # --evaluate
-        return run.result
+
+    # === logging
     if args.track:
         import wandb
 
-        names = dict(project=args.wandb_project_name, entity=args.wandb_entity, name=run.dir.name, id=run.dir.name)
-        settings = dict(config=vars(args), dir=run.dir.parent, resume="allow", sync_tensorboard=True, save_code=True)
-        utils.online_or_offline(wandb.init, **names, **settings)
-    writer = run.writer = SummaryWriter(run.dir, flush_secs=10, purge_step=run.global_step + 1)
-    writer.add_text("arguments", "\n".join(f"    {name}: {value}" for name, value in vars(args).items()))
+        wandb.init(
+            project=args.wandb_project_name,
+            entity=args.wandb_entity,
+            name=run.dir.name,
+            id=run.dir.name,
+            config=vars(args),
+            dir=run.dir.parent,
+            resume="allow",
+            sync_tensorboard=True,
+        )
+    # A resumed run writes the points after its checkpoint again.
+    writer = SummaryWriter(run.dir, flush_secs=10, purge_step=run.global_step + 1)
+    writer.add_text("arguments", str(args))
+    run.writer = writer
 
     # === update
-    # The batch is on the networks' device, in tensors allocated once: a CUDA graph needs fixed addresses.
+    # The batch, allocated once: a CUDA graph needs fixed addresses.
     b_obs = torch.zeros((batch_size, *obs_space.shape), dtype=torch.uint8, device=device)
-    b_states = torch.zeros((batch_size, 2, 128), device=device)  # h and c
-    b_loads = torch.zeros(batch_size, dtype=torch.bool, device=device)
+    b_states = torch.zeros((batch_size, 2, 128), device=device)  # before each step
     b_actions = torch.zeros(batch_size, dtype=torch.int64, device=device)
-    b_logprobs, b_values, b_advantages, b_returns = torch.zeros((4, batch_size), device=device).unbind()
+    b_logprobs = torch.zeros(batch_size, device=device)
+    b_values = torch.zeros_like(b_logprobs)
+    b_advantages = torch.zeros_like(b_logprobs)
+    b_returns = torch.zeros_like(b_logprobs)
 
+    # A number that changes during the run must be a tensor, as learning_rate is: a Python
+    # number is a constant of the compiled graph, so that every new value compiles it again.
     def update(inds):
-        """One minibatch, the sequences inds (seq_len, sequences) of the batch: PPO's loss (eq. 9), a step of Adam."""
-        dist, value, _ = agent(b_obs[inds], b_states[inds], b_loads[inds])
+        """PPO's loss (eq. 9) and a step of Adam on the sequences inds (seq_len, sequences)."""
+        dist, value, _ = agent(b_obs[inds], b_states[inds[0]])
         logratio = dist.log_prob(b_actions[inds]) - b_logprobs[inds]
         ratio = logratio.exp()
         approx_kl = ((ratio - 1) - logratio).mean()  # http://joschu.net/blog/kl-approx.html
@@ -304,90 +393,104 @@ def main(args: Args):
 
         value_loss = (value - b_returns[inds]).square()
         if args.clip_vloss:
-            clipped = b_values[inds] + (value - b_values[inds]).clamp(-args.clip_coef, args.clip_coef)
-            value_loss = torch.max(value_loss, (clipped - b_returns[inds]).square())
+            change = (value - b_values[inds]).clamp(-args.clip_coef, args.clip_coef)
+            clipped_value = b_values[inds] + change
+            value_loss = torch.max(value_loss, (clipped_value - b_returns[inds]).square())
         value_loss = 0.5 * value_loss.mean()
 
         entropy = dist.entropy().mean()
         loss = policy_loss - args.ent_coef * entropy + args.vf_coef * value_loss
-        grads = torch.autograd.grad(loss, params)
-        with torch.no_grad():
-            grad_norm = adam_step(params, grads, adam, learning_rate, args.max_grad_norm)
-        metrics = dict(policy_loss=policy_loss, value_loss=value_loss, entropy=entropy, grad_norm=grad_norm)
-        metrics |= dict(approx_kl=approx_kl, old_approx_kl=-logratio.mean())
-        metrics |= dict(clipfrac=(clipped_ratio != ratio).float().mean())
-        return {f"losses/{name}": metric.detach() for name, metric in metrics.items()}
+        grads = torch.autograd.grad(loss, adam.params)
+        grad_norm = adam.update(grads, learning_rate, args.max_grad_norm)
+        metrics = {
+            "losses/policy_loss": policy_loss,
+            "losses/value_loss": value_loss,
+            "losses/entropy": entropy,
+            "losses/grad_norm": grad_norm,
+            "losses/approx_kl": approx_kl,
+            "losses/old_approx_kl": -logratio.mean(),
+            "losses/clipfrac": (clipped_ratio != ratio).float().mean(),
+        }
+        return {tag: metric.detach() for tag, metric in metrics.items()}
 
     update = run.cuda_graph(run.compile(update))
 
     # === training
     shape = (args.num_steps, args.num_envs)
-    # Views of the batch as (num_steps, num_envs, ...): acting writes values and log-probabilities straight into it.
-    rollout_obs, actions = b_obs.view(*shape, *obs_space.shape), b_actions.view(shape)
-    rollout_values, logprobs, states = b_values.view(shape), b_logprobs.view(shape), b_states.view(*shape, 2, 128)
+    # Views of the batch: acting writes straight into it.
+    rollout_obs = b_obs.view(*shape, *obs_space.shape)
+    states = b_states.view(*shape, 2, 128)
+    actions = b_actions.view(shape)
+    logprobs = b_logprobs.view(shape)
+    rollout_values = b_values.view(shape)
     rewards = np.zeros(shape, dtype=np.float32)
-    terminations, dones = np.zeros((2, *shape), dtype=bool)
-    obs, global_step = run.obs, run.global_step
+    terminations = np.zeros(shape, dtype=bool)
+    dones = np.zeros_like(terminations)
+    # Sequences of consecutive samples of one environment: (number, seq_len).
+    sequences = np.arange(batch_size).reshape(-1, args.seq_len, args.num_envs)
+    sequences = sequences.swapaxes(1, 2).reshape(-1, args.seq_len)
     state = torch.zeros((args.num_envs, 2, 128), device=device)
+    obs = run.obs
+    global_step = run.global_step
     while run.goes_on(global_step, obs):
         if args.anneal_lr:
-            learning_rate.fill_(args.learning_rate * (1 - global_step / args.total_timesteps))
-        # The last rollout may be shorter.
-        num_steps = min(args.num_steps, math.ceil((args.total_timesteps - global_step) / args.num_envs))
-        size = num_steps * args.num_envs
+            remaining = 1 - global_step / args.total_timesteps
+            learning_rate.fill_(args.learning_rate * remaining)
 
         # act, step, store
         truncated = []
-        for t in range(num_steps):
+        for t in range(args.num_steps):
             rollout_obs[t] = torch.from_numpy(obs)
+            states[t] = state
             with torch.no_grad():
-                states[t] = state * (1 - rollout_obs[t, :, -1:, :1])  # a game begins with zeros
-                dist, rollout_values[t], state = agent(rollout_obs[t : t + 1], states[t : t + 1])
+                dist, rollout_values[t], state = agent(rollout_obs[t, None], state)
                 actions[t] = dist.sample()
                 logprobs[t] = dist.log_prob(actions[t])
             obs, reward, terminations[t], truncations, infos = envs.step(actions[t].cpu().numpy())
-            rewards[t], dones[t] = np.sign(reward), terminations[t] | truncations  # clipped rewards, for learning only
+            rewards[t] = np.sign(reward)  # clipped, for learning only
+            dones[t] = terminations[t] | truncations
             global_step += args.num_envs
-            for n, episodic_return, episodic_length in run.finished_episodes(infos):
+            for _, episodic_return, episodic_length in run.finished_episodes(infos):
                 writer.add_scalar("charts/episodic_return", episodic_return, global_step)
                 writer.add_scalar("charts/episodic_length", episodic_length, global_step)
             for n in np.flatnonzero(truncations):
-                truncated.append((t, n, np.pad(infos["final_obs"][n][0], ((0, 1), (0, 0))), state[n]))
+                # obs[n] is the first observation of the next game already
+                final_obs = add_row(infos["final_obs"][n], [False])
+                final_obs = torch.from_numpy(final_obs).to(device)
+                truncated.append((t, n, final_obs, state[n]))
 
         # values and advantages of the whole rollout
         with torch.no_grad():
-            last_value = agent(torch.from_numpy(obs[None]).to(device), state[None])[1]
-            next_values = torch.cat([rollout_values[1:num_steps], last_value])
-            for t, n, final_obs, after in truncated:  # of a truncated game's last observation, not of the next game
-                next_values[t, n] = agent(torch.from_numpy(final_obs[None, None]).to(device), after[None, None])[1]
-            b_loads[:size] = b_obs[:size, -1, 0] > 0  # where a game begins
-            b_loads[: args.num_envs] = True
-        values, next_values = rollout_values[:num_steps].cpu().numpy(), next_values.cpu().numpy()
-        rollout = rewards[:num_steps], values, next_values, terminations[:num_steps], dones[:num_steps]
-        advantages = compute_gae(*rollout, args.gamma, args.gae_lambda)
+            _, last_values, _ = agent(torch.from_numpy(obs[None]).to(device), state)
+            next_values = torch.cat([rollout_values[1:], last_values])
+            for t, n, final_obs, after in truncated:
+                _, next_values[t, n], _ = agent(final_obs[None], after[None])
+        values = rollout_values.cpu().numpy()
+        next_values = next_values.cpu().numpy()
+        advantages = compute_gae(
+            rewards, values, next_values, terminations, dones, args.gamma, args.gae_lambda
+        )
         returns = advantages + values
-        b_advantages[:size] = torch.from_numpy(advantages).flatten()
-        b_returns[:size] = torch.from_numpy(returns).flatten()
-
-        # The samples of each sequence. A short rollout's last one goes on with the rollout's first step and its state.
-        steps = np.resize(np.arange(num_steps), (math.ceil(num_steps / args.seq_len), args.seq_len))
-        sequences = (steps[:, None] * args.num_envs + np.arange(args.num_envs)[:, None]).reshape(-1, args.seq_len)
+        b_advantages[:] = torch.from_numpy(advantages).flatten()
+        b_returns[:] = torch.from_numpy(returns).flatten()
 
         # learn
         metrics = []
         for _ in range(args.update_epochs):
-            # A short rollout's last minibatch is filled up from the front of the permutation.
-            shape_of_all = (math.ceil(sequences.size / minibatch_size), minibatch_size // args.seq_len, args.seq_len)
-            inds = np.resize(np.random.permutation(sequences), shape_of_all).swapaxes(1, 2)
+            inds = np.random.permutation(sequences)
+            inds = inds.reshape(args.num_minibatches, -1, args.seq_len).swapaxes(1, 2)
             epoch = [update(minibatch) for minibatch in torch.from_numpy(inds).to(device)]
             metrics += epoch
-            if args.target_kl and torch.stack([m["losses/approx_kl"] for m in epoch]).mean() > args.target_kl:
+            kls = [minibatch["losses/approx_kl"] for minibatch in epoch]
+            if args.target_kl and torch.stack(kls).mean() > args.target_kl:
                 break
 
         # log
-        losses = {name: torch.stack([m[name] for m in metrics]).mean().item() for name in metrics[0]}
-        losses["losses/explained_variance"] = 1 - (returns - values).var() / (returns.var() + 1e-8)
-        run.log(losses | {"charts/learning_rate": learning_rate}, global_step)
+        losses = {tag: torch.stack([m[tag] for m in metrics]).mean() for tag in metrics[0]}
+        unexplained = (returns - values).var() / (returns.var() + 1e-8)
+        losses["losses/explained_variance"] = 1 - unexplained
+        losses["charts/learning_rate"] = learning_rate
+        run.log(losses, global_step)
 
     # === evaluation
     return run.end()

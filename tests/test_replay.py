@@ -83,11 +83,12 @@ def test_like_stable_baselines3(num_envs, steps):
         ]
         theirs.add(obs, next_obs, actions, rewards, terminations | truncations, infos)
         ours.add(obs, actions, rewards, next_obs, terminations)
-    assert ours.position == theirs.pos * num_envs and (ours.filled == ours.length) == theirs.full
+    assert ours.position == theirs.pos * num_envs and (ours.filled == ours.capacity) == theirs.full
     slots = ours.filled // num_envs
     expected = theirs.observations, theirs.actions, theirs.rewards, theirs.next_observations
     expected += (theirs.dones * (1 - theirs.timeouts),)
-    for ours, theirs in zip(ours.unpack(ours.rows[: ours.filled]), expected, strict=True):
+    parts = ours.unpack(ours.rows[: ours.filled])
+    for ours, theirs in zip(parts, expected, strict=True):
         assert ours.dtype == torch.float32
         np.testing.assert_array_equal(ours.unflatten(0, (slots, num_envs)), theirs[:slots])
 
@@ -102,13 +103,13 @@ def test_sampling_is_uniform(num_envs, added):
         buffer.add(
             *(np.broadcast_to(numbers.reshape(-1, *(1 for _ in s)), (num_envs, *s)) for s in SHAPES)
         )
-    (rows,) = buffer.sample(draws)
+    rows = buffer.sample(draws)
     assert (rows == rows[:, :1]).all()
-    size, counts = min(added, buffer.length), Counter(rows[:, 0].int().tolist())
+    size, counts = min(added, buffer.capacity), Counter(rows[:, 0].int().tolist())
     assert set(counts) == set(range(added - size + 1, added + 1))
     chi_square = sum((count - draws / size) ** 2 / (draws / size) for count in counts.values())
     assert abs(chi_square - (size - 1)) < 5 * (2 * (size - 1)) ** 0.5
-    assert not torch.equal(rows, buffer.sample(draws)[0])
+    assert not torch.equal(rows, buffer.sample(draws))
 
 
 @pytest.mark.parametrize("num_envs, steps", [(1, 5), (3, 8), (3, 21)])
@@ -155,8 +156,8 @@ def test_a_buffer_that_does_not_fit(monkeypatch):
     ):
         with pytest.raises(SystemExit) as end:
             make(10**7, 1)
-        assert re.match(rf"error: .* needs {10**7 * size / 1e9:.1f} GB", end.value.code)
-        largest = int(re.search(r"(\d+) would fit", end.value.code)[1])
+        assert re.match(rf"error: --buffer-size {10**7} does not fit into memory", end.value.code)
+        largest = int(re.search(r"(\d+) would", end.value.code)[1])
         assert 0.8 * 41_237_000 < largest * size <= 41_237 * 1024
         make(largest, 1)
 
@@ -417,6 +418,9 @@ def test_real_games():
     assert len(lost) >= 8 and len(over) >= 1 and len(truncated) >= 1
 
 
-def test_a_part_that_is_missing_is_refused():
-    with pytest.raises(ValueError, match="argument"):
-        vectors(16, 1).add(*random_step(np.random.default_rng(1), 1)[:-1])
+def test_other_parts_than_were_announced_are_refused():
+    """One too few, two in each other's place."""
+    obs, actions, *rest = random_step(np.random.default_rng(1), 1)
+    for wrong in ((obs, actions, *rest[:-1]), (actions, obs, *rest)):
+        with pytest.raises(SystemExit, match=r"replay\.add got .*, not \(\(3,\), \(2,\), "):
+            vectors(16, 1).add(*wrong)

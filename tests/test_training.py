@@ -2,14 +2,13 @@
 learning."""
 
 import functools
+import math
 import random
-from types import SimpleNamespace
 
 import gymnasium as gym
 import numpy as np
 import pytest
 import torch
-from threadpoolctl import threadpool_info
 
 from cleanrl_lite import utils
 from tests import helpers, probe_envs
@@ -17,14 +16,12 @@ from tests.probe_envs import probe
 
 # Losses whose rounding does not matter much; the others of ppo hang on differences of nearly equal
 # numbers.
-LOSSES = {
-    f"losses/{name}"
-    for name in ["policy_loss", "value_loss", "entropy", "grad_norm", "td_loss", "loss", "q_values"]
-}
-LOSSES |= {
-    f"losses/{name}"
-    for name in ["qf1_loss", "qf2_loss", "qf_loss", "qf1_values", "qf2_values", "actor_loss", "alpha"]
-}
+OTHERS = {f"losses/{name}" for name in ("approx_kl", "old_approx_kl", "clipfrac", "bounds_loss")}
+OTHERS |= {"losses/explained_variance", "losses/alpha_loss"}
+
+
+def losses(script):
+    return {tag for tag in helpers.tags(script) - OTHERS if tag.startswith("losses/")}
 
 
 @pytest.fixture(scope="module")
@@ -64,7 +61,7 @@ def test_evaluations_put_the_random_streams_back(monkeypatch, tmp_path):
         np.random.random(),
         torch.rand(()),
         act(agent, obs),
-    )[-1]  # noqa: E731
+    )[-1]
     monkeypatch.setattr(ppo.Agent, "act", draw)
     runs = [helpers.train("ppo", tmp_path / str(every), eval_every=every)[0] for every in (0, 128)]
     helpers.assert_same_run(
@@ -76,12 +73,11 @@ def test_evaluations_put_the_random_streams_back(monkeypatch, tmp_path):
 def test_another_seed_another_run(script, finished, tmp_path):
     one, other = finished(script)[0], helpers.train(script, tmp_path, seed=2)[0]
     mine, theirs = helpers.scalars(one), helpers.scalars(other)
-    assert all(mine[tag] != theirs[tag] for tag in helpers.tags(script) & LOSSES)
+    assert all(mine[tag] != theirs[tag] for tag in losses(script))
 
 
-def test_setup_seeds_everything_and_limits_threads(tmp_path):
-    """Threads: numpy's BLAS too, where matrices of a few rows are slower on all cores."""
-    args, drawn = helpers.small_args("ppo", tmp_path, threads=2, torch_deterministic=False), []
+def test_setup_seeds_everything(tmp_path):
+    args, drawn = helpers.small_args("ppo", tmp_path, torch_deterministic=False), []
     deterministic = torch.backends.cudnn.deterministic
     try:
         for args.torch_deterministic in (False, True):
@@ -91,14 +87,6 @@ def test_setup_seeds_everything_and_limits_threads(tmp_path):
     finally:
         torch.backends.cudnn.deterministic = deterministic
     assert drawn[0] == drawn[1]
-    np.ones((9, 9)) @ np.ones((9, 9))
-    assert torch.get_num_threads() == 2 and {pool["num_threads"] for pool in threadpool_info()} <= {
-        1,
-        2,
-    }
-    args.threads = 1
-    utils.setup(args)
-    assert {pool["num_threads"] for pool in threadpool_info()} == {1} == {torch.get_num_threads()}
 
 
 @pytest.mark.parametrize("script", ["ppo", "ppo_continuous", "dqn", "sac"])
@@ -266,44 +254,13 @@ def test_seeds_of_an_evaluation(monkeypatch, tmp_path):
 FAST = ("ppo_continuous", "dqn", "sac")  # one of each family
 
 
-def test_compiled_updates_notice_what_changes():
-    """Other tensors and shapes at once, numbers after the next log; runs in one process do not
-    share a graph."""
-    run = SimpleNamespace(
-        args=SimpleNamespace(compile=True), device=torch.device("cpu"), log_time=0.0, log_step=0
-    )
-
-    def compiled(weight, bias):
-        bias = torch.tensor(bias)
-
-        def update(x):
-            return dict(y=x * weight["is"] + bias)
-
-        def rebind(value):
-            nonlocal bias
-            bias = torch.tensor(value)
-
-        return rebind, utils.Run.compile(run, update)
-
-    weight = {"is": 2.0}
-    (rebind, one), (_, other) = compiled(weight, 1.0), compiled(weight, 5.0)
-    for _ in range(2):
-        assert (
-            one(torch.ones(3))["y"].tolist() == [3] * 3
-            and other(torch.ones(3))["y"].tolist() == [7] * 3
-        )
-        assert one(torch.ones(5))["y"].tolist() == [3] * 5
-    rebind(2.0)
-    assert (
-        one(torch.ones(3))["y"].tolist() == [4] * 3
-        and other(torch.ones(3))["y"].tolist() == [7] * 3
-    )
-    weight["is"], run.log_step = 4.0, 1
-    for _ in range(2):
-        assert (
-            one(torch.ones(3))["y"].tolist() == [6] * 3
-            and one(torch.ones(5))["y"].tolist() == [6] * 5
-        )
+def enough_updates(script, updates):
+    """The total_timesteps of a small run with at least so many updates."""
+    args = helpers.small_args(script, "unused")
+    if not hasattr(args, "num_steps"):
+        return min(args.total_timesteps, 256)
+    each = getattr(args, "update_epochs", 1) * getattr(args, "num_minibatches", 1)
+    return math.ceil(updates / each) * args.num_envs * args.num_steps
 
 
 @pytest.mark.parametrize(
@@ -326,19 +283,12 @@ def test_compiled_is_eager(script, capfd, tmp_path):
     """
     seed = 2 if script == "td3" else 1
     torch._dynamo.reset()
-    total = dict(
-        ppo=1024,
-        ppo_continuous=1024,
-        ppo_continuous_envpool=1024,
-        ppo_continuous_mjx=1024,
-        vpg=4096,
-        a2c=1024,
-    ).get(script, min(helpers.SMALL[script]["total_timesteps"], 256))
+    total = enough_updates(script, 20)
     eager, _ = helpers.train(script, tmp_path / "eager", total_timesteps=total, seed=seed)
     compiled, _ = helpers.train(
         script, tmp_path / "compiled", total_timesteps=total, seed=seed, compile=True
     )
-    assert "compilation failed" not in capfd.readouterr().err
+    assert "continuing in eager mode" not in capfd.readouterr().err
     assert torch._dynamo.utils.counters["stats"]["unique_graphs"] >= 1
     assert not torch._dynamo.utils.counters["graph_break"]
     mine, theirs = helpers.load(eager), helpers.load(compiled)
@@ -359,7 +309,7 @@ def test_compiled_is_eager(script, capfd, tmp_path):
         for step, value in mine.get("charts/episodic_return", [])
     ]
     assert theirs.get("charts/episodic_return", []) == expected
-    for tag in helpers.tags(script) & LOSSES:
+    for tag in losses(script):
         a, b = (np.array([value for _, value in run[tag]]) for run in (mine, theirs))
         np.testing.assert_allclose(a, b, rtol=1e-3, atol=1e-5, err_msg=tag)
 
@@ -454,15 +404,14 @@ def test_learns_inverted_pendulum_off_policy(monkeypatch, tmp_path):
     reaches(900, "td3", tmp_path, monkeypatch, learning_rate=1e-3, batch_size=100, **flags)
 
 
-def test_total_timesteps_rounds_up(tmp_path):
-    """Four environments never stop at 1,001 steps; they stop at 1,004."""
-    for script in ("ppo", "dqn"):
-        run_dir, _ = helpers.train(script, tmp_path / script, num_envs=4, total_timesteps=1001)
-        assert (
-            helpers.load(run_dir)["global_step"]
-            == 1004
-            == helpers.scalars(run_dir)["charts/SPS"][-1][0]
-        )
+@pytest.mark.parametrize("script, total", [("ppo", 1024), ("dqn", 1004)])
+def test_total_timesteps_rounds_up(script, total, tmp_path):
+    """To whole rollouts of 4 x 32 steps, or to whole steps of 4 environments; the learning rate
+    stays above 0."""
+    run_dir, _ = helpers.train(script, tmp_path, num_envs=4, total_timesteps=1001)
+    logged = helpers.scalars(run_dir)
+    assert helpers.load(run_dir)["global_step"] == total == logged["charts/SPS"][-1][0]
+    assert script != "ppo" or logged["charts/learning_rate"][-1][1] > 0
 
 
 def test_frozen_networks_are_not_trained(monkeypatch, tmp_path):

@@ -100,12 +100,11 @@ class ActionMask(gym.Wrapper):
         self.exists = np.arange(nvec.max()) < nvec[:, None]  # (parts, choices)
         self.action_space = MultiDiscrete(nvec)
 
-        # The numbers of a Dict observation's action_mask are not observed.
+        # in_obs: which numbers of an observation are its action_mask
         obs_space = env.observation_space
-        self.in_obs = np.zeros(self.env.observation_space.shape, dtype=bool)
-        if isinstance(obs_space, Dict):
-            sizes = [flatdim(part) for part in obs_space.values()]
-            self.in_obs = np.repeat([name == "action_mask" for name in obs_space], sizes)
+        parts = obs_space if isinstance(obs_space, Dict) else {"all": obs_space}
+        sizes = [flatdim(part) for part in parts.values()]
+        self.in_obs = np.repeat([name == "action_mask" for name in parts], sizes)
         length = (~self.in_obs).sum() + self.exists.size
         self.observation_space = Box(-np.inf, np.inf, (length,), np.float32)
 

@@ -1,13 +1,13 @@
 """Proximal Policy Optimization for teams of agents (MAPPO); a variant of ppo_masked.py.
 
 Paper:    Yu et al. 2022 (arXiv:2103.01955); PPO: Schulman et al. 2017 (arXiv:1707.06347).
-Run:      python cleanrl_lite/ppo_multiagent.py --env-id benchmark.cleaner:Cleaner-v0
+Run:      python cleanrl_lite/ppo_multiagent.py --env-id benchmark.environments.cleaner:Cleaner-v0
 Differs:  All agents share one actor, which sees each agent's own observation. The critic sees the
           state. Each agent has its own probability ratio; advantages are the team's. One stored
           vector holds own observations, state and masks. No recurrent networks, no value
           normalisation.
-Expected: benchmark.cleaner:Cleaner-v0 31.9, without a central critic 31.6 (150,000 steps, mean of
-          the last 100 training episodes, 3 seeds, 0aa6b42).
+Expected: benchmark.environments.cleaner:Cleaner-v0 31.9, without a central critic 31.6 (150,000
+          steps, mean of the last 100 training episodes, 3 seeds, 0aa6b42).
 Details:  docs/ppo_multiagent.md
 """
 
@@ -51,7 +51,7 @@ class Args:
     render: bool = False  # show evaluations in a window
 
     # algorithm flags
-    env_id: str = "benchmark.cleaner:Cleaner-v0"  # environment id, or module:Env-v0
+    env_id: str = "benchmark.environments.cleaner:Cleaner-v0"  # environment id, or module:Env-v0
     env_kwargs: str = "{}"  # keyword arguments of the environment, as JSON
     max_episode_steps: int | None = None  # time limit (none: the environment's own)
     total_timesteps: int = 150_000  # environment steps, summed over the environments
@@ -101,12 +101,11 @@ class ActionMask(gym.Wrapper):
         self.exists = np.arange(nvec.max()) < nvec[:, None]  # (parts, choices)
         self.action_space = MultiDiscrete(nvec)
 
-        # The numbers of a Dict observation's action_mask are not observed.
+        # in_obs: which numbers of an observation are its action_mask
         obs_space = env.observation_space
-        self.in_obs = np.zeros(self.env.observation_space.shape, dtype=bool)
-        if isinstance(obs_space, Dict):
-            sizes = [flatdim(part) for part in obs_space.values()]
-            self.in_obs = np.repeat([name == "action_mask" for name in obs_space], sizes)
+        parts = obs_space if isinstance(obs_space, Dict) else {"all": obs_space}
+        sizes = [flatdim(part) for part in parts.values()]
+        self.in_obs = np.repeat([name == "action_mask" for name in parts], sizes)
         length = (~self.in_obs).sum() + self.exists.size
         self.observation_space = Box(-np.inf, np.inf, (length,), np.float32)
 

@@ -1,12 +1,13 @@
-"""Proximal Policy Optimization that learns two-player games by playing against itself; a variant of ppo_masked.py.
+"""Proximal Policy Optimization for two-player games, by self-play; a variant of ppo_masked.py.
 
-Paper:    Schulman et al. 2017 (arXiv:1707.06347); self-play with one network: Silver et al. 2017 (Nature 550).
-Run:      python cleanrl_lite/ppo_selfplay.py --env-id benchmark.environments.board_games:ConnectFour-v1
-Differs:  One network plays both sides: an observation is the view of the player whose turn it is. Next values and the
-          advantages that flow back change sign at every step, as one's gain is the other's loss. Training games begin
-          with random moves. Evaluations play against --opponent. 256 ReLU units: 64 tanh units hardly learn to block.
-Expected: benchmark.environments.board_games:ConnectFour-v1 0.97 (1,000,000 moves, mean result of 200 games against random moves,
-          1 is a win and -1 a loss, 3 seeds, 438d18c).
+Paper:    Schulman et al. 2017 (arXiv:1707.06347); one network: Silver et al. 2017 (Nature 550).
+Run:      python cleanrl_lite/ppo_selfplay.py
+Differs:  One network plays both sides: an observation is the view of the player whose turn it is.
+          Next values and the advantages that flow back change sign at every step, as one's gain is
+          the other's loss. Training games begin with random moves. Evaluations play against
+          --opponent. 256 ReLU units: 64 tanh units hardly learn to block.
+Expected: benchmark.environments.board_games:ConnectFour-v1 0.97 (1,000,000 moves, mean result of
+          200 games against random moves, 1 is a win and -1 a loss, 3 seeds, 438d18c).
 Details:  docs/ppo_selfplay.md
 """
 
@@ -50,7 +51,7 @@ class Args:
     render: bool = False  # show evaluations in a window
 
     # algorithm flags
-    env_id: str = "benchmark.environments.board_games:ConnectFour-v1"  # game of two players, module:Game-v0
+    env_id: str = "benchmark.environments.board_games:ConnectFour-v1"  # a game of two players
     opponent: str = "random"  # in evaluations: random, builtin or a run directory
     env_kwargs: str = "{}"  # keyword arguments of the environment, as JSON
     max_episode_steps: int | None = None  # time limit (none: the environment's own)
@@ -77,36 +78,54 @@ class Args:
 
 # === environment
 class ActionMask(gym.Wrapper):
-    """Takes actions as vectors, a number for each part, and appends the mask (parts, choices) to the observation.
+    """Actions are vectors, a number for each part; observations end with the mask.
 
-    1 is valid, 0 invalid, -1 a choice that this part does not have. A Discrete action has one part.
+    The mask is (parts, choices): 1 is valid, 0 invalid, -1 a choice that this part does
+    not have. A Discrete action has one part.
     """
 
     def __init__(self, env, use_mask):
         super().__init__(utils.flatten(env))
-        space, obs_space, self.use_mask = env.action_space, env.observation_space, use_mask
-        supported = isinstance(space, Discrete | MultiDiscrete | MultiBinary)
-        utils.check(supported, f"actions must be discrete, not {space}. Box: ppo_continuous.py")
-        nvec = np.ravel(space.n if isinstance(space, Discrete) else getattr(space, "nvec", np.full(space.shape, 2)))
-        self.shape, self.start = space.shape, getattr(space, "start", 0)
+        self.use_mask = use_mask
+        space = env.action_space
+        # nvec: how many choices each part has
+        if isinstance(space, Discrete):
+            nvec = np.array([space.n])
+        elif isinstance(space, MultiBinary):
+            nvec = np.full(space.shape, 2).ravel()
+        else:
+            discrete = isinstance(space, MultiDiscrete)
+            utils.check(discrete, f"actions must be discrete, not {space}. Box: ppo_continuous.py")
+            nvec = space.nvec.ravel()
+        self.shape = space.shape
+        self.start = getattr(space, "start", 0)
         self.exists = np.arange(nvec.max()) < nvec[:, None]  # (parts, choices)
-        self.has_method = self.env.has_wrapper_attr("action_masks")
-        names = obs_space.items() if isinstance(obs_space, Dict) else [("", obs_space)]
-        self.in_obs = np.concatenate([np.full(flatdim(part), name == "action_mask") for name, part in names])
         self.action_space = MultiDiscrete(nvec)
-        self.observation_space = Box(-np.inf, np.inf, (self.exists.size + (~self.in_obs).sum(),), np.float32)
+
+        # in_obs: which numbers of an observation are its action_mask
+        obs_space = env.observation_space
+        parts = obs_space if isinstance(obs_space, Dict) else {"all": obs_space}
+        sizes = [flatdim(part) for part in parts.values()]
+        self.in_obs = np.repeat([name == "action_mask" for name in parts], sizes)
+        length = (~self.in_obs).sum() + self.exists.size
+        self.observation_space = Box(-np.inf, np.inf, (length,), np.float32)
+
+    def find_mask(self, obs, info):
+        """An array, a list or a tuple of parts; empty where the environment has none."""
+        if "action_mask" in info:
+            return info["action_mask"]
+        if self.env.has_wrapper_attr("action_masks"):
+            return self.env.get_wrapper_attr("action_masks")()
+        return obs[self.in_obs]
 
     def append_mask(self, obs, info):
-        mask = obs[self.in_obs]  # none, unless the observation is a Dict that has it
-        if "action_mask" in info:
-            mask = info["action_mask"]
-        elif self.has_method:
-            mask = self.env.get_wrapper_attr("action_masks")()
         rectangle = np.where(self.exists, 1, -1)
+        mask = self.find_mask(obs, info)
         if self.use_mask and len(mask):
-            flat = mask.ravel() if isinstance(mask, np.ndarray) else np.hstack(mask)  # a list, or a tuple of parts
-            utils.check(len(flat) == self.exists.sum(), f"a mask has {len(flat)} numbers, not {self.exists.sum()}")
-            rectangle[self.exists] = flat
+            mask = np.ravel(mask) if isinstance(mask, np.ndarray) else np.hstack(mask)
+            size = self.exists.sum()
+            utils.check(len(mask) == size, f"a mask has {len(mask)} numbers, not {size}")
+            rectangle[self.exists] = mask
         return np.concatenate((obs[~self.in_obs], rectangle.ravel()), dtype=np.float32)
 
     def reset(self, **kwargs):
@@ -115,17 +134,22 @@ class ActionMask(gym.Wrapper):
 
     def step(self, action):
         action = action.reshape(self.shape) + self.start
-        obs, *results, info = self.env.step(action.astype(self.env.action_space.dtype))
+        action = action.astype(self.env.action_space.dtype)
+        obs, *results, info = self.env.step(action)
         return self.append_mask(obs, info), *results, info
 
 
 def random_move(obs, shape, rng=np.random):
-    """A valid choice in each part, each as likely as the others; `obs` ends with the mask, `shape` (parts, choices)."""
-    return (obs[-math.prod(shape) :].reshape(shape) * 2 + rng.random(shape)).argmax(-1)
+    """A valid choice in each part; `obs` ends with the mask, of this shape (parts, choices)."""
+    mask = obs[-math.prod(shape) :].reshape(shape)
+    return (2 * mask + rng.random(shape)).argmax(-1)
 
 
 class RandomOpening(gym.Wrapper):
-    """Begins games with up to `moves` random ones: without them a policy meets only positions that it likes."""
+    """Begins games with up to `moves` random ones.
+
+    Without them a policy meets only positions that it likes.
+    """
 
     def __init__(self, env, moves):
         super().__init__(env)
@@ -134,22 +158,27 @@ class RandomOpening(gym.Wrapper):
     def reset(self, **kwargs):
         obs, info = self.env.reset(**kwargs)
         for _ in range(np.random.randint(self.moves + 1)):
-            obs, _, terminated, truncated, info = self.env.step(random_move(obs, self.env.exists.shape))
+            move = random_move(obs, self.env.exists.shape)
+            obs, _, terminated, truncated, info = self.env.step(move)
             if terminated or truncated:
                 return self.reset()
         return obs, info
 
 
 class Against(gym.Wrapper):
-    """The game as one of the players sees it, who begins every second time; the other one is `opponent`."""
+    """The game against `opponent`, as a player sees it who begins every second time."""
 
     def __init__(self, env, opponent):
         super().__init__(env)
-        self.opponent, self.begins = opponent, False
+        self.opponent = opponent
+        self.begins = False
 
     def reset(self, **kwargs):
-        (obs, info), self.begins = self.env.reset(**kwargs), not self.begins
-        return (obs, info) if self.begins else self.env.step(self.opponent(obs))[::4]
+        obs, info = self.env.reset(**kwargs)
+        self.begins = not self.begins
+        if not self.begins:
+            obs, *_, info = self.env.step(self.opponent(obs))
+        return obs, info
 
     def step(self, action):
         obs, reward, terminated, truncated, info = self.env.step(action)
@@ -159,79 +188,95 @@ class Against(gym.Wrapper):
         return obs, reward, terminated, truncated, info
 
 
-def make_game(args, render_mode=None):
-    """Each step is a move of the player whose turn it is."""
-    env = utils.make(args.env_id, args.env_kwargs, render_mode, max_episode_steps=args.max_episode_steps)
+def find_opponent(args, game):
+    """--opponent, as a function that gives its move for an observation."""
+    shape = game.exists.shape  # (parts, choices)
+    rng = np.random.default_rng(args.seed)
+    if args.opponent == "random":
+        return lambda obs: random_move(obs, shape, rng)
+    if args.opponent == "builtin":
+        has_one = game.has_wrapper_attr("builtin_action")
+        utils.check(has_one, f"{args.env_id} has no builtin opponent")
+        return game.get_wrapper_attr("builtin_action")
+    obs_dim = game.observation_space.shape[0] - game.exists.size
+    agent = Agent(obs_dim, *shape).requires_grad_(False)
+    utils.load(args.opponent, __file__, args.env_id, agent)
+
+    def sample(obs):
+        dist, _ = agent(torch.from_numpy(obs))
+        logits = dist.base_dist.logits.numpy()
+        return (logits + rng.gumbel(size=shape)).argmax(-1)
+
+    return sample
+
+
+def make_game(args):
+    """For training: each step is a move of the player whose turn it is."""
+    env = utils.make(args, max_episode_steps=args.max_episode_steps)
     env = RandomOpening(ActionMask(env, args.mask), args.random_moves)
     return gym.wrappers.RecordEpisodeStatistics(env, stats_key="statistics")
 
 
 def make_env(args, render_mode=None):
-    """For evaluations: each step is a move, and the answer of --opponent."""
-    game = make_game(args, render_mode)
-    game.env.moves = 0  # no random opening
-    shape, rng = game.get_wrapper_attr("exists").shape, np.random.default_rng(args.seed)  # shape: (parts, choices)
-    if args.opponent == "random":
-        return Against(game, lambda obs: random_move(obs, shape, rng))
-    if args.opponent == "builtin":
-        utils.check(game.has_wrapper_attr("builtin_action"), f"{args.env_id} has no builtin opponent")
-        return Against(game, game.get_wrapper_attr("builtin_action"))
-    agent = Agent(game.observation_space.shape[0] - math.prod(shape), *shape).requires_grad_(False)
-    utils.load(args.opponent, Path(__file__).stem, args.env_id, agent)
-
-    def sample(obs):  # the Gumbel-max trick, as below
-        return (agent(torch.from_numpy(obs[None]))[0].base_dist.logits[0].numpy() + rng.gumbel(size=shape)).argmax(-1)
-
-    return Against(game, sample)
+    """For evaluations: each step is a move and the answer of --opponent."""
+    env = utils.make(args, render_mode, max_episode_steps=args.max_episode_steps)
+    game = ActionMask(env, args.mask)
+    return Against(game, find_opponent(args, game))
 
 
 # === networks
 def mlp(inputs, outputs, last_gain):
-    """Two hidden layers of 256 ReLU units; orthogonal weights of gain sqrt(2), `last_gain` in the last layer."""
-    layers = [nn.Linear(inputs, 256), nn.ReLU(), nn.Linear(256, 256), nn.ReLU(), nn.Linear(256, outputs)]
-    for layer, gain in zip(layers[::2], (math.sqrt(2), math.sqrt(2), last_gain)):
+    """Two hidden layers of 256 ReLU units, with orthogonal weights."""
+    network = nn.Sequential(
+        nn.Linear(inputs, 256),
+        nn.ReLU(),
+        nn.Linear(256, 256),
+        nn.ReLU(),
+        nn.Linear(256, outputs),
+    )
+    gains = math.sqrt(2), math.sqrt(2), last_gain
+    for layer, gain in zip(network[::2], gains, strict=True):
         nn.init.orthogonal_(layer.weight, gain)
         nn.init.zeros_(layer.bias)
-    return nn.Sequential(*layers)
+    return network
 
 
 class Agent(nn.Module):
     def __init__(self, obs_dim, parts, choices):
         super().__init__()
-        self.obs_dim, self.shape = obs_dim, (parts, choices)
+        self.obs_dim = obs_dim
+        self.shape = (parts, choices)
         self.critic = mlp(obs_dim, 1, last_gain=1.0)
-        self.actor = mlp(obs_dim, parts * choices, last_gain=0.01)  # near zero: starts as the uniform policy
-
-    def mask(self, logits, obs):
-        """Logits (batch, parts, choices): what obs has behind the observation makes invalid ones impossible.
-
-        They are replaced: adding -1e8 would round them away but let their gradient through.
-        """
-        mask = obs[:, self.obs_dim :]
-        where = torch.where if torch.is_tensor(mask) else np.where
-        return where(mask > 0, logits, (mask - 1) * 1e8).reshape(-1, *self.shape)
-
-    def policy(self, logits):
-        return Independent(Categorical(logits=logits, validate_args=False), 1, validate_args=False)  # sums over parts
+        # near zero: starts as the uniform policy
+        self.actor = mlp(obs_dim, parts * choices, last_gain=0.01)
 
     def forward(self, obs):
-        """The policy's distribution and the value of `obs` (batch, obs_dim + parts * choices)."""
-        seen = obs[:, : self.obs_dim]
-        return self.policy(self.mask(self.actor(seen), obs)), self.critic(seen).squeeze(-1)
+        """The policy's distribution and the value of `obs` (batch, obs_dim + size of the mask)."""
+        mask = obs[..., self.obs_dim :]
+        obs = obs[..., : self.obs_dim]
+        # Replaced: adding -1e8 would round logits away but let their gradient through.
+        logits = torch.where(mask > 0, self.actor(obs), (mask - 1) * 1e8)
+        parts = Categorical(logits=logits.unflatten(-1, self.shape), validate_args=False)
+        dist = Independent(parts, 1, validate_args=False)  # sums over the parts
+        return dist, self.critic(obs).squeeze(-1)
 
     def act(self, obs):
         """The greedy policy, for evaluation."""
-        return self(obs.float())[0].base_dist.logits.argmax(-1)
+        dist, _ = self(obs.float())
+        return dist.base_dist.logits.argmax(-1)
 
 
 # === pure functions
 def linear_recurrence(inputs, decays, initial):
-    """y[t] = inputs[t] + decays[t] * y[t - 1] for arrays (num_steps, num_envs), with y[-1] = initial (num_envs,)."""
+    """y[t] = inputs[t] + decays[t] * y[t - 1], with y[-1] = initial.
+
+    inputs and decays are (num_steps, num_envs), initial is (num_envs,).
+    """
     outputs = np.empty_like(inputs)
     # Python floats are faster than numpy rows for up to about ten environments.
     for n, y in enumerate(initial.tolist()):
         column = []
-        for x, decay in zip(inputs[:, n].tolist(), decays[:, n].tolist()):
+        for x, decay in zip(inputs[:, n].tolist(), decays[:, n].tolist(), strict=True):
             y = x + decay * y
             column.append(y)
         outputs[:, n] = column
@@ -239,75 +284,117 @@ def linear_recurrence(inputs, decays, initial):
 
 
 def compute_gae(rewards, values, next_values, terminations, dones, gamma, gae_lambda):
-    """Generalised advantage estimation (Schulman et al. 2016, eq. 16); all arrays are (num_steps, num_envs).
+    """Generalised advantage estimation (Schulman et al. 2016, eq. 16).
 
-    next_values[t] is the value of the observation that step t truly led to: at the end of an episode the last one of
-    that episode, not the first one of the next. A truncated episode would have gone on, so its value counts; a
-    terminated one has none. Nothing flows back from one episode into the one before.
+    All arrays are (num_steps, num_envs). next_values[t] is the value of the observation
+    that step t truly led to: at an episode's end its last one, not the first one of the
+    next. A truncated episode would have gone on, so its value counts; a terminated one
+    has none. Nothing flows back from one episode into the one before.
     """
     deltas = rewards + gamma * next_values * ~terminations - values
-    return linear_recurrence(deltas[::-1], gamma * gae_lambda * ~dones[::-1], np.zeros(deltas.shape[1]))[::-1].copy()
+    decays = gamma * gae_lambda * ~dones
+    initial = np.zeros(deltas.shape[1])
+    backwards = linear_recurrence(deltas[::-1], decays[::-1], initial)
+    return backwards[::-1].copy()
 
 
-def adam_step(params, grads, adam, learning_rate, max_grad_norm, beta1=0.9, beta2=0.999, eps=1e-5):
-    """Clips the gradient's norm and takes one step of Adam (Kingma & Ba 2015, algorithm 1), in place.
+class Adam(nn.Module):
+    """Adam (Kingma & Ba 2015, algorithm 1) with a limit on the gradient's norm.
 
-    Written out, on one flat vector, because this compiles into the update's graph; torch.optim.Adam would not.
+    Written out, on one flat vector, because this compiles into the update's graph;
+    torch.optim.Adam would not.
     """
-    grad = torch.cat([g.flatten() for g in grads])
-    grad_norm = grad.norm()
-    grad = grad * (max_grad_norm / (grad_norm + 1e-6)).clamp(max=1.0)
-    adam["step"].add_(1)
-    adam["exp_avg"].lerp_(grad, 1 - beta1)
-    adam["exp_avg_sq"].lerp_(grad.square(), 1 - beta2)
-    denominator = (adam["exp_avg_sq"] / (1 - beta2 ** adam["step"])).sqrt() + eps
-    step = learning_rate * adam["exp_avg"] / (1 - beta1 ** adam["step"]) / denominator
-    for param, delta in zip(params, step.split([p.numel() for p in params])):
-        param.sub_(delta.view_as(param))
-    return grad_norm
+
+    def __init__(self, params):
+        super().__init__()
+        self.params = [param for param in params if param.requires_grad]
+        flat = nn.utils.parameters_to_vector(self.params).detach()
+        self.register_buffer("step", flat.new_zeros(()))
+        self.register_buffer("exp_avg", torch.zeros_like(flat))
+        self.register_buffer("exp_avg_sq", torch.zeros_like(flat))
+
+    @torch.no_grad()
+    def update(self, grads, learning_rate, max_grad_norm, beta1=0.9, beta2=0.999, eps=1e-5):
+        """Takes a step, in place; returns the gradient's norm before it is clipped."""
+        grad = torch.cat([g.flatten() for g in grads])
+        grad_norm = grad.norm()
+        grad = grad * (max_grad_norm / (grad_norm + 1e-6)).clamp(max=1.0)
+        self.step.add_(1)
+        self.exp_avg.lerp_(grad, 1 - beta1)
+        self.exp_avg_sq.lerp_(grad.square(), 1 - beta2)
+        denominator = (self.exp_avg_sq / (1 - beta2**self.step)).sqrt() + eps
+        delta = learning_rate * self.exp_avg / (1 - beta1**self.step) / denominator
+        parts = delta.split([param.numel() for param in self.params])
+        for param, part in zip(self.params, parts, strict=True):
+            param.sub_(part.view_as(param))
+        return grad_norm
 
 
+@utils.leaves_no_trace
 def main(args: Args):
     # === setup
-    check, batch_size = utils.check, args.num_envs * args.num_steps
+    check = utils.check
     device = utils.setup(args)
-    minibatch_size, remainder = divmod(batch_size, args.num_minibatches)
-    check(remainder == 0, f"--num-envs x --num-steps = {batch_size} must be a multiple of --num-minibatches")
-    check(minibatch_size > 1 or not args.norm_adv, "minibatches of one sample need --no-norm-adv")
-    check(args.total_timesteps >= batch_size, f"--total-timesteps must be at least one rollout, {batch_size}")
+    batch_size = args.num_envs * args.num_steps
+    minibatch_size = batch_size // args.num_minibatches
+    whole = batch_size == minibatch_size * args.num_minibatches
+    steps = f"--num-envs x --num-steps = {batch_size}"
+    check(whole, f"{steps} must be a multiple of --num-minibatches {args.num_minibatches}")
+    normal = minibatch_size > 1 or not args.norm_adv
+    check(normal, "minibatches of one sample need --no-norm-adv")
 
-    envs = utils.vector_env([lambda: make_game(args)] * args.num_envs, args.async_envs, AutoresetMode.SAME_STEP)
-    obs_space, action_space = envs.single_observation_space, envs.single_action_space
-    parts, choices = len(action_space), int(action_space.nvec.max())
+    envs = utils.vector_env(
+        [lambda: make_game(args)] * args.num_envs,
+        args.async_envs,
+        AutoresetMode.SAME_STEP,
+    )
+    obs_space = envs.single_observation_space
+    action_space = envs.single_action_space
+    parts = len(action_space)
+    choices = int(action_space.nvec.max())
     obs_dim = obs_space.shape[0] - parts * choices  # the networks do not see the mask
     make_env(args)  # refuses a wrong --opponent at once
 
     agent = Agent(obs_dim, parts, choices).to(device)
-    params = [param for param in agent.parameters() if param.requires_grad]
-    zeros = torch.zeros(sum(p.numel() for p in params), device=device)
-    adam = dict(step=torch.zeros((), device=device), exp_avg=zeros.clone(), exp_avg_sq=zeros.clone())
+    if args.evaluate:
+        envs.close()
+        return utils.evaluate_saved(args, __file__, make_env, agent)
+    adam = Adam(agent.parameters())
     learning_rate = torch.tensor(args.learning_rate, device=device)
-
     run = utils.Run(args, __file__, make_env, envs, agent, adam=adam)
-    if run.result is not None:  # --evaluate
-        return run.result
+
+    # === logging
     if args.track:
         import wandb
 
-        names = dict(project=args.wandb_project_name, entity=args.wandb_entity, name=run.dir.name, id=run.dir.name)
-        settings = dict(config=vars(args), dir=run.dir.parent, resume="allow", sync_tensorboard=True, save_code=True)
-        utils.online_or_offline(wandb.init, **names, **settings)
-    writer = run.writer = SummaryWriter(run.dir, flush_secs=10, purge_step=run.global_step + 1)
-    writer.add_text("arguments", "\n".join(f"    {name}: {value}" for name, value in vars(args).items()))
+        wandb.init(
+            project=args.wandb_project_name,
+            entity=args.wandb_entity,
+            name=run.dir.name,
+            id=run.dir.name,
+            config=vars(args),
+            dir=run.dir.parent,
+            resume="allow",
+            sync_tensorboard=True,
+        )
+    # A resumed run writes the points after its checkpoint again.
+    writer = SummaryWriter(run.dir, flush_secs=10, purge_step=run.global_step + 1)
+    writer.add_text("arguments", str(args))
+    run.writer = writer
 
     # === update
-    # The batch is on the networks' device, in tensors allocated once: a CUDA graph needs fixed addresses.
+    # The batch, allocated once: a CUDA graph needs fixed addresses.
     b_obs = torch.zeros((batch_size, *obs_space.shape), device=device)
     b_actions = torch.zeros((batch_size, parts), dtype=torch.int64, device=device)
-    b_logprobs, b_values, b_advantages, b_returns = torch.zeros((4, batch_size), device=device).unbind()
+    b_logprobs = torch.zeros(batch_size, device=device)
+    b_values = torch.zeros_like(b_logprobs)
+    b_advantages = torch.zeros_like(b_logprobs)
+    b_returns = torch.zeros_like(b_logprobs)
 
+    # A number that changes during the run must be a tensor, as learning_rate is: a Python
+    # number is a constant of the compiled graph, so that every new value compiles it again.
     def update(inds):
-        """One minibatch, the samples inds (minibatch_size,) of the batch: PPO's loss (eq. 9) and a step of Adam."""
+        """PPO's loss (eq. 9) and a step of Adam on the samples inds of the batch."""
         dist, value = agent(b_obs[inds])
         logratio = dist.log_prob(b_actions[inds]) - b_logprobs[inds]
         ratio = logratio.exp()
@@ -321,82 +408,99 @@ def main(args: Args):
 
         value_loss = (value - b_returns[inds]).square()
         if args.clip_vloss:
-            clipped = b_values[inds] + (value - b_values[inds]).clamp(-args.clip_coef, args.clip_coef)
-            value_loss = torch.max(value_loss, (clipped - b_returns[inds]).square())
+            change = (value - b_values[inds]).clamp(-args.clip_coef, args.clip_coef)
+            clipped_value = b_values[inds] + change
+            value_loss = torch.max(value_loss, (clipped_value - b_returns[inds]).square())
         value_loss = 0.5 * value_loss.mean()
 
         entropy = dist.entropy().mean()
         loss = policy_loss - args.ent_coef * entropy + args.vf_coef * value_loss
-        grads = torch.autograd.grad(loss, params)
-        with torch.no_grad():
-            grad_norm = adam_step(params, grads, adam, learning_rate, args.max_grad_norm)
-        metrics = dict(policy_loss=policy_loss, value_loss=value_loss, entropy=entropy, grad_norm=grad_norm)
-        metrics |= dict(approx_kl=approx_kl, old_approx_kl=-logratio.mean())
-        metrics |= dict(clipfrac=(clipped_ratio != ratio).float().mean())
-        return {f"losses/{name}": metric.detach() for name, metric in metrics.items()}
+        grads = torch.autograd.grad(loss, adam.params)
+        grad_norm = adam.update(grads, learning_rate, args.max_grad_norm)
+        metrics = {
+            "losses/policy_loss": policy_loss,
+            "losses/value_loss": value_loss,
+            "losses/entropy": entropy,
+            "losses/grad_norm": grad_norm,
+            "losses/approx_kl": approx_kl,
+            "losses/old_approx_kl": -logratio.mean(),
+            "losses/clipfrac": (clipped_ratio != ratio).float().mean(),
+        }
+        return {tag: metric.detach() for tag, metric in metrics.items()}
 
     update = run.cuda_graph(run.compile(update))
 
     # === training
     shape = (args.num_steps, args.num_envs)
-    rollout_obs, next_obs = np.zeros((2, *shape, *obs_space.shape), dtype=np.float32)
-    logits = np.zeros((*shape, parts, choices), dtype=np.float32)
-    actions, rewards = np.zeros((*shape, parts), dtype=np.int64), np.zeros(shape, dtype=np.float32)
-    terminations, dones = np.zeros((2, *shape), dtype=bool)
-    obs, global_step = run.obs, run.global_step
+    rollout_obs = np.zeros((*shape, *obs_space.shape), dtype=np.float32)
+    next_obs = np.zeros_like(rollout_obs)
+    actions = np.zeros((*shape, parts), dtype=np.int64)
+    rewards = np.zeros(shape, dtype=np.float32)
+    terminations = np.zeros(shape, dtype=bool)
+    dones = np.zeros_like(terminations)
+    obs = run.obs
+    global_step = run.global_step
     while run.goes_on(global_step, obs):
         if args.anneal_lr:
-            learning_rate.fill_(args.learning_rate * (1 - global_step / args.total_timesteps))
-        # The last rollout may be shorter.
-        num_steps = min(args.num_steps, math.ceil((args.total_timesteps - global_step) / args.num_envs))
-        size = num_steps * args.num_envs
+            remaining = 1 - global_step / args.total_timesteps
+            learning_rate.fill_(args.learning_rate * remaining)
 
         # act, step, store
-        actor = utils.numpy_forward(agent.actor, device)
-        gumbel = np.random.gumbel(size=logits[:num_steps].shape).astype(np.float32)
-        for t in range(num_steps):
+        actor = utils.NumpyForward(agent.actor, device)
+        # float64: float32 would round gumbel away beside -1e8, where no choice is valid
+        gumbel = np.random.gumbel(size=(*shape, parts, choices))
+        for t in range(args.num_steps):
             rollout_obs[t] = obs
-            logits[t] = agent.mask(actor(rollout_obs[t, :, :obs_dim]), rollout_obs[t])
-            actions[t] = (logits[t] + gumbel[t]).argmax(-1)  # the Gumbel-max trick: a sample from softmax(logits)
+            mask = rollout_obs[t, :, obs_dim:]
+            logits = np.where(mask > 0, actor(rollout_obs[t, :, :obs_dim]), (mask - 1) * 1e8)
+            # the Gumbel-max trick: a sample from softmax(logits)
+            actions[t] = (logits.reshape(gumbel[t].shape) + gumbel[t]).argmax(-1)
             obs, rewards[t], terminations[t], truncations, infos = envs.step(actions[t])
-            next_obs[t], dones[t] = obs, terminations[t] | truncations
+            next_obs[t] = obs
+            dones[t] = terminations[t] | truncations
             global_step += args.num_envs
             for n, episodic_return, episodic_length in run.finished_episodes(infos):
-                next_obs[t, n] = infos["final_obs"][n]  # obs[n] is the first observation of the next episode already
+                # obs[n] is the first observation of the next episode already
+                next_obs[t, n] = infos["final_obs"][n]
                 writer.add_scalar("charts/episodic_return", episodic_return, global_step)
                 writer.add_scalar("charts/episodic_length", episodic_length, global_step)
 
         # values, log-probabilities and advantages of the whole rollout
         with torch.no_grad():
-            b_obs[:size] = torch.from_numpy(rollout_obs[:num_steps]).flatten(0, 1)
-            b_actions[:size] = torch.from_numpy(actions[:num_steps]).flatten(0, 1)
-            behaviour = agent.policy(torch.from_numpy(logits[:num_steps]).to(device).flatten(0, 1))
-            b_logprobs[:size] = behaviour.log_prob(b_actions[:size])
-            b_values[:size] = agent.critic(b_obs[:size, :obs_dim]).squeeze(-1)
-            next_values = agent.critic(torch.from_numpy(next_obs[:num_steps, :, :obs_dim]).to(device))
-            next_values = next_values.squeeze(-1).cpu().numpy()
-        values = b_values[:size].reshape(num_steps, args.num_envs).cpu().numpy()
-        # The next value is the other player's, and so is the next advantage: one's gain is the other's loss.
-        rollout = rewards[:num_steps], values, -next_values, terminations[:num_steps], dones[:num_steps]
-        advantages = compute_gae(*rollout, args.gamma, -args.gae_lambda)
+            b_obs[:] = torch.from_numpy(rollout_obs).flatten(0, 1)
+            b_actions[:] = torch.from_numpy(actions).flatten(0, 1)
+            dist, b_values[:] = agent(b_obs)
+            b_logprobs[:] = dist.log_prob(b_actions)
+            _, next_values = agent(torch.from_numpy(next_obs).to(device))
+            # The policy that learns must be the one that acted.
+            scores = dist.base_dist.logits + torch.from_numpy(gumbel).to(device).flatten(0, 1)
+            utils.check_actions(b_actions, scores.argmax(-1))
+        values = b_values.reshape(shape).cpu().numpy()
+        next_values = next_values.cpu().numpy()
+        # The next value and the next advantage are the other player's, whose gain is one's loss.
+        advantages = compute_gae(
+            rewards, values, -next_values, terminations, dones, args.gamma, -args.gae_lambda
+        )
         returns = advantages + values
-        b_advantages[:size] = torch.from_numpy(advantages).flatten()
-        b_returns[:size] = torch.from_numpy(returns).flatten()
+        b_advantages[:] = torch.from_numpy(advantages).flatten()
+        b_returns[:] = torch.from_numpy(returns).flatten()
 
         # learn
         metrics = []
         for _ in range(args.update_epochs):
-            # A short rollout's last minibatch is filled up from the front of the permutation.
-            inds = np.resize(np.random.permutation(size), (math.ceil(size / minibatch_size), minibatch_size))
+            inds = np.random.permutation(batch_size).reshape(-1, minibatch_size)
             epoch = [update(minibatch) for minibatch in torch.from_numpy(inds).to(device)]
             metrics += epoch
-            if args.target_kl and torch.stack([m["losses/approx_kl"] for m in epoch]).mean() > args.target_kl:
+            kls = [minibatch["losses/approx_kl"] for minibatch in epoch]
+            if args.target_kl and torch.stack(kls).mean() > args.target_kl:
                 break
 
         # log
-        losses = {name: torch.stack([m[name] for m in metrics]).mean().item() for name in metrics[0]}
-        losses["losses/explained_variance"] = 1 - (returns - values).var() / (returns.var() + 1e-8)
-        run.log(losses | {"charts/learning_rate": learning_rate}, global_step)
+        losses = {tag: torch.stack([m[tag] for m in metrics]).mean() for tag in metrics[0]}
+        unexplained = (returns - values).var() / (returns.var() + 1e-8)
+        losses["losses/explained_variance"] = 1 - unexplained
+        losses["charts/learning_rate"] = learning_rate
+        run.log(losses, global_step)
 
     # === evaluation
     return run.end()

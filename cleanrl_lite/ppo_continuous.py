@@ -2,9 +2,10 @@
 
 Paper:    Schulman et al. 2017 (arXiv:1707.06347), with advantages of 2016 (arXiv:1506.02438).
 Run:      python cleanrl_lite/ppo_continuous.py --env-id Hopper-v4
-Differs:  A truncated episode bootstraps from its true last observation. The networks act in numpy;
-          values and log-probabilities are computed in one batch after the rollout.
-          Observation statistics belong to the agent and change between rollouts only.
+Differs:  A truncated episode bootstraps from its true last observation. The networks
+          act in numpy; values and log-probabilities are computed in one batch after
+          the rollout. Observation statistics belong to the agent and change between
+          rollouts only.
 Expected: Walker2d-v4 3,621, Hopper-v4 2,339 (10 seeds), HalfCheetah-v4 2,023,
           InvertedPendulum-v4 1,000 (1,000,000 steps, mean of the last 100 training
           episodes, 5 seeds unless said otherwise, commits bfe7c58, 0279400).

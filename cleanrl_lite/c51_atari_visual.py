@@ -282,11 +282,11 @@ class FrameReplayBuffer:
         self.written[n] += 1
 
     def sample(self, batch_size):
-        """Frames (batch_size, 5, *frame_shape) and rows of a minibatch, drawn with replacement."""
+        """A minibatch, with replacement: frames (batch_size, 5, *frame_shape) and rows."""
         draws = torch.rand((2, batch_size), dtype=torch.float64, device=self.rows.device)
         env = (draws[0] * self.num_envs).long()
         end = self.ends[env]
-        # Three slots of a full ring lack frames of their stacks; from the fifth, we may step back.
+        # Three slots of a full ring lack frames of their stacks; to the fourth we may step back.
         first = torch.where(end > self.length, end - self.length + 4, 0)
         slot = first + (draws[1] * (end - 1 - first)).long()
         # No transition starts from a slot of age 0: use the one before it.
@@ -309,23 +309,25 @@ class FrameReplayBuffer:
 
     def state_dict(self):
         used = min(int(self.written.max()), self.length) * self.num_envs
-        # clone: torch.save would write the part that is not filled too
+        # By way of numpy, torch.save writes this part only, and needs no memory for a copy.
+        frames = self.frames[:used].cpu().numpy()
+        rows = self.rows[:used].cpu().numpy()
         return {
             "written": self.written.tolist(),
-            "frames": self.frames[:used].clone(),
-            "rows": self.rows[:used].clone(),
+            "frames": torch.from_numpy(frames),
+            "rows": torch.from_numpy(rows),
         }
 
     def load_state_dict(self, state):
         self.frames[: len(state["frames"])] = state["frames"]
         self.rows[: len(state["rows"])] = state["rows"]
         self.written[:] = state["written"]
+        self.ends.copy_(torch.from_numpy(self.written))
         # Games restart after a resume. The newest observation only completes the transition
         # before it; if it begins a game, not even that, and its slot is used again.
         newest = self.place(self.written - 1, np.arange(self.num_envs))
         self.written -= self.rows[newest, 3].cpu().numpy() == 1
         self.rows[newest, 3] = 0
-        self.ends.copy_(torch.from_numpy(self.written))
 
 
 # === pure functions

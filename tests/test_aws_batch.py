@@ -155,23 +155,23 @@ def test_an_instance_is_taken_away(account, tmp_path):
     """SIGTERM: the run saves, S3 gets it; the next attempt, on another machine, goes on from there and finishes."""
     s3 = f"s3://{account['BUCKET']}/third"
     words = ["ppo", "--env-ids", "CartPole-v1", "--seeds", "1", "--aws-batch", "--s3", s3]
-    launcher(account, tmp_path, *words, flags=["--total-timesteps", "30000"])
+    launcher(account, tmp_path, *words, flags=["--total-timesteps", "30080"])
     job, container = submitted(), tmp_path / "container"
     process = task(account, container, job)
     helpers.wait_for(lambda: list(container.glob("*/checkpoint.pt")))
     process.send_signal(signal.SIGTERM)
     assert process.wait(60) == 130
-    assert 0 < saved(container) < 30_000 and states(account, tmp_path) == {"ppo-CartPole-v1-1": "interrupted"}
+    assert 0 < saved(container) < 30_080 and states(account, tmp_path) == {"ppo-CartPole-v1-1": "interrupted"}
     (before,) = [path.parent.name for path in container.glob("*/checkpoint.pt")]
     shutil.rmtree(container)  # what it has left is on S3 alone
     process = task(account, container, job)
     assert process.wait(180) == 0
-    assert saved(container) == 30_000 and states(account, tmp_path) == {"ppo-CartPole-v1-1": "finished"}
+    assert saved(container) == 30_080 and states(account, tmp_path) == {"ppo-CartPole-v1-1": "finished"}
     (run_dir,) = [path.parent for path in container.glob("*/checkpoint.pt")]
     assert run_dir.name == before
     steps = [step for step, _ in helpers.scalars(run_dir)["charts/SPS"]]
-    assert steps == [*range(128, 30_000, 128), 30_000]  # no gap, and nothing twice
-    code, output = launcher(account, tmp_path, *words, flags=["--total-timesteps", "30000"])
+    assert steps == [*range(128, 30_080, 128), 30_000]  # no gap, and nothing twice
+    code, output = launcher(account, tmp_path, *words, flags=["--total-timesteps", "30080"])
     assert "nothing to submit" in output
 
 

@@ -141,7 +141,7 @@ def test_two_launchers_one_after_the_other(tmp_path):
     first.lock()
     first.jobs["job"] = dict(command=["cleanrl_lite/ppo.py"], state="finished")
     first.save()
-    first.file.close()
+    first.file_lock.release()
     second.lock()
     assert second.jobs == first.jobs
 
@@ -225,13 +225,13 @@ def test_jobs_that_fail(tmp_path):
 
 @pytest.mark.slow
 def test_a_killed_job_continues(tmp_path):
-    process = start(tmp_path, steps=20_000)
+    process = start(tmp_path, steps=20_480)
     helpers.wait_for(lambda: checkpoints_in(tmp_path))
     os.kill(manifest(tmp_path)[JOB]["pid"], signal.SIGKILL)
     output, _ = process.communicate(timeout=120)
     assert process.returncode == 0, output
     (job,) = manifest(tmp_path).values()
-    assert (job["state"], job["kills"], job["crashes"]) == ("finished", 1, 0) and steps_in(tmp_path) == [20_000]
+    assert (job["state"], job["kills"], job["crashes"]) == ("finished", 1, 0) and steps_in(tmp_path) == [20_480]
 
 
 @pytest.mark.slow
@@ -254,13 +254,13 @@ def test_the_launcher_is_stopped(tmp_path):
 @pytest.mark.slow
 def test_the_launcher_is_killed(tmp_path):
     """Its job works on; the next launcher waits for it and does not start it twice."""
-    process = start(tmp_path, steps=24_000)
+    process = start(tmp_path, steps=24_064)
     helpers.wait_for(lambda: checkpoints_in(tmp_path))
     process.kill()
     process.communicate()
-    finish(tmp_path, "ppo", "--env-ids", "CartPole-v1", "--seeds", "1", steps=24_000)
+    finish(tmp_path, "ppo", "--env-ids", "CartPole-v1", "--seeds", "1", steps=24_064)
     (job,) = manifest(tmp_path).values()
-    assert (job["state"], job["crashes"]) == ("finished", 0) and steps_in(tmp_path) == [24_000]
+    assert (job["state"], job["crashes"]) == ("finished", 0) and steps_in(tmp_path) == [24_064]
     words = [sys.executable, "-m", "benchmark.launch", "--status", "--runs-dir", tmp_path]
     status = helpers.run(words, cwd=helpers.ROOT).stdout
     assert "finished" in status and "100%" in status

@@ -147,7 +147,7 @@ class Agent(nn.Module):
         self.actor_logstd = nn.Parameter(torch.zeros(action_dim))
 
     def normalize(self, obs):
-        """Observations with mean 0 and variance 1 by all that were seen in training."""
+        """Observations with mean 0 and variance 1 over the training so far."""
         obs = (obs - self.obs_stats.mean) / (self.obs_stats.var + 1e-8).sqrt()
         return obs.clamp(-10, 10).float()
 
@@ -360,7 +360,7 @@ def main(args: Args):
         obs_mean = agent.obs_stats.mean.cpu().numpy()
         obs_std = (agent.obs_stats.var + 1e-8).sqrt().cpu().numpy()
         for t in range(args.num_steps):
-            rollout_obs[t] = obs  # float32, as evaluations see it: MuJoCo's own are float64
+            rollout_obs[t] = obs  # now float32: MuJoCo's own are float64
             normalized = ((rollout_obs[t] - obs_mean) / obs_std).clip(-10, 10)
             state = normalized[:, :state_dim]
             actions[t] = actor(state.astype(np.float32)) + std * noise[t]
@@ -390,7 +390,7 @@ def main(args: Args):
             b_noise = torch.from_numpy(noise).to(device).flatten(0, 1)
             utils.check_actions(b_actions, dist.mean + dist.stddev * b_noise)
 
-            # statistics for the next rollout's observations and the scale of rewards
+            # statistics for the next rollout and for the scale of the rewards
             agent.obs_stats.update(raw_obs)
             under_way = np.concatenate([np.ones((1, args.num_envs)), ~dones[:-1]])
             discounted = linear_recurrence(rewards, args.gamma * under_way, return_so_far)

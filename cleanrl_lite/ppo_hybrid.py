@@ -1,10 +1,11 @@
-"""Proximal Policy Optimization for mixed actions, discrete and continuous together; a variant of ppo_continuous.py.
+"""Proximal Policy Optimization for mixed actions; a variant of ppo_continuous.py.
 
-Paper:    Schulman et al. 2017 (arXiv:1707.06347); mixed actions: Fan et al. 2019 (arXiv:1903.01344).
+Paper:    Fan et al. 2019 (arXiv:1903.01344), with PPO of Schulman et al. 2017.
 Run:      python cleanrl_lite/ppo_hybrid.py --env-id gym_platform:Platform-v0
-Differs:  As ppo_continuous.py, with a Categorical for each Discrete part of an action and a Gaussian for the Box parts,
-          whose numbers are scaled to their bounds. One ratio, of the joint probability; the paper has one for each.
-Expected: gym_platform:Platform-v0 0.99 (200,000 steps, mean of the last 100 training episodes, 3 seeds, 02b21e4).
+Differs:  Discrete parts of an action have a Categorical each, Box parts a Gaussian, scaled to their
+          bounds. One ratio, of the joint probability; the paper has one for each.
+Expected: gym_platform:Platform-v0 0.99 (200,000 steps, mean of the last 100 training episodes,
+          3 seeds, 02b21e4).
 Details:  docs/ppo_hybrid.md
 """
 
@@ -15,10 +16,10 @@ from pathlib import Path
 import gymnasium as gym
 import numpy as np
 import torch
-from gymnasium.spaces import Box, Dict, Discrete, Tuple, flatdim, flatten_space, unflatten
+from gymnasium.spaces import Box, Dict, Discrete, Tuple
 from gymnasium.vector import AutoresetMode
 from torch import nn
-from torch.distributions import Categorical, Normal
+from torch.distributions import Categorical, Independent, Normal
 from torch.utils.tensorboard import SummaryWriter
 
 from cleanrl_lite import utils
@@ -71,49 +72,83 @@ class Args:
 
 
 # === environment
-def leaves(space):
-    """The Discrete and Box spaces inside a Tuple or Dict, in the order of gymnasium's flatten."""
-    inner = space.values() if isinstance(space, Dict) else space if isinstance(space, Tuple) else None
-    return [space] if inner is None else [leaf for part in inner for leaf in leaves(part)]
+def replace_parts(space, function):
+    """A nested `space` with function(part) in the place of each part."""
+    if isinstance(space, Dict):
+        return {name: replace_parts(part, function) for name, part in space.items()}
+    if isinstance(space, Tuple):
+        return tuple(replace_parts(part, function) for part in space)
+    return function(space)
 
 
 class MixedActions(gym.ActionWrapper):
-    """Actions as one vector: 1 at the choice and -1 elsewhere for a Discrete part, numbers in [-1, 1] for a Box."""
+    """Actions as one vector: the index of each choice, then all numbers, in [-1, 1].
+
+    Choices are the environment's Discrete parts,
+    numbers those of its Box parts.
+    """
 
     def __init__(self, env):
         super().__init__(env)
-        parts, flat = leaves(env.action_space), flatten_space(env.action_space)
-        kinds = all(isinstance(x, Discrete) or (isinstance(x, Box) and x.dtype.kind == "f") for x in parts)
-        bounded = kinds and np.isfinite((flat.low, flat.high)).all() and (flat.low < flat.high).all()
-        others = "MultiDiscrete: ppo_masked.py; unbounded: ppo_continuous.py"
-        utils.check(bounded, f"actions must be Discrete or Box, with finite bounds, not {env.action_space}. {others}")
-        self.low, self.high, ends = flat.low, flat.high, np.cumsum([*map(flatdim, parts)])
-        self.choices = [(int(end - x.n), int(end)) for x, end in zip(parts, ends) if isinstance(x, Discrete)]
-        self.action_space = Box(-1.0, 1.0, flat.shape)
+        self.options = []  # of each choice
+        self.num_numbers = 0
+        replace_parts(env.action_space, self.count)
+        size = len(self.options) + self.num_numbers
+        self.action_space = Box(-np.inf, np.inf, (size,))
+
+    def count(self, part):
+        if isinstance(part, Discrete):
+            self.options.append(int(part.n))
+            return
+        real = isinstance(part, Box) and part.dtype.kind == "f"
+        space = self.env.action_space
+        utils.check(
+            real and part.is_bounded(),
+            f"actions must be Discrete or Box, with finite bounds, not {space}. "
+            "MultiDiscrete: ppo_masked.py; unbounded: ppo_continuous.py",
+        )
+        self.num_numbers += part.low.size
 
     def action(self, action):
-        # The bounds of a choice's columns are 0 and 1, so this makes gymnasium's one-hot vector of it.
-        action = self.low + (self.high - self.low) * (1 + action.clip(-1, 1)) / 2
-        return unflatten(self.env.action_space, action.clip(self.low, self.high))  # it was rounded
+        indices = iter(action[: len(self.options)])
+        numbers = iter(action[len(self.options) :].clip(-1, 1))
+
+        def convert(part):
+            if isinstance(part, Discrete):
+                return part.start + int(next(indices))
+            share = [(1 + next(numbers)) / 2 for _ in range(part.low.size)]
+            share = np.reshape(share, part.shape)
+            scaled = part.low + (part.high - part.low) * share
+            return scaled.clip(part.low, part.high).astype(part.dtype)  # it was rounded
+
+        return replace_parts(self.env.action_space, convert)
 
 
 def make_env(args, render_mode=None):
-    env = utils.make(args.env_id, args.env_kwargs, render_mode, max_episode_steps=args.max_episode_steps)
-    return gym.wrappers.RecordEpisodeStatistics(MixedActions(utils.flatten(env)), stats_key="statistics")
+    env = utils.make(args, render_mode, max_episode_steps=args.max_episode_steps)
+    env = MixedActions(env)
+    return gym.wrappers.RecordEpisodeStatistics(utils.flatten(env), stats_key="statistics")
 
 
 # === networks
 def mlp(inputs, outputs, last_gain):
-    """Two hidden layers of 64 tanh units; orthogonal weights of gain sqrt(2), `last_gain` in the last layer."""
-    layers = [nn.Linear(inputs, 64), nn.Tanh(), nn.Linear(64, 64), nn.Tanh(), nn.Linear(64, outputs)]
-    for layer, gain in zip(layers[::2], (math.sqrt(2), math.sqrt(2), last_gain)):
+    """Two hidden layers of 64 tanh units, with orthogonal weights."""
+    network = nn.Sequential(
+        nn.Linear(inputs, 64),
+        nn.Tanh(),
+        nn.Linear(64, 64),
+        nn.Tanh(),
+        nn.Linear(64, outputs),
+    )
+    gains = math.sqrt(2), math.sqrt(2), last_gain
+    for layer, gain in zip(network[::2], gains, strict=True):
         nn.init.orthogonal_(layer.weight, gain)
         nn.init.zeros_(layer.bias)
-    return nn.Sequential(*layers)
+    return network
 
 
 class RunningMeanStd(nn.Module):
-    """Mean and variance of all samples so far; buffers, so that they are saved and loaded with the agent."""
+    """Mean and variance of all samples so far, saved with the agent."""
 
     def __init__(self, shape=()):
         super().__init__()
@@ -122,73 +157,86 @@ class RunningMeanStd(nn.Module):
         self.register_buffer("count", torch.zeros((), dtype=torch.float64))
 
     def update(self, samples):
-        """Merges in the mean and variance of `samples` (num_samples, *shape) (Chan et al. 1979)."""
-        count = self.count + len(samples)
-        delta = samples.double().mean(0) - self.mean
-        weight = len(samples) / count
-        self.var.lerp_(samples.double().var(0, correction=0), weight).add_(delta.square() * weight * (1 - weight))
+        """Merges in those of `samples` (num_samples, *shape) (Chan et al. 1979)."""
+        samples = samples.double()
+        self.count.add_(len(samples))
+        weight = len(samples) / self.count
+        delta = samples.mean(0) - self.mean
+        self.var.lerp_(samples.var(0, correction=0), weight)
+        self.var.add_(delta.square() * weight * (1 - weight))
         self.mean.add_(delta * weight)
-        self.count.copy_(count)
 
 
 class Mixed:
-    """Independent choices, the columns `choices` [(from, to)] of actions, and Gaussian numbers, the other columns."""
+    """Independent choices, of `options` each, and Gaussian numbers.
 
-    def __init__(self, outputs, std, choices, numbers):
-        self.dists = [(Categorical(logits=outputs[..., i:j], validate_args=False), i, j) for i, j in choices]
-        self.gaussian, self.numbers = Normal(outputs[..., numbers], std, validate_args=False), numbers
+    outputs (batch, sum(options) + len(std)): the choices' logits, then the numbers' means.
+    """
+
+    def __init__(self, outputs, options, std):
+        self.widths = [*options, len(std)]
+        *logits, mean = outputs.split(self.widths, dim=-1)
+        normal = Normal(mean, std, validate_args=False)
+        self.choices = [Categorical(logits=each, validate_args=False) for each in logits]
+        self.numbers = Independent(normal, 1, validate_args=False)
 
     def log_prob(self, actions):
-        chosen = [dist.log_prob(actions[..., i:j].argmax(-1)) for dist, i, j in self.dists]
-        return sum(chosen, self.gaussian.log_prob(actions[..., self.numbers]).sum(-1))
+        log_prob = self.numbers.log_prob(actions[..., len(self.choices) :])
+        for n, choice in enumerate(self.choices):
+            log_prob = log_prob + choice.log_prob(actions[..., n])
+        return log_prob
 
     def entropy(self):
-        return sum((dist.entropy() for dist, _, _ in self.dists), self.gaussian.entropy().sum(-1))
+        return sum([choice.entropy() for choice in self.choices], self.numbers.entropy())
 
-
-def choose(actions, choices):
-    """Turns the largest of each choice's numbers into 1, the others into -1, in place."""
-    for i, j in choices:
-        actions[..., i:j] = np.where(np.arange(j - i) == actions[..., i:j].argmax(-1)[..., None], 1, -1)
-    return actions
+    def sample(self, noise):
+        """Gumbel noise makes choices, Gaussian noise numbers; no noise, the greedy action."""
+        *gumbels, gaussian = noise.split(self.widths, dim=-1)
+        parts = []
+        for choice, gumbel in zip(self.choices, gumbels, strict=True):
+            parts.append((choice.logits + gumbel).argmax(-1, keepdim=True))
+        parts.append(self.numbers.mean + self.numbers.stddev * gaussian)
+        return torch.cat(parts, dim=-1)
 
 
 class Agent(nn.Module):
-    def __init__(self, obs_dim, action_dim, choices):
+    def __init__(self, obs_dim, options, num_numbers):
         super().__init__()
-        self.choices, columns = choices, [k for i, j in choices for k in range(i, j)]
-        numbers = [k for k in range(action_dim) if k not in columns]
-        self.register_buffer("numbers", torch.tensor(numbers, dtype=torch.int64), persistent=False)
-        self.obs_stats, self.return_stats = RunningMeanStd(obs_dim), RunningMeanStd()
+        self.options = options
+        self.obs_stats = RunningMeanStd(obs_dim)
+        self.return_stats = RunningMeanStd()
         self.critic = mlp(obs_dim, 1, last_gain=1.0)
-        self.actor = mlp(obs_dim, action_dim, last_gain=0.01)  # near zero: uniform choices, means 0
-        self.actor_logstd = nn.Parameter(torch.zeros(len(numbers)))
+        # near zero: starts with uniform choices and mean 0 everywhere
+        self.actor = mlp(obs_dim, sum(options) + num_numbers, last_gain=0.01)
+        self.actor_logstd = nn.Parameter(torch.zeros(num_numbers))
 
     def normalize(self, obs):
-        """Observations as the networks want them: mean 0 and variance 1 by all that was seen in training."""
+        """Observations with mean 0 and variance 1 over the training so far."""
         obs = (obs - self.obs_stats.mean) / (self.obs_stats.var + 1e-8).sqrt()
         return obs.clamp(-10, 10).float()
 
-    def policy(self, outputs):
-        return Mixed(outputs, self.actor_logstd.exp(), self.choices, self.numbers)
-
     def forward(self, obs):
         """The policy's distribution and the value of normalised `obs` (batch, obs_dim)."""
-        return self.policy(self.actor(obs)), self.critic(obs).squeeze(-1)
+        dist = Mixed(self.actor(obs), self.options, self.actor_logstd.exp())
+        return dist, self.critic(obs).squeeze(-1)
 
     def act(self, obs):
         """The greedy policy, for evaluation; takes raw observations."""
-        return torch.from_numpy(choose(self.actor(self.normalize(obs.float())).detach().cpu().numpy(), self.choices))
+        dist, _ = self(self.normalize(obs.float()))
+        return dist.sample(torch.zeros(sum(dist.widths), device=obs.device))
 
 
 # === pure functions
 def linear_recurrence(inputs, decays, initial):
-    """y[t] = inputs[t] + decays[t] * y[t - 1] for arrays (num_steps, num_envs), with y[-1] = initial (num_envs,)."""
+    """y[t] = inputs[t] + decays[t] * y[t - 1], with y[-1] = initial.
+
+    inputs and decays are (num_steps, num_envs), initial is (num_envs,).
+    """
     outputs = np.empty_like(inputs)
     # Python floats are faster than numpy rows for up to about ten environments.
     for n, y in enumerate(initial.tolist()):
         column = []
-        for x, decay in zip(inputs[:, n].tolist(), decays[:, n].tolist()):
+        for x, decay in zip(inputs[:, n].tolist(), decays[:, n].tolist(), strict=True):
             y = x + decay * y
             column.append(y)
         outputs[:, n] = column
@@ -196,73 +244,114 @@ def linear_recurrence(inputs, decays, initial):
 
 
 def compute_gae(rewards, values, next_values, terminations, dones, gamma, gae_lambda):
-    """Generalised advantage estimation (Schulman et al. 2016, eq. 16); all arrays are (num_steps, num_envs).
+    """Generalised advantage estimation (Schulman et al. 2016, eq. 16).
 
-    next_values[t] is the value of the observation that step t truly led to: at the end of an episode the last one of
-    that episode, not the first one of the next. A truncated episode would have gone on, so its value counts; a
-    terminated one has none. Nothing flows back from one episode into the one before.
+    All arrays are (num_steps, num_envs). next_values[t] is the value of the observation
+    that step t truly led to: at an episode's end its last one, not the first one of the
+    next. A truncated episode would have gone on, so its value counts; a terminated one
+    has none. Nothing flows back from one episode into the one before.
     """
     deltas = rewards + gamma * next_values * ~terminations - values
-    return linear_recurrence(deltas[::-1], gamma * gae_lambda * ~dones[::-1], np.zeros(deltas.shape[1]))[::-1].copy()
+    decays = gamma * gae_lambda * ~dones
+    initial = np.zeros(deltas.shape[1])
+    backwards = linear_recurrence(deltas[::-1], decays[::-1], initial)
+    return backwards[::-1].copy()
 
 
-def adam_step(params, grads, adam, learning_rate, max_grad_norm, beta1=0.9, beta2=0.999, eps=1e-5):
-    """Clips the gradient's norm and takes one step of Adam (Kingma & Ba 2015, algorithm 1), in place.
+class Adam(nn.Module):
+    """Adam (Kingma & Ba 2015, algorithm 1) with a limit on the gradient's norm.
 
-    Written out, on one flat vector, because this compiles into the update's graph; torch.optim.Adam would not.
+    Written out, on one flat vector, because this compiles into the update's graph;
+    torch.optim.Adam would not.
     """
-    grad = torch.cat([g.flatten() for g in grads])
-    grad_norm = grad.norm()
-    grad = grad * (max_grad_norm / (grad_norm + 1e-6)).clamp(max=1.0)
-    adam["step"].add_(1)
-    adam["exp_avg"].lerp_(grad, 1 - beta1)
-    adam["exp_avg_sq"].lerp_(grad.square(), 1 - beta2)
-    denominator = (adam["exp_avg_sq"] / (1 - beta2 ** adam["step"])).sqrt() + eps
-    step = learning_rate * adam["exp_avg"] / (1 - beta1 ** adam["step"]) / denominator
-    for param, delta in zip(params, step.split([p.numel() for p in params])):
-        param.sub_(delta.view_as(param))
-    return grad_norm
+
+    def __init__(self, params):
+        super().__init__()
+        self.params = [param for param in params if param.requires_grad]
+        flat = nn.utils.parameters_to_vector(self.params).detach()
+        self.register_buffer("step", flat.new_zeros(()))
+        self.register_buffer("exp_avg", torch.zeros_like(flat))
+        self.register_buffer("exp_avg_sq", torch.zeros_like(flat))
+
+    @torch.no_grad()
+    def update(self, grads, learning_rate, max_grad_norm, beta1=0.9, beta2=0.999, eps=1e-5):
+        """Takes a step, in place; returns the gradient's norm before it is clipped."""
+        grad = torch.cat([g.flatten() for g in grads])
+        grad_norm = grad.norm()
+        grad = grad * (max_grad_norm / (grad_norm + 1e-6)).clamp(max=1.0)
+        self.step.add_(1)
+        self.exp_avg.lerp_(grad, 1 - beta1)
+        self.exp_avg_sq.lerp_(grad.square(), 1 - beta2)
+        denominator = (self.exp_avg_sq / (1 - beta2**self.step)).sqrt() + eps
+        delta = learning_rate * self.exp_avg / (1 - beta1**self.step) / denominator
+        parts = delta.split([param.numel() for param in self.params])
+        for param, part in zip(self.params, parts, strict=True):
+            param.sub_(part.view_as(param))
+        return grad_norm
 
 
+@utils.leaves_no_trace
 def main(args: Args):
     # === setup
-    check, batch_size = utils.check, args.num_envs * args.num_steps
+    check = utils.check
     device = utils.setup(args)
-    minibatch_size, remainder = divmod(batch_size, args.num_minibatches)
-    check(remainder == 0, f"--num-envs x --num-steps = {batch_size} must be a multiple of --num-minibatches")
-    check(minibatch_size > 1 or not args.norm_adv, "minibatches of one sample need --no-norm-adv")
-    check(args.total_timesteps >= batch_size, f"--total-timesteps must be at least one rollout, {batch_size}")
+    batch_size = args.num_envs * args.num_steps
+    minibatch_size = batch_size // args.num_minibatches
+    whole = batch_size == minibatch_size * args.num_minibatches
+    steps = f"--num-envs x --num-steps = {batch_size}"
+    check(whole, f"{steps} must be a multiple of --num-minibatches {args.num_minibatches}")
+    normal = minibatch_size > 1 or not args.norm_adv
+    check(normal, "minibatches of one sample need --no-norm-adv")
 
-    envs = utils.vector_env([lambda: make_env(args)] * args.num_envs, args.async_envs, AutoresetMode.SAME_STEP)
-    obs_space, action_space = envs.single_observation_space, envs.single_action_space
-
-    choices = envs.get_attr("choices")[0]
-    agent = Agent(obs_space.shape[0], action_space.shape[0], choices).to(device)
-    params = [param for param in agent.parameters() if param.requires_grad]
-    zeros = torch.zeros(sum(p.numel() for p in params), device=device)
-    adam = dict(step=torch.zeros((), device=device), exp_avg=zeros.clone(), exp_avg_sq=zeros.clone())
+    envs = utils.vector_env(
+        [lambda: make_env(args)] * args.num_envs,
+        args.async_envs,
+        AutoresetMode.SAME_STEP,
+    )
+    obs_space = envs.single_observation_space
+    action_space = envs.single_action_space
+    options = envs.get_attr("options")[0]
+    num_numbers = envs.get_attr("num_numbers")[0]
+    agent = Agent(obs_space.shape[0], options, num_numbers).to(device)
+    if args.evaluate:
+        envs.close()
+        return utils.evaluate_saved(args, __file__, make_env, agent)
+    adam = Adam(agent.parameters())
     learning_rate = torch.tensor(args.learning_rate, device=device)
-
     run = utils.Run(args, __file__, make_env, envs, agent, adam=adam)
-    if run.result is not None:  # --evaluate
-        return run.result
+
+    # === logging
     if args.track:
         import wandb
 
-        names = dict(project=args.wandb_project_name, entity=args.wandb_entity, name=run.dir.name, id=run.dir.name)
-        settings = dict(config=vars(args), dir=run.dir.parent, resume="allow", sync_tensorboard=True, save_code=True)
-        utils.online_or_offline(wandb.init, **names, **settings)
-    writer = run.writer = SummaryWriter(run.dir, flush_secs=10, purge_step=run.global_step + 1)
-    writer.add_text("arguments", "\n".join(f"    {name}: {value}" for name, value in vars(args).items()))
+        wandb.init(
+            project=args.wandb_project_name,
+            entity=args.wandb_entity,
+            name=run.dir.name,
+            id=run.dir.name,
+            config=vars(args),
+            dir=run.dir.parent,
+            resume="allow",
+            sync_tensorboard=True,
+        )
+    # A resumed run writes the points after its checkpoint again.
+    writer = SummaryWriter(run.dir, flush_secs=10, purge_step=run.global_step + 1)
+    writer.add_text("arguments", str(args))
+    run.writer = writer
 
     # === update
-    # The batch is on the networks' device, in tensors allocated once: a CUDA graph needs fixed addresses.
+    # The batch, allocated once: a CUDA graph needs fixed addresses.
     b_obs = torch.zeros((batch_size, *obs_space.shape), device=device)
     b_actions = torch.zeros((batch_size, *action_space.shape), device=device)
-    b_logprobs, b_values, b_advantages, b_returns = torch.zeros((4, batch_size), device=device).unbind()
+    b_logprobs = torch.zeros(batch_size, device=device)
+    b_values = torch.zeros_like(b_logprobs)
+    b_advantages = torch.zeros_like(b_logprobs)
+    b_returns = torch.zeros_like(b_logprobs)
 
+    # A number that changes during the run must be a tensor, as learning_rate is: a Python
+    # number is a constant of the compiled graph, so that every new value compiles it again.
     def update(inds):
-        """One minibatch, the samples inds (minibatch_size,) of the batch: PPO's loss (eq. 9) and a step of Adam."""
+        """PPO's loss (eq. 9) and a step of Adam on the samples inds of the batch."""
         dist, value = agent(b_obs[inds])
         logratio = dist.log_prob(b_actions[inds]) - b_logprobs[inds]
         ratio = logratio.exp()
@@ -276,97 +365,117 @@ def main(args: Args):
 
         value_loss = (value - b_returns[inds]).square()
         if args.clip_vloss:
-            clipped = b_values[inds] + (value - b_values[inds]).clamp(-args.clip_coef, args.clip_coef)
-            value_loss = torch.max(value_loss, (clipped - b_returns[inds]).square())
+            change = (value - b_values[inds]).clamp(-args.clip_coef, args.clip_coef)
+            clipped_value = b_values[inds] + change
+            value_loss = torch.max(value_loss, (clipped_value - b_returns[inds]).square())
         value_loss = 0.5 * value_loss.mean()
 
         entropy = dist.entropy().mean()
         loss = policy_loss - args.ent_coef * entropy + args.vf_coef * value_loss
-        grads = torch.autograd.grad(loss, params)
-        with torch.no_grad():
-            grad_norm = adam_step(params, grads, adam, learning_rate, args.max_grad_norm)
-        metrics = dict(policy_loss=policy_loss, value_loss=value_loss, entropy=entropy, grad_norm=grad_norm)
-        metrics |= dict(approx_kl=approx_kl, old_approx_kl=-logratio.mean())
-        metrics |= dict(clipfrac=(clipped_ratio != ratio).float().mean())
-        return {f"losses/{name}": metric.detach() for name, metric in metrics.items()}
+        grads = torch.autograd.grad(loss, adam.params)
+        grad_norm = adam.update(grads, learning_rate, args.max_grad_norm)
+        metrics = {
+            "losses/policy_loss": policy_loss,
+            "losses/value_loss": value_loss,
+            "losses/entropy": entropy,
+            "losses/grad_norm": grad_norm,
+            "losses/approx_kl": approx_kl,
+            "losses/old_approx_kl": -logratio.mean(),
+            "losses/clipfrac": (clipped_ratio != ratio).float().mean(),
+        }
+        return {tag: metric.detach() for tag, metric in metrics.items()}
 
     update = run.cuda_graph(run.compile(update))
 
     # === training
     shape = (args.num_steps, args.num_envs)
-    raw_obs, rollout_obs, next_obs = np.zeros((3, *shape, *obs_space.shape), dtype=np.float32)
-    means, actions = np.zeros((2, *shape, *action_space.shape), dtype=np.float32)
+    rollout_obs = np.zeros((*shape, *obs_space.shape), dtype=np.float32)
+    next_obs = np.zeros_like(rollout_obs)
+    actions = np.zeros((*shape, *action_space.shape), dtype=np.float32)
     rewards = np.zeros(shape, dtype=np.float32)
-    terminations, dones = np.zeros((2, *shape), dtype=bool)
-    return_so_far = np.zeros(args.num_envs)  # discounted, of this episode
-    if run.episodes_go_on:
-        return_so_far = np.array(run.values["return_so_far"])
-    obs, global_step = run.obs, run.global_step
+    terminations = np.zeros(shape, dtype=bool)
+    dones = np.zeros_like(terminations)
+    # discounted, of the episode under way
+    return_so_far = np.array(run.values.get("return_so_far", [0.0] * args.num_envs))
+    obs = run.obs
+    global_step = run.global_step
     while run.goes_on(global_step, obs, return_so_far=return_so_far.tolist()):
         if args.anneal_lr:
-            learning_rate.fill_(args.learning_rate * (1 - global_step / args.total_timesteps))
-        # The last rollout may be shorter.
-        num_steps = min(args.num_steps, math.ceil((args.total_timesteps - global_step) / args.num_envs))
-        size = num_steps * args.num_envs
+            remaining = 1 - global_step / args.total_timesteps
+            learning_rate.fill_(args.learning_rate * remaining)
 
         # act, step, store
-        actor = utils.numpy_forward(agent.actor, device)
-        noise = np.random.gumbel(size=means[:num_steps].shape).astype(np.float32)  # the Gumbel-max trick, for choices
-        std, numbers = agent.actor_logstd.detach().exp().cpu().numpy(), agent.numbers.tolist()
-        noise[..., numbers] = np.random.standard_normal(noise[..., numbers].shape) * std
-        obs_mean, obs_std = agent.obs_stats.mean.cpu().numpy(), (agent.obs_stats.var + 1e-8).sqrt().cpu().numpy()
-        for t in range(num_steps):
-            raw_obs[t] = obs  # float32, as the statistics, V(s') and evaluations see it: MuJoCo's own are float64
-            rollout_obs[t] = np.minimum(np.maximum((raw_obs[t] - obs_mean) / obs_std, -10), 10)
-            means[t] = actor(rollout_obs[t])
-            actions[t] = choose(means[t] + noise[t], choices)
+        actor = utils.NumpyForward(agent.actor, device)
+        std = agent.actor_logstd.detach().exp().cpu().numpy()
+        # Choices by the Gumbel-max trick: a sample from softmax(logits) is
+        # argmax(logits + noise).
+        spread = np.append(np.ones_like(std, shape=sum(options)), std)
+        noise = np.random.gumbel(size=(*shape, len(spread))).astype(np.float32)
+        noise[..., sum(options) :] = np.random.standard_normal((*shape, num_numbers))
+        obs_mean = agent.obs_stats.mean.cpu().numpy()
+        obs_std = (agent.obs_stats.var + 1e-8).sqrt().cpu().numpy()
+        for t in range(args.num_steps):
+            rollout_obs[t] = obs  # now float32: MuJoCo's own are float64
+            normalized = ((rollout_obs[t] - obs_mean) / obs_std).clip(-10, 10)
+            scores = actor(normalized.astype(np.float32)) + spread * noise[t]
+            *choices, numbers = np.split(scores, np.cumsum(options), axis=-1)
+            indices = [choice.argmax(-1, keepdims=True) for choice in choices]
+            actions[t] = np.concatenate([*indices, numbers], axis=-1)
             obs, rewards[t], terminations[t], truncations, infos = envs.step(actions[t])
-            next_obs[t], dones[t] = obs, terminations[t] | truncations
+            next_obs[t] = obs
+            dones[t] = terminations[t] | truncations
             global_step += args.num_envs
             for n, episodic_return, episodic_length in run.finished_episodes(infos):
-                next_obs[t, n] = infos["final_obs"][n]  # obs[n] is the first observation of the next episode already
+                # obs[n] is the first observation of the next episode already
+                next_obs[t, n] = infos["final_obs"][n]
                 writer.add_scalar("charts/episodic_return", episodic_return, global_step)
                 writer.add_scalar("charts/episodic_length", episodic_length, global_step)
 
         # values, log-probabilities and advantages of the whole rollout
         with torch.no_grad():
-            b_obs[:size] = torch.from_numpy(rollout_obs[:num_steps]).flatten(0, 1)
-            b_actions[:size] = torch.from_numpy(actions[:num_steps]).flatten(0, 1)
-            behaviour = agent.policy(torch.from_numpy(means[:num_steps]).to(device).flatten(0, 1))
-            b_logprobs[:size] = behaviour.log_prob(b_actions[:size])
-            b_values[:size] = agent.critic(b_obs[:size]).squeeze(-1)
-            next_values = agent.critic(agent.normalize(torch.from_numpy(next_obs[:num_steps]).to(device)))
-            next_values = next_values.squeeze(-1).cpu().numpy()
+            raw_obs = torch.from_numpy(rollout_obs).to(device).flatten(0, 1)
+            b_obs[:] = agent.normalize(raw_obs)
+            b_actions[:] = torch.from_numpy(actions).flatten(0, 1)
+            dist, b_values[:] = agent(b_obs)
+            b_logprobs[:] = dist.log_prob(b_actions)
+            _, next_values = agent(agent.normalize(torch.from_numpy(next_obs).to(device)))
+            # The policy that learns must be the one that acted.
+            b_noise = torch.from_numpy(noise).to(device).flatten(0, 1)
+            utils.check_actions(b_actions, dist.sample(b_noise))
 
-            # statistics for the next rollout's observations, and for the scale of the rewards
-            agent.obs_stats.update(torch.from_numpy(raw_obs[:num_steps]).to(device).flatten(0, 1))
-            under_way = np.concatenate([np.ones((1, args.num_envs)), ~dones[: num_steps - 1]])
-            discounted = linear_recurrence(rewards[:num_steps], args.gamma * under_way, return_so_far)
-            return_so_far = discounted[-1] * ~dones[num_steps - 1]
+            # statistics for the next rollout and for the scale of the rewards
+            agent.obs_stats.update(raw_obs)
+            under_way = np.concatenate([np.ones((1, args.num_envs)), ~dones[:-1]])
+            discounted = linear_recurrence(rewards, args.gamma * under_way, return_so_far)
+            return_so_far = discounted[-1] * ~dones[-1]
             agent.return_stats.update(torch.from_numpy(discounted).to(device).flatten())
             scale = (agent.return_stats.var + 1e-8).sqrt().item()
-        values = b_values[:size].reshape(num_steps, args.num_envs).cpu().numpy()
-        scaled = (rewards[:num_steps] / scale).clip(-10, 10)
-        rollout = scaled, values, next_values, terminations[:num_steps], dones[:num_steps]
-        advantages = compute_gae(*rollout, args.gamma, args.gae_lambda)
+        values = b_values.reshape(shape).cpu().numpy()
+        next_values = next_values.cpu().numpy()
+        scaled = (rewards / scale).clip(-10, 10)
+        advantages = compute_gae(
+            scaled, values, next_values, terminations, dones, args.gamma, args.gae_lambda
+        )
         returns = advantages + values
-        b_advantages[:size] = torch.from_numpy(advantages).flatten()
-        b_returns[:size] = torch.from_numpy(returns).flatten()
+        b_advantages[:] = torch.from_numpy(advantages).flatten()
+        b_returns[:] = torch.from_numpy(returns).flatten()
 
         # learn
         metrics = []
         for _ in range(args.update_epochs):
-            # A short rollout's last minibatch is filled up from the front of the permutation.
-            inds = np.resize(np.random.permutation(size), (math.ceil(size / minibatch_size), minibatch_size))
+            inds = np.random.permutation(batch_size).reshape(-1, minibatch_size)
             epoch = [update(minibatch) for minibatch in torch.from_numpy(inds).to(device)]
             metrics += epoch
-            if args.target_kl and torch.stack([m["losses/approx_kl"] for m in epoch]).mean() > args.target_kl:
+            kls = [minibatch["losses/approx_kl"] for minibatch in epoch]
+            if args.target_kl and torch.stack(kls).mean() > args.target_kl:
                 break
 
         # log
-        losses = {name: torch.stack([m[name] for m in metrics]).mean().item() for name in metrics[0]}
-        losses["losses/explained_variance"] = 1 - (returns - values).var() / (returns.var() + 1e-8)
-        run.log(losses | {"charts/learning_rate": learning_rate}, global_step)
+        losses = {tag: torch.stack([m[tag] for m in metrics]).mean() for tag in metrics[0]}
+        unexplained = (returns - values).var() / (returns.var() + 1e-8)
+        losses["losses/explained_variance"] = 1 - unexplained
+        losses["charts/learning_rate"] = learning_rate
+        run.log(losses, global_step)
 
     # === evaluation
     return run.end()

@@ -689,8 +689,8 @@ class CompiledUpdate:
         try:
             return self.compiled(*tensors)
         except torch._dynamo.exc.FailOnRecompileLimitHit:
-            reason = f"{self.update.__name__} reads a Python number that changes"
-            reason += "; keep it in a tensor, as learning_rate is"
+            reason = f"{self.update.__name__} reads a Python number or list that changes"
+            reason += "; keep it in a tensor, and change that with fill_"
         except torch._dynamo.exc.TorchDynamoException as error:
             reason = str(error).splitlines()[0]
         tqdm.write(f"continuing in eager mode: {reason}", file=sys.stderr)
@@ -759,7 +759,8 @@ class NumpyForward:
         module = self.module
         layers = list(module) if type(module) is torch.nn.Sequential else [module]
         self.layers = [in_numpy(layer) for layer in layers]
-        known = None not in self.layers
+        hooked = any(part._forward_hooks or part._forward_pre_hooks for part in module.modules())
+        known = None not in self.layers and not hooked
         if self.stays:
             self.layers = [self.in_torch]
         elif not known or not np.allclose(self.forward(row), self.in_torch(row), 1e-3, 1e-4):

@@ -161,6 +161,9 @@ class ReplayBuffer:
 
     def add(self, *parts):
         """Stores a transition of each environment: arrays (num_envs, *shape)."""
+        if self.filled == 0:
+            found = tuple(part.shape[1:] for part in parts)
+            utils.check(found == self.shapes, f"replay.add got {found}, not {self.shapes}")
         rows = np.column_stack(parts)
         end = self.position + self.num_envs
         if self.in_numpy is not None:

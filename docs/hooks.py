@@ -23,16 +23,25 @@ ROOT = Path(__file__).resolve().parents[1]
 def code(node, name, path=""):
     """(first line, last line) of all functions and classes of this name below `node`."""
     for child in ast.iter_child_nodes(node):
-        child_path = f"{path}.{child.name}" if isinstance(child, (ast.FunctionDef, ast.ClassDef)) else path
+        child_path = (
+            f"{path}.{child.name}" if isinstance(child, (ast.FunctionDef, ast.ClassDef)) else path
+        )
         if child_path != path and f"{child_path}.".endswith(f".{name}."):
-            yield min([child, *child.decorator_list], key=lambda part: part.lineno).lineno, child.end_lineno
+            yield (
+                min([child, *child.decorator_list], key=lambda part: part.lineno).lineno,
+                child.end_lineno,
+            )
         yield from code(child, name, child_path)
 
 
 def section(source, name):
     ends = re.compile(r"\s*# === |def main\(|if __name__")
     lines = [i for i, line in enumerate(source.splitlines(), 1) if ends.match(line)]
-    return [(i, j - 1) for i, j in zip(lines, lines[1:]) if source.splitlines()[i - 1].strip() == f"# === {name}"]
+    return [
+        (i, j - 1)
+        for i, j in zip(lines, lines[1:])
+        if source.splitlines()[i - 1].strip() == f"# === {name}"
+    ]
 
 
 def link(page, config, path, first):
@@ -54,10 +63,16 @@ def on_page_markdown(markdown, page, config, files):
         if not (ROOT / match[2]).exists():
             raise PluginError(f"{page.file.src_path}: {match[0]}: there is no {match[2]}")
         source = (ROOT / match[2]).read_text()
-        found = list(code(ast.parse(source), match[3]) if match[1] == "code" else section(source, match[3]))
+        found = list(
+            code(ast.parse(source), match[3]) if match[1] == "code" else section(source, match[3])
+        )
         if len(found) != 1:
-            raise PluginError(f"{page.file.src_path}: {match[0]}: found {len(found)} times in {match[2]}, not once")
-        text = textwrap.dedent("\n".join(source.splitlines()[found[0][0] - 1 : found[0][1]])).strip()
+            raise PluginError(
+                f"{page.file.src_path}: {match[0]}: found {len(found)} times in {match[2]}, not once"
+            )
+        text = textwrap.dedent(
+            "\n".join(source.splitlines()[found[0][0] - 1 : found[0][1]])
+        ).strip()
         return f'```python title="{match[2]}, line {found[0][0]}"\n{text}\n```'
 
     return re.sub(r"^\{\{ (code|section) (\S+) (.+?) \}\}$", replace, markdown, flags=re.M)
@@ -70,7 +85,11 @@ def on_page_content(content, page, config, files):
 
     def name(match):
         found = list(code(tree, match[1])) or section(source, match[1])
-        return f'<a href="{link(page, config, path, found[0][0])}">{match[0]}</a>' if len(found) == 1 else match[0]
+        return (
+            f'<a href="{link(page, config, path, found[0][0])}">{match[0]}</a>'
+            if len(found) == 1
+            else match[0]
+        )
 
     content = re.sub(r'<span class="filename">(\S+\.py), line (\d+)', title, content)
     path = f"cleanrl_lite/{page.file.name}.py"
@@ -81,12 +100,16 @@ def on_page_content(content, page, config, files):
         content = re.sub(r"<em>(?:(?!</?em>).)*</em>", linked, content, flags=re.S)
 
     def pieces(match):
-        words = re.sub(r"[^\s<>]{1,60}(?=\s|$)", lambda word: f'<span class="word">{word[0]}</span>', match[1])
+        words = re.sub(
+            r"[^\s<>]{1,60}(?=\s|$)", lambda word: f'<span class="word">{word[0]}</span>', match[1]
+        )
         return f"<code>{words}</code>"
 
     content = re.sub(r"<code>([^<>\n]*-[^<>\n]*)</code>", pieces, content)
     content = re.sub(r"(?<=>)[\w/]+-v\d(?=<)", r'<span class="word">\g<0></span>', content)
     content = re.sub(r"(?<=\d) ± (?=\d)", "\u00a0±\u00a0", content)
-    content = re.sub(r"(?<=\d) (\[-?[\d.]+,) (?=-?[\d.]+\])", "\u00a0\\1\u00a0", content)  # an interval
+    content = re.sub(
+        r"(?<=\d) (\[-?[\d.]+,) (?=-?[\d.]+\])", "\u00a0\\1\u00a0", content
+    )  # an interval
     content = re.sub(r"(?<=\d[kM]) of (?=\d)", "\u00a0of\u00a0", content)
     return re.sub(r"(?<=\d) (?=(?:s|MB|GB)</td>)", "\u00a0", content)

@@ -8,9 +8,13 @@ import re
 
 from mkdocs.exceptions import PluginError
 
-IDENTIFIERS = "alpha beta gamma delta epsilon lambda mu phi pi rho sigma tau theta Delta nabla".split()
+IDENTIFIERS = (
+    "alpha beta gamma delta epsilon lambda mu phi pi rho sigma tau theta Delta nabla".split()
+)
 IDENTIFIERS = dict(zip(IDENTIFIERS, "αβγδελμφπρστθΔ∇"))
-OPERATORS = "cdot pm leftarrow sim lVert rVert lfloor rfloor lceil rceil ldots lt gt le ge sum in".split()
+OPERATORS = (
+    "cdot pm leftarrow sim lVert rVert lfloor rfloor lceil rceil ldots lt gt le ge sum in".split()
+)
 OPERATORS = dict(zip(OPERATORS, "·±←~‖‖⌊⌋⌈⌉…<>≤≥∑∈"))
 WORDS = "min max mean log exp tanh softplus clip sign arg Var".split()
 
@@ -62,7 +66,9 @@ def on_page_content(content, page, config, files):
     def replace(match):
         latex = html.unescape(match[2]).strip()
         display = "block" if latex.startswith("\\[") else "inline"
-        tokens = re.findall(r"\\text\{[^}]*\}|\\[A-Za-z]+|[A-Za-z]|\d+(?:\.\d+)?|[^\s\\]", latex[2:-2])
+        tokens = re.findall(
+            r"\\text\{[^}]*\}|\\[A-Za-z]+|[A-Za-z]|\d+(?:\.\d+)?|[^\s\\]", latex[2:-2]
+        )
         return f'<{match[1]} class="arithmatex"><math display="{display}">{parse(tokens)}</math></{match[1]}>'
 
     return re.sub(r'<(span|div) class="arithmatex">(.*?)</\1>', replace, content, flags=re.S)

@@ -1,71 +1,63 @@
-"""Plays one episode with a trained agent: python docs/guides/agents.py RUN_DIR"""
+"""Plays one episode with a trained agent: python docs/guides/agents.py RUN_DIR [SCRIPT]"""
 
-import importlib
+import importlib.util
 import sys
+from unittest import mock
 
 import numpy as np
 import torch
-from gymnasium.spaces import Box, Discrete
+from gymnasium.spaces import Box
+
+from cleanrl_lite import utils
 
 
 # --8<-- [start:load]
-def load(run_dir):
-    checkpoint = torch.load(f"{run_dir}/checkpoint.pt", map_location="cpu", weights_only=True, mmap=True)
-    if checkpoint["script"] == "ppo_godot":
-        raise SystemExit("error: a game's agents play together. Play them with ppo_godot.py --evaluate")
-    script = importlib.import_module(f"cleanrl_lite.{checkpoint['script']}")
-    args = script.Args(**checkpoint["args"])
-    env = script.make_env(args)
-    obs_shape, actions = env.observation_space.shape, env.action_space
-    obs_dim = obs_shape[0]
-    match checkpoint["script"]:  # Agent(...) as in the script's section `setup`
-        case "ppo" | "ppo_lstm" | "ppo_envpool" | "ppo_simple" | "vpg" | "a2c" | "dqn":
-            agent = script.Agent(obs_dim, int(actions.n))
-        case "c51":
-            agent = script.Agent(obs_dim, int(actions.n), args.n_atoms, args.v_min, args.v_max)
-        case "ppo_masked" | "ppo_selfplay":
-            parts, choices = len(actions.nvec), int(max(actions.nvec))
-            agent = script.Agent(obs_dim - parts * choices, parts, choices)  # the mask is behind the observation
-        case "ppo_multiagent":  # masks and state are behind the agents' own observations
-            sizes = len(actions.nvec), int(max(actions.nvec)), env.get_wrapper_attr("own_dim")
-            agent = script.Agent(obs_dim - sizes[0] * sizes[1], *sizes, args.central_critic)
-        case "ppo_continuous" | "ppo_continuous_envpool" | "ppo_continuous_mjx" | "ppo_continuous_adaptive":
-            agent = script.Agent(obs_dim, actions.shape[0])
-        case "ppo_continuous_asymmetric":
-            agent = script.Agent(obs_dim, actions.shape[0], env.get_wrapper_attr("state_dim"), args.privileged_critic)
-        case "ppo_hybrid":
-            agent = script.Agent(obs_dim, actions.shape[0], env.get_wrapper_attr("choices"))
-        case "ppo_image":
-            discrete = isinstance(actions, Discrete)
-            agent = script.Agent(obs_shape, int(actions.n) if discrete else actions.shape[0], discrete, args.bf16)
-        case name if name.startswith("c51_atari"):
-            agent = script.Agent(int(actions.n), args.n_atoms, args.v_min, args.v_max, args.bf16)
-        case name if "_atari" in name:
-            agent = script.Agent(int(actions.n), args.bf16)
-        case "ppo_microrts":
-            agent = script.Agent(*obs_shape[:2], min(args.max_orders, len(actions.nvec)))
-        case "ddpg" | "td3" | "sac" | "sac_her":
-            agent = script.Agent(obs_dim, actions, args.bf16)
+def load(run_dir, path=None):
+    """The agent of a run and its environment; `path` is that of the script, if it has moved."""
+    file = f"{run_dir}/checkpoint.pt"
+    checkpoint = torch.load(file, map_location="cpu", weights_only=True, mmap=True)
+    name = checkpoint["script"]
+    if name == "ppo_godot":
+        raise SystemExit(
+            "error: a game's agents play together. Play them with ppo_godot.py --evaluate"
+        )
+    if path is None and importlib.util.find_spec(f"cleanrl_lite.{name}"):
+        script = importlib.import_module(f"cleanrl_lite.{name}")
+    else:  # a copy of a script; its run directory has its text
+        spec = importlib.util.spec_from_file_location(name, path or f"{run_dir}/{name}.py")
+        script = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(script)
+
+    flags = {"evaluate": str(run_dir), "cuda": False, "cuda_graph": False}
+    args = script.Args(**{**checkpoint["args"], **flags})
+    # main() makes the agent as the script does, but gives it back instead of evaluating it.
+    with mock.patch.object(utils, "evaluate_saved", lambda args, path, make_env, agent: agent):
+        agent = script.main(args)
     agent.load_state_dict(checkpoint["agent"])
-    return agent, env
+    agent.eval()  # no dropout
+    return agent, script.make_env(args)
 
 
 # --8<-- [end:load]
 # --8<-- [start:play]
 @torch.no_grad()
 def play(agent, env, seed):
+    """The return of one episode with the greedy policy."""
     obs, _ = env.reset(seed=seed)
-    episodic_return, done = 0.0, False
+    episodic_return = 0.0
+    done = False
     while not done:
-        action = agent.act(torch.as_tensor(obs)[None])[0].numpy()[()]  # act() takes a batch of observations
-        if isinstance(env.action_space, Box):  # actions of ppo_continuous may lie outside the bounds
+        batch = torch.as_tensor(obs)[None]  # act() takes a batch of observations
+        action = agent.act(batch)[0].numpy()[()]
+        if isinstance(env.action_space, Box):  # a Gaussian's actions may lie outside the bounds
             action = np.clip(action, env.action_space.low, env.action_space.high)
         obs, reward, terminated, truncated, _ = env.step(action)
-        episodic_return, done = episodic_return + reward, terminated or truncated
+        episodic_return += reward
+        done = terminated or truncated
     return episodic_return
 
 
 # --8<-- [end:play]
 if __name__ == "__main__":
-    agent, env = load(sys.argv[1])
-    print(play(agent, env, seed=10_001))  # the first episode of the evaluation of a run with --seed 1
+    agent, env = load(*sys.argv[1:])
+    print(play(agent, env, seed=10_001))  # as the first episode of a run's own evaluation: --seed 1

@@ -30,7 +30,9 @@ def measure(env_id, steps, kwargs):
     env.close()
     mean, std = np.mean(observations, 0), np.std(observations, 0)
     std = np.maximum(std, 1e-6 * np.abs(mean))  # less is float32's rounding
-    size = np.sqrt(np.mean(np.square(rewards)))  # not the standard deviation: rewards may be large and all the same
+    size = np.sqrt(
+        np.mean(np.square(rewards))
+    )  # not the standard deviation: rewards may be large and all the same
     return mean, np.where(std > 0, std, 1), float(size) or 1.0
 
 
@@ -40,7 +42,9 @@ def scaled(env_id, steps=2000, reward_scale=None, render_mode=None, **kwargs):
     print_once(f"Scaled-v0: returns are those of {env_id} divided by {size:.6g}")
     env = utils.flatten(gym.make(env_id, render_mode=render_mode, **kwargs))
     space = gym.spaces.Box(-np.inf, np.inf, mean.shape)
-    env = gym.wrappers.TransformObservation(env, lambda obs: ((obs - mean) / std).astype(np.float32), space)
+    env = gym.wrappers.TransformObservation(
+        env, lambda obs: ((obs - mean) / std).astype(np.float32), space
+    )
     return gym.wrappers.TransformReward(env, lambda reward: reward / size)
 
 

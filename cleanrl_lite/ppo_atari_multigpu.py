@@ -1,20 +1,23 @@
-"""Proximal Policy Optimization for Atari games on several GPUs; a variant of ppo_atari.py.
+"""PPO for Atari games on several GPUs; a variant of ppo_atari.py.
 
-Paper:    Schulman et al. 2017 (arXiv:1707.06347); network and preprocessing: Mnih et al. 2015 (Nature 518).
-Run:      python cleanrl_lite/ppo_atari_multigpu.py; with torchrun --standalone --nproc_per_node=2 in place of python
-Differs:  torchrun starts N processes, each with a GPU (or CPU cores) and 1/N of --num-envs. They average gradients and
-          the statistics that normalise advantages. Flags mean the same for any N.
-Expected: BreakoutNoFrameskip-v4 4.14 after 150,000 steps, two processes, --bf16, one seed (first 100: 1.42).
+Paper:    Schulman et al. 2017 (arXiv:1707.06347); network: Mnih et al. 2015 (Nature 518).
+Run:      torchrun --standalone --nproc_per_node=2 cleanrl_lite/ppo_atari_multigpu.py
+Differs:  torchrun starts N processes, each with a GPU (or CPU cores) and 1/N of --num-envs. They
+          average gradients and the statistics that normalise advantages. Flags mean the same for
+          any N; with python in place of torchrun, N is 1.
+Expected: BreakoutNoFrameskip-v4 4.14 after 150,000 steps, two processes, --bf16, 1 seed (the
+          first 100 games: 1.42).
 Details:  docs/ppo_atari_multigpu.md
 """
 
 import atexit
 import json
-import math
 import os
 import sys
 from dataclasses import dataclass, replace
 from datetime import timedelta
+from io import StringIO
+from itertools import chain
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -77,67 +80,89 @@ class Args:
 
 # === environment
 def game_settings(args):
-    """What the id stands for and --env-kwargs change, as ale-py's vector environment takes it."""
+    """What --env-id and --env-kwargs say of the game, as ale-py's vector environment takes it."""
     gym.register_envs(ale_py)
-    spec = utils.make(args.env_id, args.env_kwargs).spec
-    vectors = "ppo.py or, for images, ppo_image.py"
-    utils.check(spec.entry_point == "ale_py.env:AtariEnv", f"{args.env_id} is not an Atari game. Use {vectors}")
-    names = "game", "repeat_action_probability", "full_action_space", "max_num_frames_per_episode"
-    utils.check({*json.loads(args.env_kwargs)} < {*names}, f"--env-kwargs of games: {', '.join(names[1:])}")
-    return {name: spec.kwargs[name] for name in names}
+    spec = utils.make(args).spec
+    is_game = spec.entry_point == "ale_py.env:AtariEnv"
+    others = "Use a script without _atari in its name or, for images, ppo_image.py"
+    utils.check(is_game, f"{args.env_id} is not an Atari game. {others}")
+    names = "repeat_action_probability", "full_action_space", "max_num_frames_per_episode"
+    known = json.loads(args.env_kwargs).keys() <= set(names)
+    utils.check(known, f"--env-kwargs of games: {', '.join(names)}")
+    return {name: spec.kwargs[name] for name in ("game", *names)}
 
 
 class Games(gym.vector.VectorWrapper):
-    """ale-py's vector environment: no-op start, 4 frames a step, 84 x 84 gray, stacks of 4, a lost life terminates.
+    """ale-py's vector environment, in C++: stacks of 4 gray frames of 84 x 84, 4 frames a step.
 
-    The trap: its `episodic_life` starts a new game after each lost life. `life_loss_info` ends the episode and
-    continues the game, as is common. final_info in infos is about whole games, with unclipped rewards.
-    Each process has its share of the num_envs environments, and of the seeds that the first process has.
+    A lost life terminates the episode, and FIRE continues the game. final_info in infos is
+    about whole games, with unclipped rewards. Each process has its share of the environments.
     """
 
     def __init__(self, num_envs, **settings):
-        same_step = dict(autoreset_mode=AutoresetMode.SAME_STEP, life_loss_info=True, reward_clipping=False)
-        num_envs //= distributed.get_world_size()
-        super().__init__(ale_py.vector_env.AtariVectorEnv(num_envs=num_envs, noop_max=30, **same_step, **settings))
-        self.fire = dict(zip(self.env.ale.get_action_set(), range(18))).get(ale_py.Action.FIRE, 0)  # 0: no such button
+        envs = ale_py.vector_env.AtariVectorEnv(
+            num_envs=num_envs,
+            noop_max=30,
+            autoreset_mode=AutoresetMode.SAME_STEP,
+            # The trap: `episodic_life` would start a new game after each lost life.
+            life_loss_info=True,
+            reward_clipping=False,
+            **settings,
+        )
+        super().__init__(envs)
+        buttons = list(envs.ale.get_action_set())
+        self.has_fire = ale_py.Action.FIRE in buttons
+        self.fire = buttons.index(ale_py.Action.FIRE) if self.has_fire else 0
 
     def reset(self, seed):
-        share = np.split(np.array(gather(seed)[0]), distributed.get_world_size())[distributed.get_rank()]
-        obs, infos = self.env.reset(seed=share)
-        self.frames, self.lost_life = infos["episode_frame_number"], np.zeros(self.num_envs, dtype=bool)
-        self.returns, self.lengths = np.zeros(self.num_envs), np.zeros(self.num_envs, dtype=np.int64)
+        # The first process knows the step from which a resumed run goes on, and so its seeds.
+        shares = np.split(np.array(gather(seed)[0]), distributed.get_world_size())
+        obs, infos = self.env.reset(seed=shares[distributed.get_rank()])
+        self.frames = infos["episode_frame_number"]
+        self.lost_life = np.zeros(self.num_envs, dtype=bool)
+        self.returns = np.zeros(self.num_envs)
+        self.lengths = np.zeros(self.num_envs, dtype=np.int64)
         return obs, infos
 
     def step(self, actions):
-        actions = np.where(self.lost_life, self.fire, actions)  # some games wait until FIRE is pressed
+        # Some games wait until FIRE is pressed.
+        actions = np.where(self.lost_life, self.fire, actions)
         obs, rewards, terminations, truncations, infos = self.env.step(actions)
-        self.returns, self.lengths = self.returns + rewards, self.lengths + 1
-        over = infos["episode_frame_number"] < self.frames  # this game ended and the next one has begun
-        self.frames, self.lost_life = infos["episode_frame_number"], terminations & ~over & (self.fire > 0)
-        if over.any():
-            infos |= dict(final_info=dict(statistics=dict(r=self.returns, l=self.lengths)), _final_info=over)
-            self.returns, self.lengths = self.returns * ~over, self.lengths * ~over
+        # Fewer frames than before: the game ended and the next one has begun.
+        over = infos["episode_frame_number"] < self.frames
+        self.frames = infos["episode_frame_number"]
+        self.lost_life = terminations & ~over & self.has_fire
+        returns = self.returns + rewards
+        lengths = self.lengths + 1
+        infos["_final_info"] = over
+        infos["final_info"] = {"statistics": {"r": returns, "l": lengths}}
+        self.returns = returns * ~over
+        self.lengths = lengths * ~over
         return obs, rewards, terminations, truncations, infos
 
 
 class PressFire(gym.Wrapper):
-    """Presses FIRE at the start of a game and after each lost life, like Games, in an ordinary environment."""
+    """Presses FIRE at the start of a game and after each lost life, as Games does."""
 
     def reset(self, **kwargs):
         super().reset(**kwargs)
         obs, _, _, _, info = self.env.step(1)
-        self.lives, self.lost_life = info["lives"], False
+        self.lives = info["lives"]
+        self.lost_life = False
         return obs, info
 
     def step(self, action):
-        obs, reward, terminated, truncated, info = self.env.step(1 if self.lost_life else action)
-        self.lives, self.lost_life = info["lives"], info["lives"] < self.lives
+        fire_or_action = 1 if self.lost_life else action
+        obs, reward, terminated, truncated, info = self.env.step(fire_or_action)
+        self.lost_life = info["lives"] < self.lives
+        self.lives = info["lives"]
         return obs, reward, terminated, truncated, info
 
 
 def make_env(args, render_mode=None):
-    """The environment of evaluations and videos: gymnasium's preprocessing, whole games, unclipped rewards."""
-    env = utils.make(args.env_id, args.env_kwargs, render_mode, frameskip=1)  # AtariPreprocessing skips frames
+    """The environment of evaluations and videos: whole games, unclipped rewards."""
+    # AtariPreprocessing skips frames, so the game itself must not.
+    env = utils.make(args, render_mode, frameskip=1)
     env = gym.wrappers.AtariPreprocessing(env, noop_max=30)
     if "FIRE" in env.unwrapped.get_action_meanings():
         env = PressFire(env)
@@ -154,37 +179,54 @@ def layer_init(layer, gain=2**0.5):
 class Agent(nn.Module):
     def __init__(self, num_actions, bf16=False):
         super().__init__()
-        convolutions = nn.Conv2d(4, 32, 8, stride=4), nn.Conv2d(32, 64, 4, stride=2), nn.Conv2d(64, 64, 3, stride=1)
-        conv1, conv2, conv3 = (layer_init(layer) for layer in convolutions)
-        linear, relu = layer_init(nn.Linear(64 * 7 * 7, 512)), nn.ReLU()
-        self.network = nn.Sequential(conv1, relu, conv2, relu, conv3, relu, nn.Flatten(), linear, relu)
+        conv1 = nn.Conv2d(4, 32, 8, stride=4)
+        conv2 = nn.Conv2d(32, 64, 4, stride=2)
+        conv3 = nn.Conv2d(64, 64, 3, stride=1)
+        self.network = nn.Sequential(
+            layer_init(conv1),
+            nn.ReLU(),
+            layer_init(conv2),
+            nn.ReLU(),
+            layer_init(conv3),
+            nn.ReLU(),
+            nn.Flatten(),
+            layer_init(nn.Linear(64 * 7 * 7, 512)),
+            nn.ReLU(),
+        )
         self.critic = layer_init(nn.Linear(512, 1), gain=1.0)
-        self.actor = layer_init(nn.Linear(512, num_actions), gain=0.01)  # near zero: starts as the uniform policy
+        # near zero: starts as the uniform policy
+        self.actor = layer_init(nn.Linear(512, num_actions), gain=0.01)
         self.bf16 = bf16
 
     def forward(self, obs):
         """The policy's distribution and the value of `obs`, uint8 (batch, 4, 84, 84)."""
-        with torch.autocast(obs.device.type, torch.bfloat16, enabled=self.bf16):
-            hidden = self.network((obs / 255.0).contiguous(memory_format=torch.channels_last)).float()
-        return Categorical(logits=self.actor(hidden), validate_args=False), self.critic(hidden).squeeze(-1)
+        x = (obs / 255.0).contiguous(memory_format=torch.channels_last)
+        with torch.autocast(x.device.type, torch.bfloat16, enabled=self.bf16):
+            hidden = self.network(x).float()
+        dist = Categorical(logits=self.actor(hidden), validate_args=False)
+        return dist, self.critic(hidden).squeeze(-1)
 
     def act(self, obs):
         """The greedy policy, for evaluation."""
-        return self(obs)[0].logits.argmax(-1)
+        dist, _ = self(obs)
+        return dist.logits.argmax(-1)
 
 
 # === pure functions
 def join_processes(device):
-    """Joins the processes that torchrun started, if any; they wait a day for each other at most. Returns rank, size."""
+    """Joins the processes that torchrun has started, if any. Returns rank and number."""
     if not distributed.is_initialized():
-        alone = distributed.HashStore(), 0, 1
-        store, rank, size = next(distributed.rendezvous("env://")) if "RANK" in os.environ else alone
-        store = distributed.PrefixStore(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0"), store)  # not a dead group's
-        distributed.init_process_group(store=store, rank=rank, world_size=size, timeout=timedelta(days=1))
+        if "RANK" in os.environ:
+            # the longest that the others wait for the first process, while it evaluates
+            distributed.init_process_group(timeout=timedelta(days=1))
+        else:
+            distributed.init_process_group(store=distributed.HashStore(), rank=0, world_size=1)
         atexit.register(distributed.destroy_process_group)
     if device.type == "cuda":
-        gpu, gpus = int(os.environ.get("LOCAL_RANK", 0)), torch.cuda.device_count()
-        utils.check(gpu < gpus, f"--nproc_per_node must be at most {gpus}, the number of GPUs (or --no-cuda)")
+        gpu = int(os.environ.get("LOCAL_RANK", 0))
+        gpus = torch.cuda.device_count()
+        most = f"--nproc_per_node must be at most {gpus}, the number of GPUs (or --no-cuda)"
+        utils.check(gpu < gpus, most)
         torch.cuda.set_device(gpu)
     return distributed.get_rank(), distributed.get_world_size()
 
@@ -196,19 +238,29 @@ def average(tensor):
 
 
 def gather(thing):
-    """Every process's `thing`, as a list that begins with the first one's."""
+    """Every process's `thing`, in a list that begins with the first one's."""
     things = [None] * distributed.get_world_size()
     distributed.all_gather_object(things, thing)
     return things
 
 
+class Follower(utils.Run):
+    """The run of a process other than the first, which evaluates for all."""
+
+    def evaluate(self):
+        return None
+
+
 def linear_recurrence(inputs, decays, initial):
-    """y[t] = inputs[t] + decays[t] * y[t - 1] for arrays (num_steps, num_envs), with y[-1] = initial (num_envs,)."""
+    """y[t] = inputs[t] + decays[t] * y[t - 1], with y[-1] = initial.
+
+    inputs and decays are (num_steps, num_envs), initial is (num_envs,).
+    """
     outputs = np.empty_like(inputs)
     # Python floats are faster than numpy rows for up to about ten environments.
     for n, y in enumerate(initial.tolist()):
         column = []
-        for x, decay in zip(inputs[:, n].tolist(), decays[:, n].tolist()):
+        for x, decay in zip(inputs[:, n].tolist(), decays[:, n].tolist(), strict=True):
             y = x + decay * y
             column.append(y)
         outputs[:, n] = column
@@ -216,181 +268,259 @@ def linear_recurrence(inputs, decays, initial):
 
 
 def compute_gae(rewards, values, next_values, terminations, dones, gamma, gae_lambda):
-    """Generalised advantage estimation (Schulman et al. 2016, eq. 16); all arrays are (num_steps, num_envs).
+    """Generalised advantage estimation (Schulman et al. 2016, eq. 16).
 
-    next_values[t] is the value of the observation that step t truly led to: at the end of an episode the last one of
-    that episode, not the first one of the next. A truncated episode would have gone on, so its value counts; a
-    terminated one has none. Nothing flows back from one episode into the one before.
+    All arrays are (num_steps, num_envs). next_values[t] is the value of the observation
+    that step t truly led to: at an episode's end its last one, not the first one of the
+    next. A truncated episode would have gone on, so its value counts; a terminated one
+    has none. Nothing flows back from one episode into the one before.
     """
     deltas = rewards + gamma * next_values * ~terminations - values
-    return linear_recurrence(deltas[::-1], gamma * gae_lambda * ~dones[::-1], np.zeros(deltas.shape[1]))[::-1].copy()
+    decays = gamma * gae_lambda * ~dones
+    initial = np.zeros(deltas.shape[1])
+    backwards = linear_recurrence(deltas[::-1], decays[::-1], initial)
+    return backwards[::-1].copy()
 
 
-def adam_step(params, grads, adam, learning_rate, max_grad_norm, beta1=0.9, beta2=0.999, eps=1e-5):
-    """Clips the gradient's norm and takes one step of Adam (Kingma & Ba 2015, algorithm 1), in place.
+class Adam(nn.Module):
+    """Adam (Kingma & Ba 2015, algorithm 1) with a limit on the gradient's norm.
 
-    Written out, on one flat vector, because this compiles into the update's graph; torch.optim.Adam would not.
-    The processes' gradients are averaged before they are clipped.
+    Written out, on one flat vector, because this compiles into the update's graph;
+    torch.optim.Adam would not. The processes' gradients are averaged before they are clipped.
     """
-    grad = average(torch.cat([g.flatten() for g in grads]))
-    grad_norm = grad.norm()
-    grad = grad * (max_grad_norm / (grad_norm + 1e-6)).clamp(max=1.0)
-    adam["step"].add_(1)
-    adam["exp_avg"].lerp_(grad, 1 - beta1)
-    adam["exp_avg_sq"].lerp_(grad.square(), 1 - beta2)
-    denominator = (adam["exp_avg_sq"] / (1 - beta2 ** adam["step"])).sqrt() + eps
-    step = learning_rate * adam["exp_avg"] / (1 - beta1 ** adam["step"]) / denominator
-    for param, delta in zip(params, step.split([p.numel() for p in params])):
-        param.sub_(delta.view_as(param))
-    return grad_norm
+
+    def __init__(self, params):
+        super().__init__()
+        self.params = [param for param in params if param.requires_grad]
+        flat = torch.cat([param.detach().flatten() for param in self.params])
+        self.register_buffer("step", flat.new_zeros(()))
+        self.register_buffer("exp_avg", torch.zeros_like(flat))
+        self.register_buffer("exp_avg_sq", torch.zeros_like(flat))
+
+    @torch.no_grad()
+    def update(self, grads, learning_rate, max_grad_norm, beta1=0.9, beta2=0.999, eps=1e-5):
+        """Takes a step, in place; returns the gradient's norm before it is clipped."""
+        grad = average(torch.cat([g.flatten() for g in grads]))
+        grad_norm = grad.norm()
+        grad = grad * (max_grad_norm / (grad_norm + 1e-6)).clamp(max=1.0)
+        self.step.add_(1)
+        self.exp_avg.lerp_(grad, 1 - beta1)
+        self.exp_avg_sq.lerp_(grad.square(), 1 - beta2)
+        denominator = (self.exp_avg_sq / (1 - beta2**self.step)).sqrt() + eps
+        delta = learning_rate * self.exp_avg / (1 - beta1**self.step) / denominator
+        parts = delta.split([param.numel() for param in self.params])
+        for param, part in zip(self.params, parts, strict=True):
+            param.sub_(part.view_as(param))
+        return grad_norm
 
 
+@utils.leaves_no_trace
 def main(args: Args):
     # === setup
-    check, batch_size = utils.check, args.num_envs * args.num_steps
+    check = utils.check
     device = utils.setup(args)
-    minibatch_size, remainder = divmod(batch_size, args.num_minibatches)
-    check(remainder == 0, f"--num-envs x --num-steps = {batch_size} must be a multiple of --num-minibatches")
-    check(minibatch_size > 1 or not args.norm_adv, "minibatches of one sample need --no-norm-adv")
-    check(args.total_timesteps >= batch_size, f"--total-timesteps must be at least one rollout, {batch_size}")
+    batch_size = args.num_envs * args.num_steps
+    minibatch_size = batch_size // args.num_minibatches
+    whole = batch_size == minibatch_size * args.num_minibatches
+    steps = f"--num-envs x --num-steps = {batch_size}"
+    check(whole, f"{steps} must be a multiple of --num-minibatches {args.num_minibatches}")
+    normal = minibatch_size > 1 or not args.norm_adv
+    check(normal, "minibatches of one sample need --no-norm-adv")
+
     rank, world_size = join_processes(device)
-    for size, name in (args.num_envs, "--num-envs"), (minibatch_size, "--num-envs x --num-steps / --num-minibatches"):
-        check(size % world_size == 0, f"{name} = {size} must be a multiple of the {world_size} processes")
-    check(world_size == 1 or not args.evaluate, "--evaluate takes one process: start it with python, not torchrun")
-    batch_size, minibatch_size = batch_size // world_size, minibatch_size // world_size  # this process's share
-    if rank:  # the first process reports, evaluates and saves; what the others write goes to a folder that vanishes
-        folder, sys.stdout = TemporaryDirectory(), open(os.devnull, "w")
-        args = replace(args, runs_dir=folder.name, resume=None, track=False, save_every=0, eval_every=0)
+    multiple = f"must be a multiple of the {world_size} processes"
+    check(args.num_envs % world_size == 0, f"--num-envs = {args.num_envs} {multiple}")
+    number = f"--num-envs x --num-steps / --num-minibatches = {minibatch_size}"
+    check(minibatch_size % world_size == 0, f"{number} {multiple}")
+    alone = world_size == 1 or not args.evaluate
+    check(alone, "--evaluate takes one process: start it with python, not torchrun")
+    # this process's share
+    num_envs = args.num_envs // world_size
+    batch_size = batch_size // world_size
+    minibatch_size = minibatch_size // world_size
+    if rank > 0:
+        # The first process loads, saves and reports. What the others write will vanish.
+        folder = TemporaryDirectory()
+        sys.stdout = StringIO()
+        args = replace(
+            args,
+            runs_dir=folder.name,
+            resume=None,
+            track=False,
+            save_every=0,
+            eval_every=0,
+        )
 
-    envs = Games(args.num_envs, num_threads=args.threads, **game_settings(args))
-    obs_space, action_space = envs.single_observation_space, envs.single_action_space
+    envs = Games(num_envs, num_threads=args.threads, **game_settings(args))
+    obs_space = envs.single_observation_space
+    action_space = envs.single_action_space
 
-    agent = Agent(int(action_space.n), args.bf16).to(device, memory_format=torch.channels_last)
-    params = [param for param in agent.parameters() if param.requires_grad]
-    zeros = torch.zeros(sum(p.numel() for p in params), device=device)
-    adam = dict(step=torch.zeros((), device=device), exp_avg=zeros.clone(), exp_avg_sq=zeros.clone())
+    agent = Agent(int(action_space.n), args.bf16)
+    agent = agent.to(device, memory_format=torch.channels_last)
+    if args.evaluate:
+        envs.close()
+        return utils.evaluate_saved(args, __file__, make_env, agent)
+    adam = Adam(agent.parameters())
     learning_rate = torch.tensor(args.learning_rate, device=device)
+    Run = Follower if rank > 0 else utils.Run
+    run = Run(args, __file__, make_env, envs, agent, adam=adam)
+    # All begin where the first one does.
+    run.global_step = gather(run.global_step)[0]
+    for tensor in chain(agent.state_dict().values(), adam.state_dict().values()):
+        distributed.broadcast(tensor, src=0)
+    if rank > 0:
+        # Each one draws its own actions.
+        seed = np.random.SeedSequence([args.seed, run.global_step, rank])
+        torch.manual_seed(int(seed.generate_state(1)[0]))
 
-    run = utils.Run(args, __file__, make_env, envs, agent, adam=adam)
-    run.global_step = gather(run.global_step)[0]  # all begin where the first one does
-    for tensor in [*params, *adam.values()]:
-        distributed.broadcast(tensor.detach(), 0)
-    if rank:
-        run.evaluate = lambda: None
-        utils.Run.current = None  # messages about errors name the first process's directory only
-        torch.manual_seed(int(np.random.SeedSequence([args.seed, run.global_step, rank]).generate_state(1)[0]))
-    if run.result is not None:  # --evaluate
-        return run.result
+    # === logging
     if args.track:
         import wandb
 
-        names = dict(project=args.wandb_project_name, entity=args.wandb_entity, name=run.dir.name, id=run.dir.name)
-        settings = dict(config=vars(args), dir=run.dir.parent, resume="allow", sync_tensorboard=True, save_code=True)
-        utils.online_or_offline(wandb.init, **names, **settings)
-    writer = run.writer = SummaryWriter(run.dir, flush_secs=10, purge_step=run.global_step + 1)
-    writer.add_text("arguments", "\n".join(f"    {name}: {value}" for name, value in vars(args).items()))
+        wandb.init(
+            project=args.wandb_project_name,
+            entity=args.wandb_entity,
+            name=run.dir.name,
+            id=run.dir.name,
+            config=vars(args),
+            dir=run.dir.parent,
+            resume="allow",
+            sync_tensorboard=True,
+        )
+    # A resumed run writes the points after its checkpoint again.
+    writer = SummaryWriter(run.dir, flush_secs=10, purge_step=run.global_step + 1)
+    writer.add_text("arguments", str(args))
+    run.writer = writer
 
     # === update
-    # The batch is on the networks' device, in tensors allocated once: a CUDA graph needs fixed addresses.
+    # The batch, allocated once: a CUDA graph needs fixed addresses.
     b_obs = torch.zeros((batch_size, *obs_space.shape), dtype=torch.uint8, device=device)
     b_actions = torch.zeros(batch_size, dtype=torch.int64, device=device)
-    b_logprobs, b_values, b_advantages, b_returns = torch.zeros((4, batch_size), device=device).unbind()
+    b_logprobs = torch.zeros(batch_size, device=device)
+    b_values = torch.zeros_like(b_logprobs)
+    b_advantages = torch.zeros_like(b_logprobs)
+    b_returns = torch.zeros_like(b_logprobs)
 
+    # A number that changes during the run must be a tensor, as learning_rate is: a Python
+    # number is a constant of the compiled graph, so that every new value compiles it again.
     def update(inds):
-        """One minibatch, the samples inds (minibatch_size,) of the batch: PPO's loss (eq. 9) and a step of Adam."""
+        """PPO's loss (eq. 9) and a step of Adam on the samples inds of the batch."""
         dist, value = agent(b_obs[inds])
         logratio = dist.log_prob(b_actions[inds]) - b_logprobs[inds]
         ratio = logratio.exp()
         approx_kl = ((ratio - 1) - logratio).mean()  # http://joschu.net/blog/kl-approx.html
 
         advantages = b_advantages[inds]
-        if args.norm_adv:  # with the mean and deviation of all processes' samples
+        if args.norm_adv:
+            # with the mean and the standard deviation of all processes' samples
             advantages = advantages - average(advantages.mean())
-            variance = average(advantages.square().sum()) / (minibatch_size - 1 / world_size)
-            advantages = advantages / (variance.sqrt() + 1e-8)
+            total = average(advantages.square().sum()) * world_size
+            std = (total / (world_size * minibatch_size - 1)).sqrt()
+            advantages = advantages / (std + 1e-8)
         clipped_ratio = ratio.clamp(1 - args.clip_coef, 1 + args.clip_coef)
         policy_loss = -torch.min(ratio * advantages, clipped_ratio * advantages).mean()  # eq. 7
 
         value_loss = (value - b_returns[inds]).square()
         if args.clip_vloss:
-            clipped = b_values[inds] + (value - b_values[inds]).clamp(-args.clip_coef, args.clip_coef)
-            value_loss = torch.max(value_loss, (clipped - b_returns[inds]).square())
+            change = (value - b_values[inds]).clamp(-args.clip_coef, args.clip_coef)
+            clipped_value = b_values[inds] + change
+            value_loss = torch.max(value_loss, (clipped_value - b_returns[inds]).square())
         value_loss = 0.5 * value_loss.mean()
 
         entropy = dist.entropy().mean()
         loss = policy_loss - args.ent_coef * entropy + args.vf_coef * value_loss
-        grads = torch.autograd.grad(loss, params)
-        with torch.no_grad():
-            grad_norm = adam_step(params, grads, adam, learning_rate, args.max_grad_norm)
-        metrics = dict(policy_loss=policy_loss, value_loss=value_loss, entropy=entropy, grad_norm=grad_norm)
-        metrics |= dict(approx_kl=approx_kl, old_approx_kl=-logratio.mean())
-        metrics |= dict(clipfrac=(clipped_ratio != ratio).float().mean())
-        return {f"losses/{name}": metric.detach() for name, metric in metrics.items()}
+        grads = torch.autograd.grad(loss, adam.params)
+        grad_norm = adam.update(grads, learning_rate, args.max_grad_norm)
+        metrics = {
+            "losses/policy_loss": policy_loss,
+            "losses/value_loss": value_loss,
+            "losses/entropy": entropy,
+            "losses/grad_norm": grad_norm,
+            "losses/approx_kl": approx_kl,
+            "losses/old_approx_kl": -logratio.mean(),
+            "losses/clipfrac": (clipped_ratio != ratio).float().mean(),
+        }
+        return {tag: metric.detach() for tag, metric in metrics.items()}
 
     update = run.cuda_graph(run.compile(update))
 
     # === training
-    shape = (args.num_steps, envs.num_envs)
-    # Views of the batch as (num_steps, num_envs, ...): acting writes values and log-probabilities straight into it.
-    rollout_obs, actions = b_obs.view(*shape, *obs_space.shape), b_actions.view(shape)
-    rollout_values, logprobs = b_values.view(shape), b_logprobs.view(shape)
+    shape = (args.num_steps, num_envs)
+    # Views of the batch: acting writes straight into it.
+    rollout_obs = b_obs.view(*shape, *obs_space.shape)
+    actions = b_actions.view(shape)
+    logprobs = b_logprobs.view(shape)
+    rollout_values = b_values.view(shape)
     rewards = np.zeros(shape, dtype=np.float32)
-    terminations, dones = np.zeros((2, *shape), dtype=bool)
-    obs, global_step = run.obs, run.global_step
-    while gather(run.goes_on(global_step, obs))[0]:  # the first one decides for all
+    terminations = np.zeros(shape, dtype=bool)
+    dones = np.zeros_like(terminations)
+    obs = run.obs
+    global_step = run.global_step
+    while gather(run.goes_on(global_step, obs))[0]:  # the first process decides for all
         if args.anneal_lr:
-            learning_rate.fill_(args.learning_rate * (1 - global_step / args.total_timesteps))
-        # The last rollout may be shorter.
-        num_steps = min(args.num_steps, math.ceil((args.total_timesteps - global_step) / args.num_envs))
-        size = num_steps * envs.num_envs
+            remaining = 1 - global_step / args.total_timesteps
+            learning_rate.fill_(args.learning_rate * remaining)
 
         # act, step, store
-        truncated, ended = [], []
-        for t in range(num_steps):
+        truncated = []
+        episodes = []
+        for t in range(args.num_steps):
             rollout_obs[t] = torch.from_numpy(obs)
             with torch.no_grad():
                 dist, rollout_values[t] = agent(rollout_obs[t])
                 actions[t] = dist.sample()
                 logprobs[t] = dist.log_prob(actions[t])
             obs, reward, terminations[t], truncations, infos = envs.step(actions[t].cpu().numpy())
-            rewards[t], dones[t] = np.sign(reward), terminations[t] | truncations  # clipped rewards, for learning only
+            rewards[t] = np.sign(reward)  # clipped, for learning only
+            dones[t] = terminations[t] | truncations
             global_step += args.num_envs
-            if "final_info" in infos:
-                ended.append((global_step, {key: infos[key] for key in ("final_info", "_final_info")}))
-            truncated += [(t, n, infos["final_obs"][n].copy()) for n in np.flatnonzero(truncations)]
+            for _, episodic_return, episodic_length in run.finished_episodes(infos):
+                episodes.append((global_step, episodic_return, episodic_length))
+            for n in np.flatnonzero(truncations):
+                # obs[n] is the first observation of the next game already
+                final_obs = torch.tensor(infos["final_obs"][n], device=device)
+                truncated.append((t, n, final_obs))
 
         # values and advantages of the whole rollout
         with torch.no_grad():
-            next_values = torch.cat([rollout_values[1:num_steps], agent(torch.from_numpy(obs).to(device))[1][None]])
-            for t, n, final_obs in truncated:  # the value of a truncated game's last observation, not of the next game
-                next_values[t, n] = agent(torch.from_numpy(final_obs[None]).to(device))[1]
-        values, next_values = rollout_values[:num_steps].cpu().numpy(), next_values.cpu().numpy()
-        rollout = rewards[:num_steps], values, next_values, terminations[:num_steps], dones[:num_steps]
-        advantages = compute_gae(*rollout, args.gamma, args.gae_lambda)
+            _, last_values = agent(torch.from_numpy(obs).to(device))
+            next_values = torch.cat([rollout_values[1:], last_values[None]])
+            for t, n, final_obs in truncated:
+                _, next_values[t, n] = agent(final_obs[None])
+        values = rollout_values.cpu().numpy()
+        next_values = next_values.cpu().numpy()
+        advantages = compute_gae(
+            rewards, values, next_values, terminations, dones, args.gamma, args.gae_lambda
+        )
         returns = advantages + values
-        b_advantages[:size] = torch.from_numpy(advantages).flatten()
-        b_returns[:size] = torch.from_numpy(returns).flatten()
+        b_advantages[:] = torch.from_numpy(advantages).flatten()
+        b_returns[:] = torch.from_numpy(returns).flatten()
 
         # learn
         metrics = []
         for _ in range(args.update_epochs):
-            # A short rollout's last minibatch is filled up from the front of the permutation.
-            inds = np.resize(np.random.permutation(size), (math.ceil(size / minibatch_size), minibatch_size))
+            inds = np.random.permutation(batch_size).reshape(-1, minibatch_size)
             epoch = [update(minibatch) for minibatch in torch.from_numpy(inds).to(device)]
             metrics += epoch
-            if args.target_kl and average(torch.stack([m["losses/approx_kl"] for m in epoch]).mean()) > args.target_kl:
+            kls = [minibatch["losses/approx_kl"] for minibatch in epoch]
+            if args.target_kl and average(torch.stack(kls).mean()) > args.target_kl:
                 break
 
         # log, for all processes
-        stops, ended, values, returns = zip(*gather((run.stop, ended, values, returns)))
-        run.stop, values, returns = max(run.stop, *stops), np.concatenate(values), np.concatenate(returns)
-        for step, infos in sorted(sum(ended, []), key=lambda end: end[0]):
-            for n, episodic_return, episodic_length in run.finished_episodes(infos):
-                writer.add_scalar("charts/episodic_return", episodic_return, step)
-                writer.add_scalar("charts/episodic_length", episodic_length, step)
-        losses = {name: average(torch.stack([m[name] for m in metrics]).mean()).item() for name in metrics[0]}
-        losses["losses/explained_variance"] = 1 - (returns - values).var() / (returns.var() + 1e-8)
-        run.log(losses | {"charts/learning_rate": learning_rate}, global_step)
+        reports = gather((run.stop, episodes, values, returns))
+        stops, episodes, values, returns = zip(*reports, strict=True)
+        run.stop = max(run.stop, *stops)
+        in_order = sorted(chain(*episodes), key=lambda episode: episode[0])
+        for step, episodic_return, episodic_length in in_order:
+            writer.add_scalar("charts/episodic_return", episodic_return, step)
+            writer.add_scalar("charts/episodic_length", episodic_length, step)
+        losses = {tag: average(torch.stack([m[tag] for m in metrics]).mean()) for tag in metrics[0]}
+        values = np.concatenate(values)
+        returns = np.concatenate(returns)
+        unexplained = (returns - values).var() / (returns.var() + 1e-8)
+        losses["losses/explained_variance"] = 1 - unexplained
+        losses["charts/learning_rate"] = learning_rate
+        run.log(losses, global_step)
 
     # === evaluation
     return run.end()

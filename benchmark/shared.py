@@ -1,5 +1,6 @@
 """What the tools here share: where things are, and on what a figure was made."""
 
+import argparse
 import ast
 import os
 import platform
@@ -59,3 +60,29 @@ def commit():
     words = ["git", "describe", "--always", "--dirty", "--abbrev=12", "--exclude=*"]
     process = subprocess.run(words, cwd=ROOT, capture_output=True, text=True)
     return process.stdout.strip() or None
+
+
+def made_on(record):
+    """The hardware and the versions of a record, in words."""
+    packages = [f"{name} {version}" for name, version in record["versions"].items()]
+    return ", ".join([record["hardware"], *packages])
+
+
+def row(cells):
+    """A row of a Markdown table."""
+    return f"| {' | '.join(cells)} |"
+
+
+def events(run_dir):
+    """TensorBoard's reader of a run's event files, with all of their scalars."""
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    return EventAccumulator(str(run_dir), size_guidance={"scalars": 0}).Reload()
+
+
+def parser(doc):
+    """A command line whose --help shows a module's docstring as it is."""
+    return argparse.ArgumentParser(
+        description=doc,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )

@@ -1,7 +1,7 @@
 """Is B worse than A? Run it before merging a change that may move results.
 
-    python -m benchmark.measure.compare runs/before runs/after         two folders of run directories
-    python -m benchmark.measure.compare benchmark/results runs/after   the published results and a folder
+    python -m benchmark.measure.compare runs/before runs/after         two folders of runs
+    python -m benchmark.measure.compare benchmark/results runs/after   the published results and one
     python -m benchmark.measure.compare A B --metric eval --confidence 0.9
 
 It compares runs with the same script, environment, number of steps and flags; the experiment's name
@@ -15,7 +15,6 @@ compared. With no real change, about 1 in 40 comparisons reads "worse"; the last
 to expect.
 """
 
-import argparse
 import json
 from collections import defaultdict
 from pathlib import Path
@@ -23,9 +22,10 @@ from pathlib import Path
 import numpy as np
 from scipy import stats
 
+from benchmark import shared
 from benchmark.publish.collect import FIRST, experiment, read_run
 
-METRICS = dict(last="last_100_mean", best="best_20_mean", eval="eval_mean")
+METRICS = {"last": "last_100_mean", "best": "best_20_mean", "eval": "eval_mean"}
 
 
 def runs_in(path):
@@ -37,14 +37,19 @@ def runs_in(path):
 
 
 def groups(runs, metric):
-    """Of the runs that have this result, {(script, environment, steps, all steps, flags): {seed:
-    result}} of the first seeds, and {the same: name of the experiment, unless the script's}."""
-    found, names = defaultdict(dict), {}
+    """The first seeds of each experiment that has this result, and the experiments' names.
+
+    {(script, environment, steps, all steps, flags): {seed: result}} and {the same: name}; the name
+    is empty where it is the script's.
+    """
+    found = defaultdict(dict)
+    names = {}
     for run in sorted(runs, key=lambda run: run["seed"]):
         if run[metric] is None or (metric == "eval_mean" and not run["finished"]):
             continue
         total, flags = experiment(run)
-        key = run["script"], run["env_id"], run["global_step"], total, json.dumps(flags, sort_keys=True)
+        flags = json.dumps(flags, sort_keys=True)
+        key = run["script"], run["env_id"], run["global_step"], total, flags
         if len(found[key]) == FIRST and run["seed"] not in found[key]:
             continue
         found[key][run["seed"]] = run[metric]
@@ -53,11 +58,18 @@ def groups(runs, metric):
 
 
 def interval(before, after, paired, confidence):
-    """The interval of mean(after) - mean(before). A bootstrap would be far too narrow for three to five seeds."""
+    """The interval of mean(after) - mean(before).
+
+    A bootstrap would be far too narrow for three to five seeds.
+    """
     difference = after.mean() - before.mean()
-    if (np.ptp(after - before) if paired else np.ptp(before) + np.ptp(after)) == 0:  # no spread, no t
+    spread = np.ptp(after - before) if paired else np.ptp(before) + np.ptp(after)
+    if spread == 0:  # there is no t
         return difference, difference
-    test = stats.ttest_rel(after, before) if paired else stats.ttest_ind(after, before, equal_var=False)
+    if paired:
+        test = stats.ttest_rel(after, before)
+    else:
+        test = stats.ttest_ind(after, before, equal_var=False)
     return test.confidence_interval(confidence)
 
 
@@ -69,41 +81,66 @@ def verdict(before, after, paired, confidence):
     if min(len(before), len(after)) < 3:
         return "too-few", difference, (-np.inf, np.inf)
     low, high = interval(before, after, paired, confidence)
-    return ("worse" if high < 0 else "better" if low > 0 else "open"), difference, (low, high)
+    word = "worse" if high < 0 else "better" if low > 0 else "open"
+    return word, difference, (low, high)
+
+
+def results(found, key):
+    """The seeds of an experiment and their results."""
+    seeds = sorted(found[key])
+    return seeds, np.array([found[key][seed] for seed in seeds], float)
+
+
+def compare(one, other, names, confidence):
+    """Prints a line for each experiment that both sides have; the words, and "worse" by chance."""
+    words = []
+    by_chance = 0.0
+    for key in sorted(one.keys() & other.keys()):
+        seeds, before = results(one, key)
+        other_seeds, after = results(other, key)
+        paired = seeds == other_seeds
+        word, difference, (low, high) = verdict(before, after, paired, confidence)
+        words.append(word)
+        if word != "equal" and np.isfinite(low):
+            by_chance += (1 - confidence) / 2
+        label = f"{key[0]:15} {key[1] + names[key]:40} {key[2]:>10,}"
+        means = (
+            f"{before.mean():10.1f} ({len(before)} seeds) -> {after.mean():10.1f} ({len(after)})"
+        )
+        print(f"{label} {means}  {difference:+9.1f} [{low:+.1f}, {high:+.1f}]  {word}")
+    return words, by_chance
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = shared.parser(__doc__)
     parser.add_argument("before", type=Path)
     parser.add_argument("after", type=Path)
     parser.add_argument(
-        "--metric", choices=METRICS, default="last", help="last 100 training episodes, best 20, evaluation"
+        "--metric",
+        choices=METRICS,
+        default="last",
+        help="last 100 training episodes, best 20, evaluation",
     )
     parser.add_argument("--confidence", type=float, default=0.95)
     args = parser.parse_args()
-    paths = args.before, args.after
-    for path in paths:
+    for path in (args.before, args.after):
         if not path.is_dir():
             parser.error(f"there is no folder {path}")
-    (one, names), (other, names_after) = (groups(runs_in(path), METRICS[args.metric]) for path in paths)
-    sides = one, other
-    verdicts, by_chance = [], 0.0
-    for key in sorted(one.keys() & other.keys()):
-        seeds = [sorted(side[key]) for side in sides]
-        before, after = (np.array([side[key][n] for n in ns], float) for side, ns in zip(sides, seeds))
-        word, difference, (low, high) = verdict(before, after, seeds[0] == seeds[1], args.confidence)
-        verdicts.append(word)
-        by_chance += (1 - args.confidence) / 2 if word != "equal" and np.isfinite(low) else 0
-        means = f"{before.mean():10.1f} ({len(before)} seeds) -> {after.mean():10.1f} ({len(after)})"
-        label = f"{key[0]:15} {key[1] + names[key]:40} {key[2]:>10,}"
-        print(f"{label} {means}  {difference:+9.1f} [{low:+.1f}, {high:+.1f}]  {word}")
+    metric = METRICS[args.metric]
+    one, names = groups(runs_in(args.before), metric)
+    other, names_after = groups(runs_in(args.after), metric)
+    words, by_chance = compare(one, other, names, args.confidence)
     for key in sorted(other.keys() - one.keys()):
-        print(f"{key[0]:15} {key[1] + names_after[key]:40} {key[2]:>10,} of {key[3]:,} steps, {key[4]}: only in B")
-    few = verdicts.count("too-few")
-    counts = f"{len(verdicts) - few} compared, {verdicts.count('worse')} worse"
-    counts += f", {few} with too few seeds" if few else ""
-    print(f"{counts} ({by_chance:.1f} expected by chance); {len(one.keys() - other.keys())} only in A")
-    told = [word for word in verdicts if word != "too-few"]
+        label = f"{key[0]:15} {key[1] + names_after[key]:40} {key[2]:>10,}"
+        print(f"{label} of {key[3]:,} steps, {key[4]}: only in B")
+    told = [word for word in words if word != "too-few"]
+    few = len(words) - len(told)
+    counts = f"{len(told)} compared, {told.count('worse')} worse"
+    if few:
+        counts += f", {few} with too few seeds"
+    print(
+        f"{counts} ({by_chance:.1f} expected by chance); {len(one.keys() - other.keys())} only in A"
+    )
     raise SystemExit(int("worse" in told) if told else 2)
 
 

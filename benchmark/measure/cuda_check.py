@@ -1,15 +1,15 @@
-"""Runs every script on a GPU in every mode: does it work, does a CUDA graph compute what eager mode computes, how fast?
+"""Runs every script on a GPU in every mode: does it work, does a CUDA graph compute the same?
 
-    python -m benchmark.measure.cuda_check check --jobs 12     all scripts x modes, many at a time; fills the compile caches
-    python -m benchmark.measure.cuda_check speed               one run at a time; environment steps per second
-    python -m benchmark.measure.cuda_check table               results/cuda.md from results/cuda.json
+    python -m benchmark.measure.cuda_check check --jobs 12     all scripts x modes, many at a time
+    python -m benchmark.measure.cuda_check speed               one at a time; steps per second
+    python -m benchmark.measure.cuda_check table               makes results/cuda.md again
 
-`check` also compares the weights of CUDA graph and eager mode after a short run with the same seed. Its runs share the
-machine, so its timings mean nothing. Logs and figures go to --out (default runs/cuda); the same command
-again skips what succeeded. results/cuda.json has the rows of its speed.json, and the hardware, versions and commit.
+`check` also compares the weights of CUDA graph and eager mode after a short run with the same seed,
+and fills the compile caches. Its runs share the machine, so its timings mean nothing. Logs and
+figures go to --out (default runs/cuda); the same command again skips what succeeded.
+results/cuda.json has the rows of its speed.json, and the hardware, versions and commit.
 """
 
-import argparse
 import json
 import os
 import shutil
@@ -23,14 +23,17 @@ from pathlib import Path
 
 import torch
 
-from benchmark.shared import ROOT
+from benchmark import shared
+from benchmark.shared import RESULTS, ROOT, row
 
+PUBLISHED = RESULTS / "cuda.json"
 MODES = {
     "eager": ["--no-compile"],
     "graph": ["--no-compile", "--cuda-graph"],
     "compiled-graph": ["--compile", "--cuda-graph"],
 }
-OFF_POLICY, ATARI = "--learning-starts 1000", "--env-id PongNoFrameskip-v4 --threads 1 --eval-episodes 1"
+OFF_POLICY = "--learning-starts 1000"
+ATARI = "--env-id PongNoFrameskip-v4 --threads 1 --eval-episodes 1"
 CHECK = {  # a few seconds of each
     "ppo": "--total-timesteps 4096",
     "ppo_continuous": "--total-timesteps 4096",
@@ -40,7 +43,9 @@ CHECK = {  # a few seconds of each
     "ppo_continuous_adaptive": "--total-timesteps 4096",
     "ppo_continuous_mjx": "--env-id inverted_pendulum --total-timesteps 262144",
     "ppo_hybrid": "--env-id tests.probe_envs:ProbeMixed-v0 --total-timesteps 8192",
-    "ppo_continuous_asymmetric": "--env-id tests.probe_envs:ProbePrivileged-v0 --total-timesteps 4096",
+    "ppo_continuous_asymmetric": (
+        "--env-id tests.probe_envs:ProbePrivileged-v0 --total-timesteps 4096"
+    ),
     "ppo_masked": "--total-timesteps 4096",
     "ppo_multiagent": "--env-id tests.probe_envs:ProbeTeam-v0 --total-timesteps 4096",
     "ppo_envpool": "--total-timesteps 8192",
@@ -53,7 +58,9 @@ CHECK = {  # a few seconds of each
     "ppo_atari_multigpu": f"{ATARI} --total-timesteps 4096",
     "ppo_atari_lstm": f"{ATARI} --total-timesteps 4096",
     "ppo_atari_visual": f"{ATARI} --total-timesteps 4096 --capture-video",
-    "ppo_image": "--env-id tests.probe_envs:ProbeDrawn-v0 --image-size 36 --threads 1 --total-timesteps 4096",
+    "ppo_image": (
+        "--env-id tests.probe_envs:ProbeDrawn-v0 --image-size 36 --threads 1 --total-timesteps 4096"
+    ),
     "dqn": f"{OFF_POLICY} --total-timesteps 3000",
     "dqn_atari": f"{ATARI} {OFF_POLICY} --total-timesteps 2000 --num-envs 2",
     "dqn_atari_visual": f"{ATARI} {OFF_POLICY} --total-timesteps 2000 --num-envs 2 --capture-video",
@@ -69,78 +76,149 @@ SPEED = [  # script, mode, flags
     ("sac", "compiled-graph", f"{OFF_POLICY} --total-timesteps 8000"),
     ("sac", "eager", f"{OFF_POLICY} --total-timesteps 2000"),
     ("td3", "compiled-graph", f"{OFF_POLICY} --total-timesteps 9000"),
-    ("dqn_atari", "compiled-graph", f"{ATARI} {OFF_POLICY} --total-timesteps 32000 --num-envs 8 --threads 8"),
+    (
+        "dqn_atari",
+        "compiled-graph",
+        f"{ATARI} {OFF_POLICY} --total-timesteps 32000 --num-envs 8 --threads 8",
+    ),
     ("dqn_atari", "compiled-graph", f"{ATARI} {OFF_POLICY} --total-timesteps 7000"),
     ("ppo_atari", "compiled-graph", f"{ATARI} --total-timesteps 40960 --threads 8"),
     ("ddpg", "compiled-graph", f"{OFF_POLICY} --total-timesteps 11000"),
     ("sac", "graph", f"{OFF_POLICY} --total-timesteps 5000"),
     ("dqn", "compiled-graph", f"{OFF_POLICY} --total-timesteps 30000"),
     ("ppo_continuous", "compiled-graph", "--total-timesteps 40960"),
-    ("c51_atari", "compiled-graph", f"{ATARI} {OFF_POLICY} --total-timesteps 32000 --num-envs 8 --threads 8"),
+    (
+        "c51_atari",
+        "compiled-graph",
+        f"{ATARI} {OFF_POLICY} --total-timesteps 32000 --num-envs 8 --threads 8",
+    ),
     ("ppo_atari", "compiled-graph", f"{ATARI} --total-timesteps 40960 --threads 8 --bf16"),
 ]
 
-
-# LeanRL's README: compiled, with CUDA graphs, on an H100 (one environment, CleanRL's hyperparameters).
+# LeanRL's README: compiled, with CUDA graphs, on an H100 (one environment, CleanRL's
+# hyperparameters).
 LEANRL = {"sac": 725, "td3": 936, "ppo_continuous": 1774}
-PUBLISHED = ROOT / "benchmark/results/cuda.json"
 
 
-def run(script, mode, flags, out, core=None):
+def run(script, mode, flags, out):
     """One run and its outcome."""
     name = f"{script}-{mode}-{zlib.crc32(flags.encode())}"
-    runs, log, record = out / name, out / f"{name}.log", out / f"{name}.json"
+    runs = out / name
+    log = out / f"{name}.log"
+    record = out / f"{name}.json"
     if record.exists():
         return json.loads(record.read_text())
     shutil.rmtree(runs, ignore_errors=True)  # of an interrupted or failed run
-    words = [f"cleanrl_lite/{script}.py", *flags.split(), *MODES[mode], "--runs-dir", str(runs)]
+    command = [f"cleanrl_lite/{script}.py", *flags.split(), *MODES[mode], "--runs-dir", str(runs)]
     if script.endswith("_multigpu"):  # a process for each GPU
-        words = ["-m", "torch.distributed.run", "--standalone", "--nproc_per_node=gpu", *words]
-    command = [sys.executable, *words]
+        torchrun = ["-m", "torch.distributed.run", "--standalone", "--nproc_per_node=gpu"]
+        command = [*torchrun, *command]
     began = time.time()
-    with open(log, "w") as file:
-        try:
-            status = subprocess.run(command, cwd=ROOT, stdout=file, stderr=subprocess.STDOUT, timeout=400).returncode
-        except subprocess.TimeoutExpired:
-            status = 124
-    result = dict(script=script, mode=mode, flags=flags, status=status, seconds=round(time.time() - began, 1))
-    result["fallback"] = "compilation failed" in log.read_text()
+    status = logged([sys.executable, *command], log)
+    result = {
+        "script": script,
+        "mode": mode,
+        "flags": flags,
+        "status": status,
+        "seconds": round(time.time() - began, 1),
+        "fallback": "continuing in eager mode" in log.read_text(),
+    }
     if status:
-        return result | dict(log=log.read_text()[-1500:])
-    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
-
+        result["log"] = log.read_text()[-1500:]
+        return result
     (run_dir,) = runs.iterdir()
-    events = EventAccumulator(str(run_dir), size_guidance=dict(scalars=0)).Reload().Scalars("charts/SPS")
+    events = shared.events(run_dir).Scalars("charts/SPS")
     sps = [event.value for event in events][len(events) // 2 :]
-    result |= dict(sps=round(statistics.median(sps), 1), run_dir=str(run_dir))
+    result["sps"] = round(statistics.median(sps), 1)
+    result["run_dir"] = str(run_dir)
     record.write_text(json.dumps(result))
     return result
 
 
+def logged(command, log):
+    """The exit status of a command whose output goes to a file."""
+    with open(log, "w") as file:
+        try:
+            return subprocess.run(
+                command,
+                cwd=ROOT,
+                stdout=file,
+                stderr=subprocess.STDOUT,
+                timeout=400,
+            ).returncode
+        except subprocess.TimeoutExpired:
+            return 124
+
+
 def difference(one, other):
     """The largest difference of two weights, relative to the largest weight of their tensor."""
-    states = [torch.load(f"{r['run_dir']}/checkpoint.pt", weights_only=True, map_location="cpu") for r in (one, other)]
-    pairs = [(x["agent"], y["agent"]) for x, y in [states]][0]
-    return max(
-        ((a.double() - b.double()).abs().max() / a.double().abs().max().clamp(min=1e-2)).item()
-        for a, b in zip(pairs[0].values(), pairs[1].values())
-    )
+    weights = [agent(result["run_dir"]).values() for result in (one, other)]
+    found = []
+    for a, b in zip(*weights, strict=True):
+        scale = a.double().abs().max().clamp(min=1e-2)
+        found.append(((a.double() - b.double()).abs().max() / scale).item())
+    return max(found)
+
+
+def agent(run_dir):
+    path = f"{run_dir}/checkpoint.pt"
+    return torch.load(path, weights_only=True, map_location="cpu")["agent"]
 
 
 def table(record):
     """The speeds as a Markdown table."""
     lines = ["| script | mode | flags | steps/s | LeanRL, H100 |", "|---|---|---|---:|---:|"]
     for r in record["rows"]:
-        other = f"{LEANRL[r['script']]:,}" if r["script"] in LEANRL and r["mode"] == "compiled-graph" else ""
-        flags = r["flags"].replace(ATARI, ATARI.split(" --threads")[0]).replace(f"{OFF_POLICY} ", "")
-        lines.append(f"| {r['script']} | {r['mode']} | `{flags}` | {r['sps']:,.0f} | {other} |")
-    made = [record["hardware"], *(" ".join(item) for item in record["versions"].items()), record["commit"]]
-    note = f"Median over the second half of one run each, learning included. `{record['command']}` on {', '.join(made)}"
-    return "\n".join(lines) + f"\n\n{note}; {record['note']}.\n"
+        known = r["script"] in LEANRL and r["mode"] == "compiled-graph"
+        other = f"{LEANRL[r['script']]:,}" if known else ""
+        flags = r["flags"].replace(ATARI, ATARI.split(" --threads")[0])
+        flags = flags.replace(f"{OFF_POLICY} ", "")
+        lines.append(row([r["script"], r["mode"], f"`{flags}`", f"{r['sps']:,.0f}", other]))
+    made = f"`{record['command']}` on {shared.made_on(record)}, {record['commit']}"
+    note = "Median over the second half of one run each, learning included."
+    return "\n".join(lines) + f"\n\n{note} {made}; {record['note']}.\n"
+
+
+def check(args):
+    """All scripts in all modes; prints a line for each script."""
+    jobs = []
+    for mode in MODES:
+        jobs += [(script, mode, flags) for script, flags in CHECK.items()]
+    with ThreadPoolExecutor(args.jobs) as pool:
+        results = list(pool.map(lambda job: run(*job, args.out), jobs))
+    found = {(result["script"], result["mode"]): result for result in results}
+    for script in CHECK:
+        cells = []
+        for mode in MODES:
+            result = found[script, mode]
+            outcome = "FAILED" if result["status"] else "ok"
+            cells.append(f"{mode} {outcome}{' (eager)' * result['fallback']}")
+        eager = found[script, "eager"]
+        graph = found[script, "graph"]
+        if not eager["status"] and not graph["status"]:
+            cells.append(f"graph - eager: {difference(eager, graph):.1e}")
+        print(f"{script:15s} {', '.join(cells)}", flush=True)
+    for result in results:
+        if result["status"]:
+            print(f"--- {result['script']} {result['mode']}\n{result['log']}", flush=True)
+    return results
+
+
+def speed(args):
+    results = []
+    for job in SPEED:
+        result = run(*job, args.out)
+        results.append(result)
+        sps = result.get("sps", result.get("log", ""))
+        print(
+            f"{result['script']:15s} {result['mode']:15s} {sps} SPS {result['flags']}", flush=True
+        )
+        (args.out / "speed.json").write_text(json.dumps(results, indent=1))  # the next may crash
+    return results
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = shared.parser(__doc__)
     parser.add_argument("what", choices=("check", "speed", "table"))
     parser.add_argument("--jobs", type=int, default=8)
     parser.add_argument("--out", type=Path, default=ROOT / "runs/cuda")
@@ -149,30 +227,9 @@ def main():
         PUBLISHED.with_suffix(".md").write_text(table(json.loads(PUBLISHED.read_text())))
         return None
     args.out.mkdir(parents=True, exist_ok=True)
-    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
-    if args.what == "check":
-        jobs = [(script, mode, flags, args.out) for mode in MODES for script, flags in CHECK.items()]
-        with ThreadPoolExecutor(args.jobs) as pool:
-            results = list(pool.map(lambda job: run(*job), jobs))
-        found = {(r["script"], r["mode"]): r for r in results}
-        for script in CHECK:
-            modes = {mode: found[script, mode] for mode in MODES}
-            cells = [
-                f"{m} {'ok' if not r['status'] else 'FAILED'}{' (eager)' * r['fallback']}" for m, r in modes.items()
-            ]
-            if not modes["eager"]["status"] and not modes["graph"]["status"]:
-                cells.append(f"graph - eager: {difference(modes['eager'], modes['graph']):.1e}")
-            print(f"{script:15s} {', '.join(cells)}", flush=True)
-        for result in results:
-            if result["status"]:
-                print(f"--- {result['script']} {result['mode']}\n{result['log']}", flush=True)
-    else:
-        results = []
-        for job in SPEED:
-            results.append(run(*job, args.out))
-            r = results[-1]
-            print(f"{r['script']:15s} {r['mode']:15s} {r.get('sps', r.get('log', ''))} SPS {r['flags']}", flush=True)
-            (args.out / "speed.json").write_text(json.dumps(results, indent=1))  # now: the next run may crash
+    paths = [str(ROOT), os.environ.get("PYTHONPATH")]
+    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, paths))
+    results = check(args) if args.what == "check" else speed(args)
     (args.out / f"{args.what}.json").write_text(json.dumps(results, indent=1))
     failed = sum(result["status"] != 0 for result in results)
     return f"{failed} of {len(results)} runs failed" if failed else None

@@ -1,4 +1,6 @@
-"""The return of random actions, the zero of the normalised scores:  python -m benchmark.measure.random_policy ENV_ID ...
+"""The return of random actions, the zero of the normalised scores.
+
+    python -m benchmark.measure.random_policy ENV_ID ...
 
 Adds the mean return of 100 episodes in each environment to benchmark/results/random.json.
 """
@@ -12,17 +14,19 @@ import numpy as np
 
 from benchmark.shared import RESULTS
 
-PATH, EPISODES = RESULTS / "random.json", 100
+PATH = RESULTS / "random.json"
+EPISODES = 100
 
 
 def mean_return(env_id):
     gym.register_envs(ale_py)
-    env, returns = gym.make(env_id), []
+    env = gym.make(env_id)
     if "NoFrameskip" in env_id:
-        env = gym.wrappers.MaxAndSkipObservation(env, skip=4)  # as in the scripts, an action lasts four frames
+        env = gym.wrappers.MaxAndSkipObservation(env, skip=4)  # as in the scripts
     env = gym.wrappers.RecordEpisodeStatistics(env)
     env.reset(seed=1)
     env.action_space.seed(1)
+    returns = []
     while len(returns) < EPISODES:
         *_, terminated, truncated, info = env.step(env.action_space.sample())
         if terminated or truncated:

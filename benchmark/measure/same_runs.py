@@ -4,11 +4,11 @@
     python -m benchmark.measure.same_runs /tmp/before                        all scripts, eager
     python -m benchmark.measure.same_runs /tmp/before --compile ppo_continuous sac
 
-It compares all scalars but the speed, the last checkpoint's networks, optimisers and replay buffer, and the returns of
-the final evaluation. A change that moves nothing leaves the published results standing.
+It compares all scalars but the speed, the last checkpoint's networks, optimisers and replay buffer,
+and the returns of the final evaluation. A change that moves nothing leaves the published results
+standing.
 """
 
-import argparse
 import json
 import os
 import subprocess
@@ -18,8 +18,8 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import torch
-from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
+from benchmark import shared
 from benchmark.shared import ROOT
 
 DQN = "--learning-starts 500 --buffer-size 2000 --total-timesteps 3000"
@@ -34,20 +34,28 @@ RUNS = {
     "ppo_simple": "--env-id CartPole-v1 --total-timesteps 5000",
     "ppo_continuous_adaptive": "--env-id Hopper-v4 --num-steps 512 --total-timesteps 5000",
     "ppo_hybrid": "--env-id tests.probe_envs:ProbeMixed-v0 --total-timesteps 5000",
-    "ppo_continuous_asymmetric": "--env-id tests.probe_envs:ProbePrivileged-v0 --total-timesteps 5000",
+    "ppo_continuous_asymmetric": (
+        "--env-id tests.probe_envs:ProbePrivileged-v0 --total-timesteps 5000"
+    ),
     "ppo_masked": "--env-id Taxi-v4 --total-timesteps 5000",
     "ppo_multiagent": "--env-id tests.probe_envs:ProbeTeam-v0 --total-timesteps 5000",
     "ppo_envpool": "--env-id CartPole-v1 --total-timesteps 12800 --eval-every 8000",
     "ppo_continuous_envpool": "--env-id Hopper-v4 --num-steps 64 --total-timesteps 4096",
-    "ppo_continuous_mjx": "--env-id inverted_pendulum --num-envs 16 --num-steps 64 --total-timesteps 4096",
+    "ppo_continuous_mjx": (
+        "--env-id inverted_pendulum --num-envs 16 --num-steps 64 --total-timesteps 4096"
+    ),
     "ppo_selfplay": "--env-id tests.probe_envs:ProbeNim-v0 --total-timesteps 8192",
     "ppo_godot": "--env-path tests/like_godot.x86_64 --total-timesteps 8192",
-    "ppo_microrts": "--opponents passiveAI --num-envs 2 --num-steps 32 --total-timesteps 512 --eval-episodes 1",
+    "ppo_microrts": (
+        "--opponents passiveAI --num-envs 2 --num-steps 32 --total-timesteps 512 --eval-episodes 1"
+    ),
     "ppo_lstm": "--env-id CartPole-v1 --total-timesteps 5000 --seq-len 8",
     "ppo_atari": f"{ATARI} --num-steps 32 --total-timesteps 320",
     "ppo_atari_multigpu": f"{ATARI} --num-steps 32 --total-timesteps 320",
     "ppo_atari_lstm": f"{ATARI} --num-steps 32 --seq-len 8 --total-timesteps 320",
-    "ppo_image": "--env-id tests.probe_envs:ProbeDrawn-v0 --image-size 36 --threads 1 --total-timesteps 3000",
+    "ppo_image": (
+        "--env-id tests.probe_envs:ProbeDrawn-v0 --image-size 36 --threads 1 --total-timesteps 3000"
+    ),
     "dqn": f"--env-id CartPole-v1 {DQN}",
     "c51": f"--env-id CartPole-v1 {DQN} --eval-every 1000",
     "ppo_atari_visual": f"{ATARI} --num-steps 32 --total-timesteps 320",
@@ -63,24 +71,27 @@ RUNS = {
 
 
 def train(checkout, script, compiled, folder):
-    """Runs the script in `checkout`; returns everything that must not change, as {name: number, list or tensor}."""
-    words = [*RUNS[script].split(), "--runs-dir", str(folder), "--compile" if compiled else "--no-compile"]
-    command = [sys.executable, f"cleanrl_lite/{script}.py", *words]
-    environ = os.environ | dict(PYTHONPATH=str(checkout), OMP_NUM_THREADS="1")
+    """Runs the script in `checkout`; returns what must not change, {name: number or tensor}."""
+    command = [sys.executable, f"cleanrl_lite/{script}.py", *RUNS[script].split()]
+    command += ["--runs-dir", str(folder), "--compile" if compiled else "--no-compile"]
+    environ = {**os.environ, "PYTHONPATH": str(checkout), "OMP_NUM_THREADS": "1"}
     done = subprocess.run(command, cwd=checkout, env=environ, capture_output=True, text=True)
     if done.returncode:
         raise SystemExit(f"error: {script} failed in {checkout}:\n{done.stderr[-3000:]}")
     (run_dir,) = [path.parent for path in Path(folder).glob("*/checkpoint.pt")]
-    events = EventAccumulator(str(run_dir), size_guidance=dict(scalars=0)).Reload()
-    found = {t: [(e.step, e.value) for e in events.Scalars(t)] for t in events.Tags()["scalars"] if t != "charts/SPS"}
     state = torch.load(run_dir / "checkpoint.pt", weights_only=True)
-    parts = {name: state[name] for name in ("agent", "adam", "adams", "square_avg", "replay") if name in state}
-    found |= dict(leaves(parts))
+    del state["rng"], state["values"]
+    events = shared.events(run_dir)
+    found = dict(leaves(state))
+    for tag in events.Tags()["scalars"]:
+        if tag != "charts/SPS":
+            found[tag] = [(event.step, event.value) for event in events.Scalars(tag)]
     found["evaluation"] = json.loads((run_dir / "eval.json").read_text())["returns"]
     return found
 
 
 def leaves(tree, name=""):
+    """All tensors of nested dicts, with their names."""
     for key, value in tree.items():
         if isinstance(value, dict):
             yield from leaves(value, f"{name}{key}.")
@@ -89,13 +100,18 @@ def leaves(tree, name=""):
 
 
 def same(a, b):
-    return torch.equal(a, b) if isinstance(a, torch.Tensor) and isinstance(b, torch.Tensor) else a == b
+    if isinstance(a, torch.Tensor) and isinstance(b, torch.Tensor):
+        return torch.equal(a, b)
+    return a == b
 
 
 def compare(before, script, compiled):
+    """Trains the script in both checkouts; whether anything differs."""
     with tempfile.TemporaryDirectory() as folder:
-        a, b = (train(checkout, script, compiled, f"{folder}/{n}") for n, checkout in enumerate((before, ROOT)))
-    differing = sorted(name for name in a.keys() | b.keys() if not (name in a and name in b and same(a[name], b[name])))
+        a = train(before, script, compiled, f"{folder}/before")
+        b = train(ROOT, script, compiled, f"{folder}/here")
+    differing = sorted(a.keys() ^ b.keys())
+    differing += sorted(name for name in a.keys() & b.keys() if not same(a[name], b[name]))
     points = sum(len(value) for value in a.values() if isinstance(value, list))
     what = f"DIFFER: {', '.join(differing)}" if differing else "equal"
     print(f"{script:15} {points:5} points, {len(a):3} curves and tensors: {what}", flush=True)
@@ -103,14 +119,15 @@ def compare(before, script, compiled):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = shared.parser(__doc__)
     parser.add_argument("before", type=Path, help="the other checkout")
     parser.add_argument("scripts", nargs="*", default=list(RUNS))
-    parser.add_argument("--compile", action="store_true", help="compare compiled runs instead of eager ones")
+    parser.add_argument("--compile", action="store_true", help="compare compiled runs, not eager")
     args = parser.parse_intermixed_args()
+    before = args.before.resolve()
     with ThreadPoolExecutor(2) as pool:
-        results = [pool.submit(compare, args.before.resolve(), script, args.compile) for script in args.scripts]
-    raise SystemExit(any([result.result() for result in results]))
+        differ = pool.map(lambda script: compare(before, script, args.compile), args.scripts)
+        raise SystemExit(any(list(differ)))
 
 
 if __name__ == "__main__":

@@ -74,7 +74,7 @@ def explain(kind, error, trace):
     if kind is RuntimeError and isinstance(error.__context__, OSError):
         error = error.__context__  # torch.save's own words hide the reason
     if kind.__module__.startswith("wandb"):
-        error = ConnectionError(f"W&B: {error} (WANDB_MODE=offline logs without it)")
+        error = ConnectionError(f"W&B (WANDB_MODE=offline logs without it): {error}")
     expected = OSError, MemoryError, FloatingPointError, torch.OutOfMemoryError
     if isinstance(error, expected):
         print(f"error: {type(error).__name__}: {error}".splitlines()[0], file=sys.stderr)
@@ -112,12 +112,14 @@ def leaves_no_trace(main):
 
     @functools.wraps(main)
     def restoring(args):
+        hook = sys.excepthook
         threads = torch.get_num_threads()
         torch.set_num_threads(args.threads or threads)
         try:
             with threadpool_limits(args.threads or None):  # numpy's BLAS
                 return main(args)
         finally:
+            sys.excepthook = hook  # W&B sets its own, which prints tracebacks
             torch.set_num_threads(threads)
             if Run.current:  # it did not end as it should
                 Run.current.close(exit_code=1)
@@ -644,10 +646,10 @@ class Run:
             import wandb
 
             wandb.finish(exit_code)
-        if exit_code:
-            print(f"stopped. Resume at step {self.last_save:,} with --resume {self.dir}")
-        else:
+        if not exit_code:
             print(f"finished: {self.dir}")
+        elif self.last_save >= 0:
+            print(f"stopped. Resume at step {self.last_save:,} with --resume {self.dir}")
 
 
 def is_due(every, last, step):

@@ -1,22 +1,27 @@
-"""Proximal Policy Optimization for games of the Godot engine (Godot RL Agents); a variant of ppo_continuous.py.
+"""Proximal Policy Optimization for games of the Godot engine; a variant of ppo_continuous.py.
 
-Paper:    Schulman et al. 2017 (arXiv:1707.06347); Godot RL Agents: Beeching et al. 2021 (arXiv:2112.03636).
+Paper:    Schulman et al. 2017 (arXiv:1707.06347); Godot RL Agents: Beeching et al. 2021
+          (arXiv:2112.03636).
 Run:      python cleanrl_lite/ppo_godot.py --env-path ./my_game.x86_64 --num-envs 16 --speedup 40
-Differs:  A game's agents are the environments; every end of an episode counts as a termination. Discrete and mixed
-          actions also come from one Gaussian: a choice takes the option with the largest number.
-Expected: Reach-v0 1.93, ReachDiscrete-v0 1.97, ReachMixed-v0 1.93 (100,000 steps, last 100 episodes, 3 seeds, cb048e0).
+Differs:  A game's agents are the environments; every end of an episode counts as a termination.
+          Discrete and mixed actions also come from one Gaussian: a choice takes the option with
+          the largest number.
+Expected: Reach-v0 1.93, ReachDiscrete-v0 1.97, ReachMixed-v0 1.93 (100,000 steps, last 100
+          episodes, 3 seeds, cb048e0).
 Details:  docs/ppo_godot.md
 """
 
 import atexit
+import functools
 import json
 import math
 import os
-from contextlib import nullcontext, redirect_stdout, suppress
+import signal
+import socket
+from contextlib import redirect_stdout, suppress
 from dataclasses import dataclass
-from importlib import import_module, util
+from importlib.util import find_spec
 from pathlib import Path
-from socket import MSG_PEEK, create_server
 from subprocess import TimeoutExpired
 
 import numpy as np
@@ -28,7 +33,10 @@ from torch.utils.tensorboard import SummaryWriter
 
 from cleanrl_lite import utils
 
-GodotEnv = import_module("godot_rl.core.godot_env").GodotEnv if util.find_spec("godot_rl") else object
+if find_spec("godot_rl"):
+    from godot_rl.core.godot_env import GodotEnv
+else:
+    GodotEnv = object  # --help works without it
 
 
 # === arguments
@@ -55,8 +63,8 @@ class Args:
     render: bool = False  # show evaluations in a window
 
     # algorithm flags
-    env_id: str = "Godot"  # name of the game, part of the run directory's name
-    env_path: str | None = None  # executable of the game (none: press PLAY in the editor)
+    env_id: str = "Godot"  # name of the game
+    env_path: str | None = None  # the exported game (none: press PLAY in the Godot editor)
     env_kwargs: str = "{}"  # keyword arguments of the environment, as JSON
     speedup: int = 8  # how much faster than real time the game may run
     viz: bool = False  # show the games in windows while they train
@@ -80,92 +88,155 @@ class Args:
 
 # === environment
 class Game(GodotEnv):
-    """A game and godot-rl's client, which would wait forever for a game that has ended, and let one live that hangs."""
+    """A game and godot-rl's client, which alone would wait forever for a game that has ended."""
 
-    def __init__(self, args, seed, window):
-        path = args.env_path and os.path.abspath(args.env_path)  # a bare name would be looked for in $PATH
-        port = create_server(("127.0.0.1", 0)).getsockname()[1] if path else self.DEFAULT_PORT  # a free one
-        atexit.register(self._close)  # it may fail after the launch
+    def __init__(self, args, window, seed):
+        atexit.register(self._close)  # what follows may fail after it has launched the game
+        reasons = {IndexError: "the game has no agents", TimeoutError: "the game does not connect"}
+        options = {"speedup": args.speedup, "show_window": window, "seed": seed}
         try:
-            options = dict(speedup=args.speedup, show_window=window, seed=seed) | json.loads(args.env_kwargs)
-            with redirect_stdout(None) if path else nullcontext():  # it prints ports and spaces, and to press PLAY
-                super().__init__(path, port, **options)
+            self.start(args.env_path, options | json.loads(args.env_kwargs))
         except (AssertionError, IndexError, OSError, TypeError, ValueError) as error:
-            reasons = {IndexError: "the game has no agents", TimeoutError: "the game does not connect"}
             reason = reasons.get(type(error)) or str(error) or "there is no such game"
-            utils.check(False, f"--env-path {args.env_path} --env-kwargs {args.env_kwargs}: {reason}")
+            flags = f"--env-path {args.env_path} --env-kwargs {args.env_kwargs}"
+            utils.check(False, f"{flags}: {reason}")
+
+    def start(self, path, options):
+        if path is None:
+            super().__init__(**options)
+        else:
+            path = os.path.abspath(path)  # a bare name would be looked for in $PATH
+            with socket.create_server(("127.0.0.1", 0)) as server:
+                free_port = server.getsockname()[1]
+            with redirect_stdout(None):  # it prints ports and spaces
+                super().__init__(path, free_port, **options)
 
     def _get_json_dict(self):
-        if not self.connection.recv(1, MSG_PEEK):
+        if not self.connection.recv(1, socket.MSG_PEEK):
             raise ConnectionError("the game has ended")
         return super()._get_json_dict()
 
-    def _close(self):  # GodotEnv too has it called when Python ends
+    def flatten(self, obs):
+        """Observations of all agents as an array (num_agents, obs_dim)."""
+        return np.stack([flatten(self.observation_space, each) for each in obs])
+
+    def send(self, actions):
+        """Takes a step with actions (num_agents, action_dim).
+
+        A choice has a column for each option, and takes the one with the largest number.
+        """
+        parts = []
+        for space in self.action_spaces[0].values():
+            numbers, actions = np.split(actions, [flatdim(space)], axis=1)
+            choice = isinstance(space, Discrete)
+            parts.append(numbers.argmax(1) if choice else numbers.clip(-1, 1))
+        self.step_send(parts)
+
+    def receive(self):
+        """Observations, rewards and dones of that step."""
+        obs, rewards, dones, *_ = self.step_recv()
+        return self.flatten(obs), rewards, dones
+
+    def _close(self):
+        """Ends a game, even one that hangs. godot-rl too has it called when Python ends."""
         atexit.unregister(self._close)
-        with suppress(OSError, AttributeError, TimeoutExpired):  # it has ended, or plays in the editor, or hangs
-            self._send_as_json(dict(type="close"))
+        # It may have ended already, or play in the editor.
+        with suppress(OSError, AttributeError, TimeoutExpired):
+            self._send_as_json({"type": "close"})
             self.proc.wait(5)
         with suppress(OSError, AttributeError):
-            os.killpg(self.proc.pid, 9)  # and what a launching script has started
+            os.killpg(self.proc.pid, signal.SIGKILL)  # and what a launching script has started
 
 
 class Games:
-    """As many games as --num-envs agents need, as utils.Run and the loop want them; or one agent, for evaluations."""
+    """A vector environment: the agents of as many games as --num-envs needs."""
 
-    def __init__(self, args, seed, window, alone=False):
-        utils.check(GodotEnv is not object, "godot-rl is missing: pip install --no-deps godot-rl==0.8.2")
-        self.start, self.seed, self.alone, self.render_mode = lambda seed: Game(args, seed, window), seed, alone, None
-        self.games = [game := self.start(seed)]
-        kinds = [*zip(game.agent_policy_names, game.observation_spaces, game.action_spaces)]
-        alike = all(kind == kinds[0] for kind in kinds) and "2d" not in str([*kinds[0][1]])
-        utils.check(alike, f"agents of several policies or spaces, or with images, are not supported: {kinds}")
-        self.num_agents, (_, self.obs_space, spaces) = len(kinds), kinds[0]
-        self.parts, numbers = [*spaces.values()], [*map(flatdim, spaces.values())]  # of a choice, one for each option
-        self.ends, self.single_observation_space = np.cumsum(numbers), flatten_space(self.obs_space)
-        self.single_action_space = self.action_space = Box(-np.inf, np.inf, (sum(numbers),))
+    def __init__(self, args, seed, window):
+        missing = GodotEnv is object
+        utils.check(not missing, "godot-rl is missing: pip install --no-deps godot-rl==0.8.2")
+        self.seed = seed
+        self.start = functools.partial(Game, args, window)
+        game = self.start(seed)
+        self.games = [game]
+        self.num_agents = len(game.action_spaces)
+        kinds = [game.agent_policy_names, game.observation_spaces, game.action_spaces]
+        alike = all(kind == [kind[0]] * self.num_agents for kind in kinds)
+        images = any("2d" in name for name in game.observation_space)
+        supported = "agents of several policies or spaces, or with images, are not supported"
+        utils.check(alike and not images, f"{supported}: {kinds}")
+        self.single_observation_space = flatten_space(game.observation_space)
+        action_dim = sum(flatdim(space) for space in game.action_spaces[0].values())
+        self.single_action_space = Box(-np.inf, np.inf, (action_dim,))
+        self.action_space = self.single_action_space
 
-    def reset(self, seed=None):
-        seeds = [self.seed] if self.alone else seed[:: self.num_agents]
-        if seeds[0] != self.seed:  # a game takes its seed when it starts, and a resumed run plays other episodes
+    def reset(self, seed):
+        seeds = seed[:: self.num_agents]
+        # A game takes its seed when it starts, and a resumed run plays other episodes.
+        if seeds[0] != self.seed:
             self.close()
-        self.games += [self.start(seed) for seed in seeds[len(self.games) :]]
-        obs = sum((game.reset()[0] for game in self.games), [])
-        self.returns, self.lengths = np.zeros((2, len(obs)))
-        return np.stack([flatten(self.obs_space, each) for each in obs]), {}
+        self.games += [self.start(each) for each in seeds[len(self.games) :]]
+        obs = np.concatenate([game.flatten(game.reset()[0]) for game in self.games])
+        self.returns = np.zeros(len(obs))
+        self.lengths = np.zeros(len(obs))
+        return obs, {}
 
     def step(self, actions):
-        for game, rows in zip(self.games, np.split(actions, len(self.games))):
-            parts = zip(np.split(rows, self.ends[:-1], 1), self.parts)
-            game.step_send([x.argmax(1) if isinstance(space, Discrete) else x.clip(-1, 1) for x, space in parts])
-        obs, rewards, dones = (sum(lists, []) for lists in zip(*[game.step_recv()[:3] for game in self.games]))
-        obs, dones = np.stack([flatten(self.obs_space, each) for each in obs]), np.array(dones, dtype=bool)
-        self.returns, self.lengths = self.returns + rewards, self.lengths + 1
-        infos = dict(final_info=dict(statistics=dict(r=self.returns, l=self.lengths)), _final_info=dones)
-        self.returns, self.lengths = self.returns * ~dones, self.lengths * ~dones
-        return (obs, rewards[0], dones[0], False, {}) if self.alone else (obs, rewards, dones, False, infos)
+        for game, rows in zip(self.games, np.split(actions, len(self.games)), strict=True):
+            game.send(rows)
+        received = [game.receive() for game in self.games]
+        obs, rewards, dones = [np.concatenate(parts) for parts in zip(*received, strict=True)]
+        self.returns += rewards
+        self.lengths += 1
+        statistics = {"r": self.returns.copy(), "l": self.lengths.copy()}
+        infos = {"final_info": {"statistics": statistics}, "_final_info": dones}
+        self.returns[dones] = 0
+        self.lengths[dones] = 0
+        # All ends are terminations: games do not say which episodes they cut.
+        return obs, rewards, dones, False, infos
 
     def close(self):
         while self.games:
             self.games.pop()._close()
 
 
+class OneGame(Games):
+    """For evaluations: all agents of one game play, the first one counts."""
+
+    render_mode = None
+
+    def reset(self, seed=None):
+        return super().reset([self.seed])
+
+    def step(self, actions):
+        obs, rewards, dones, _, _ = super().step(actions)
+        return obs, rewards[0], dones[0], False, {}
+
+
 def make_env(args, render_mode=None):
-    render_mode == "rgb_array" and print("--capture-video: godot-rl's client gets no pictures. Watch with --render")
-    return Games(args, args.seed + 10_000, render_mode == "human", alone=True)
+    if render_mode == "rgb_array":
+        print("--capture-video: godot-rl's client gets no pictures. Watch with --render")
+    return OneGame(args, args.seed + 10_000, render_mode == "human")
 
 
 # === networks
 def mlp(inputs, outputs, last_gain):
-    """Two hidden layers of 64 tanh units; orthogonal weights of gain sqrt(2), `last_gain` in the last layer."""
-    layers = [nn.Linear(inputs, 64), nn.Tanh(), nn.Linear(64, 64), nn.Tanh(), nn.Linear(64, outputs)]
-    for layer, gain in zip(layers[::2], (math.sqrt(2), math.sqrt(2), last_gain)):
+    """Two hidden layers of 64 tanh units, with orthogonal weights."""
+    network = nn.Sequential(
+        nn.Linear(inputs, 64),
+        nn.Tanh(),
+        nn.Linear(64, 64),
+        nn.Tanh(),
+        nn.Linear(64, outputs),
+    )
+    gains = math.sqrt(2), math.sqrt(2), last_gain
+    for layer, gain in zip(network[::2], gains, strict=True):
         nn.init.orthogonal_(layer.weight, gain)
         nn.init.zeros_(layer.bias)
-    return nn.Sequential(*layers)
+    return network
 
 
 class RunningMeanStd(nn.Module):
-    """Mean and variance of all samples so far; buffers, so that they are saved and loaded with the agent."""
+    """Mean and variance of all samples so far, saved with the agent."""
 
     def __init__(self, shape=()):
         super().__init__()
@@ -174,49 +245,55 @@ class RunningMeanStd(nn.Module):
         self.register_buffer("count", torch.zeros((), dtype=torch.float64))
 
     def update(self, samples):
-        """Merges in the mean and variance of `samples` (num_samples, *shape) (Chan et al. 1979)."""
-        count = self.count + len(samples)
-        delta = samples.double().mean(0) - self.mean
-        weight = len(samples) / count
-        self.var.lerp_(samples.double().var(0, correction=0), weight).add_(delta.square() * weight * (1 - weight))
+        """Merges in those of `samples` (num_samples, *shape) (Chan et al. 1979)."""
+        samples = samples.double()
+        self.count.add_(len(samples))
+        weight = len(samples) / self.count
+        delta = samples.mean(0) - self.mean
+        self.var.lerp_(samples.var(0, correction=0), weight)
+        self.var.add_(delta.square() * weight * (1 - weight))
         self.mean.add_(delta * weight)
-        self.count.copy_(count)
 
 
 class Agent(nn.Module):
     def __init__(self, obs_dim, action_dim):
         super().__init__()
-        self.obs_stats, self.return_stats = RunningMeanStd(obs_dim), RunningMeanStd()
+        self.obs_stats = RunningMeanStd(obs_dim)
+        self.return_stats = RunningMeanStd()
         self.critic = mlp(obs_dim, 1, last_gain=1.0)
-        self.actor = mlp(obs_dim, action_dim, last_gain=0.01)  # near zero: starts with mean 0 everywhere
+        # near zero: starts with mean 0 everywhere
+        self.actor = mlp(obs_dim, action_dim, last_gain=0.01)
         self.actor_logstd = nn.Parameter(torch.zeros(action_dim))
 
     def normalize(self, obs):
-        """Observations as the networks want them: mean 0 and variance 1 by all that was seen in training."""
+        """Observations with mean 0 and variance 1 over the training so far."""
         obs = (obs - self.obs_stats.mean) / (self.obs_stats.var + 1e-8).sqrt()
         return obs.clamp(-10, 10).float()
 
-    def policy(self, mean):
-        std = self.actor_logstd.exp().expand_as(mean)
-        return Independent(Normal(mean, std, validate_args=False), 1, validate_args=False)
-
     def forward(self, obs):
         """The policy's distribution and the value of normalised `obs` (batch, obs_dim)."""
-        return self.policy(self.actor(obs)), self.critic(obs).squeeze(-1)
+        mean = self.actor(obs)
+        std = self.actor_logstd.exp().expand_as(mean)
+        dist = Independent(Normal(mean, std, validate_args=False), 1, validate_args=False)
+        return dist, self.critic(obs).squeeze(-1)
 
     def act(self, obs):
         """The greedy policy, for evaluation; takes raw observations."""
-        return self.actor(self.normalize(obs.float()))
+        dist, _ = self(self.normalize(obs.float()))
+        return dist.mean
 
 
 # === pure functions
 def linear_recurrence(inputs, decays, initial):
-    """y[t] = inputs[t] + decays[t] * y[t - 1] for arrays (num_steps, num_envs), with y[-1] = initial (num_envs,)."""
+    """y[t] = inputs[t] + decays[t] * y[t - 1], with y[-1] = initial.
+
+    inputs and decays are (num_steps, num_envs), initial is (num_envs,).
+    """
     outputs = np.empty_like(inputs)
     # Python floats are faster than numpy rows for up to about ten environments.
     for n, y in enumerate(initial.tolist()):
         column = []
-        for x, decay in zip(inputs[:, n].tolist(), decays[:, n].tolist()):
+        for x, decay in zip(inputs[:, n].tolist(), decays[:, n].tolist(), strict=True):
             y = x + decay * y
             column.append(y)
         outputs[:, n] = column
@@ -224,73 +301,111 @@ def linear_recurrence(inputs, decays, initial):
 
 
 def compute_gae(rewards, values, next_values, terminations, dones, gamma, gae_lambda):
-    """Generalised advantage estimation (Schulman et al. 2016, eq. 16); all arrays are (num_steps, num_envs).
+    """Generalised advantage estimation (Schulman et al. 2016, eq. 16).
 
-    next_values[t] is the value of the observation that step t truly led to: at the end of an episode the last one of
-    that episode, not the first one of the next. A truncated episode would have gone on, so its value counts; a
-    terminated one has none. Nothing flows back from one episode into the one before.
+    All arrays are (num_steps, num_envs). next_values[t] is the value of the observation
+    that step t truly led to: at an episode's end its last one, not the first one of the
+    next. A truncated episode would have gone on, so its value counts; a terminated one
+    has none. Nothing flows back from one episode into the one before.
     """
     deltas = rewards + gamma * next_values * ~terminations - values
-    return linear_recurrence(deltas[::-1], gamma * gae_lambda * ~dones[::-1], np.zeros(deltas.shape[1]))[::-1].copy()
+    decays = gamma * gae_lambda * ~dones
+    initial = np.zeros(deltas.shape[1])
+    backwards = linear_recurrence(deltas[::-1], decays[::-1], initial)
+    return backwards[::-1].copy()
 
 
-def adam_step(params, grads, adam, learning_rate, max_grad_norm, beta1=0.9, beta2=0.999, eps=1e-5):
-    """Clips the gradient's norm and takes one step of Adam (Kingma & Ba 2015, algorithm 1), in place.
+class Adam(nn.Module):
+    """Adam (Kingma & Ba 2015, algorithm 1) with a limit on the gradient's norm.
 
-    Written out, on one flat vector, because this compiles into the update's graph; torch.optim.Adam would not.
+    Written out, on one flat vector, because this compiles into the update's graph;
+    torch.optim.Adam would not.
     """
-    grad = torch.cat([g.flatten() for g in grads])
-    grad_norm = grad.norm()
-    grad = grad * (max_grad_norm / (grad_norm + 1e-6)).clamp(max=1.0)
-    adam["step"].add_(1)
-    adam["exp_avg"].lerp_(grad, 1 - beta1)
-    adam["exp_avg_sq"].lerp_(grad.square(), 1 - beta2)
-    denominator = (adam["exp_avg_sq"] / (1 - beta2 ** adam["step"])).sqrt() + eps
-    step = learning_rate * adam["exp_avg"] / (1 - beta1 ** adam["step"]) / denominator
-    for param, delta in zip(params, step.split([p.numel() for p in params])):
-        param.sub_(delta.view_as(param))
-    return grad_norm
+
+    def __init__(self, params):
+        super().__init__()
+        self.params = [param for param in params if param.requires_grad]
+        flat = nn.utils.parameters_to_vector(self.params).detach()
+        self.register_buffer("step", flat.new_zeros(()))
+        self.register_buffer("exp_avg", torch.zeros_like(flat))
+        self.register_buffer("exp_avg_sq", torch.zeros_like(flat))
+
+    @torch.no_grad()
+    def update(self, grads, learning_rate, max_grad_norm, beta1=0.9, beta2=0.999, eps=1e-5):
+        """Takes a step, in place; returns the gradient's norm before it is clipped."""
+        grad = torch.cat([g.flatten() for g in grads])
+        grad_norm = grad.norm()
+        grad = grad * (max_grad_norm / (grad_norm + 1e-6)).clamp(max=1.0)
+        self.step.add_(1)
+        self.exp_avg.lerp_(grad, 1 - beta1)
+        self.exp_avg_sq.lerp_(grad.square(), 1 - beta2)
+        denominator = (self.exp_avg_sq / (1 - beta2**self.step)).sqrt() + eps
+        delta = learning_rate * self.exp_avg / (1 - beta1**self.step) / denominator
+        parts = delta.split([param.numel() for param in self.params])
+        for param, part in zip(self.params, parts, strict=True):
+            param.sub_(part.view_as(param))
+        return grad_norm
 
 
+@utils.leaves_no_trace
 def main(args: Args):
     # === setup
-    check, batch_size = utils.check, args.num_envs * args.num_steps
+    check = utils.check
     device = utils.setup(args)
-    minibatch_size, remainder = divmod(batch_size, args.num_minibatches)
-    check(remainder == 0, f"--num-envs x --num-steps = {batch_size} must be a multiple of --num-minibatches")
-    check(minibatch_size > 1 or not args.norm_adv, "minibatches of one sample need --no-norm-adv")
-    check(args.total_timesteps >= batch_size, f"--total-timesteps must be at least one rollout, {batch_size}")
+    batch_size = args.num_envs * args.num_steps
+    minibatch_size = batch_size // args.num_minibatches
+    whole = batch_size == minibatch_size * args.num_minibatches
+    steps = f"--num-envs x --num-steps = {batch_size}"
+    check(whole, f"{steps} must be a multiple of --num-minibatches {args.num_minibatches}")
+    normal = minibatch_size > 1 or not args.norm_adv
+    check(normal, "minibatches of one sample need --no-norm-adv")
 
     envs = Games(args, args.seed, args.viz)
-    obs_space, action_space = envs.single_observation_space, envs.single_action_space
-    check(args.num_envs % envs.num_agents == 0, f"--num-envs must be a multiple of the game's {envs.num_agents} agents")
+    obs_space = envs.single_observation_space
+    action_space = envs.single_action_space
+    agents = f"the game's {envs.num_agents} agents"
+    check(args.num_envs % envs.num_agents == 0, f"--num-envs must be a multiple of {agents}")
 
     agent = Agent(obs_space.shape[0], action_space.shape[0]).to(device)
-    params = [param for param in agent.parameters() if param.requires_grad]
-    zeros = torch.zeros(sum(p.numel() for p in params), device=device)
-    adam = dict(step=torch.zeros((), device=device), exp_avg=zeros.clone(), exp_avg_sq=zeros.clone())
+    if args.evaluate:
+        envs.close()
+        return utils.evaluate_saved(args, __file__, make_env, agent)
+    adam = Adam(agent.parameters())
     learning_rate = torch.tensor(args.learning_rate, device=device)
-
     run = utils.Run(args, __file__, make_env, envs, agent, adam=adam)
-    if run.result is not None:  # --evaluate
-        return run.result
+
+    # === logging
     if args.track:
         import wandb
 
-        names = dict(project=args.wandb_project_name, entity=args.wandb_entity, name=run.dir.name, id=run.dir.name)
-        settings = dict(config=vars(args), dir=run.dir.parent, resume="allow", sync_tensorboard=True, save_code=True)
-        utils.online_or_offline(wandb.init, **names, **settings)
-    writer = run.writer = SummaryWriter(run.dir, flush_secs=10, purge_step=run.global_step + 1)
-    writer.add_text("arguments", "\n".join(f"    {name}: {value}" for name, value in vars(args).items()))
+        wandb.init(
+            project=args.wandb_project_name,
+            entity=args.wandb_entity,
+            name=run.dir.name,
+            id=run.dir.name,
+            config=vars(args),
+            dir=run.dir.parent,
+            resume="allow",
+            sync_tensorboard=True,
+        )
+    # A resumed run writes the points after its checkpoint again.
+    writer = SummaryWriter(run.dir, flush_secs=10, purge_step=run.global_step + 1)
+    writer.add_text("arguments", str(args))
+    run.writer = writer
 
     # === update
-    # The batch is on the networks' device, in tensors allocated once: a CUDA graph needs fixed addresses.
+    # The batch, allocated once: a CUDA graph needs fixed addresses.
     b_obs = torch.zeros((batch_size, *obs_space.shape), device=device)
     b_actions = torch.zeros((batch_size, *action_space.shape), device=device)
-    b_logprobs, b_values, b_advantages, b_returns = torch.zeros((4, batch_size), device=device).unbind()
+    b_logprobs = torch.zeros(batch_size, device=device)
+    b_values = torch.zeros_like(b_logprobs)
+    b_advantages = torch.zeros_like(b_logprobs)
+    b_returns = torch.zeros_like(b_logprobs)
 
+    # A number that changes during the run must be a tensor, as learning_rate is: a Python
+    # number is a constant of the compiled graph, so that every new value compiles it again.
     def update(inds):
-        """One minibatch, the samples inds (minibatch_size,) of the batch: PPO's loss (eq. 9) and a step of Adam."""
+        """PPO's loss (eq. 9) and a step of Adam on the samples inds of the batch."""
         dist, value = agent(b_obs[inds])
         logratio = dist.log_prob(b_actions[inds]) - b_logprobs[inds]
         ratio = logratio.exp()
@@ -304,49 +419,58 @@ def main(args: Args):
 
         value_loss = (value - b_returns[inds]).square()
         if args.clip_vloss:
-            clipped = b_values[inds] + (value - b_values[inds]).clamp(-args.clip_coef, args.clip_coef)
-            value_loss = torch.max(value_loss, (clipped - b_returns[inds]).square())
+            change = (value - b_values[inds]).clamp(-args.clip_coef, args.clip_coef)
+            clipped_value = b_values[inds] + change
+            value_loss = torch.max(value_loss, (clipped_value - b_returns[inds]).square())
         value_loss = 0.5 * value_loss.mean()
 
         entropy = dist.entropy().mean()
         loss = policy_loss - args.ent_coef * entropy + args.vf_coef * value_loss
-        grads = torch.autograd.grad(loss, params)
-        with torch.no_grad():
-            grad_norm = adam_step(params, grads, adam, learning_rate, args.max_grad_norm)
-        metrics = dict(policy_loss=policy_loss, value_loss=value_loss, entropy=entropy, grad_norm=grad_norm)
-        metrics |= dict(approx_kl=approx_kl, old_approx_kl=-logratio.mean())
-        metrics |= dict(clipfrac=(clipped_ratio != ratio).float().mean())
-        return {f"losses/{name}": metric.detach() for name, metric in metrics.items()}
+        grads = torch.autograd.grad(loss, adam.params)
+        grad_norm = adam.update(grads, learning_rate, args.max_grad_norm)
+        metrics = {
+            "losses/policy_loss": policy_loss,
+            "losses/value_loss": value_loss,
+            "losses/entropy": entropy,
+            "losses/grad_norm": grad_norm,
+            "losses/approx_kl": approx_kl,
+            "losses/old_approx_kl": -logratio.mean(),
+            "losses/clipfrac": (clipped_ratio != ratio).float().mean(),
+        }
+        return {tag: metric.detach() for tag, metric in metrics.items()}
 
     update = run.cuda_graph(run.compile(update))
 
     # === training
     shape = (args.num_steps, args.num_envs)
-    raw_obs, rollout_obs, next_obs = np.zeros((3, *shape, *obs_space.shape), dtype=np.float32)
-    means, actions = np.zeros((2, *shape, *action_space.shape), dtype=np.float32)
+    rollout_obs = np.zeros((*shape, *obs_space.shape), dtype=np.float32)
+    next_obs = np.zeros_like(rollout_obs)
+    actions = np.zeros((*shape, *action_space.shape), dtype=np.float32)
     rewards = np.zeros(shape, dtype=np.float32)
-    terminations, dones = np.zeros((2, *shape), dtype=bool)
-    return_so_far = np.zeros(args.num_envs)  # discounted, of this episode; a resumed run begins with new ones
-    obs, global_step = run.obs, run.global_step
-    while run.goes_on(global_step, obs):
+    terminations = np.zeros(shape, dtype=bool)
+    dones = np.zeros_like(terminations)
+    # discounted, of the episode under way
+    return_so_far = np.array(run.values.get("return_so_far", [0.0] * args.num_envs))
+    obs = run.obs
+    global_step = run.global_step
+    while run.goes_on(global_step, obs, return_so_far=return_so_far.tolist()):
         if args.anneal_lr:
-            learning_rate.fill_(args.learning_rate * (1 - global_step / args.total_timesteps))
-        # The last rollout may be shorter.
-        num_steps = min(args.num_steps, math.ceil((args.total_timesteps - global_step) / args.num_envs))
-        size = num_steps * args.num_envs
+            remaining = 1 - global_step / args.total_timesteps
+            learning_rate.fill_(args.learning_rate * remaining)
 
         # act, step, store
-        actor = utils.numpy_forward(agent.actor, device)
+        actor = utils.NumpyForward(agent.actor, device)
         std = agent.actor_logstd.detach().exp().cpu().numpy()
-        noise = np.random.standard_normal(means[:num_steps].shape).astype(np.float32) * std
-        obs_mean, obs_std = agent.obs_stats.mean.cpu().numpy(), (agent.obs_stats.var + 1e-8).sqrt().cpu().numpy()
-        for t in range(num_steps):
-            raw_obs[t] = obs  # float32, as the statistics, V(s') and evaluations see it: MuJoCo's own are float64
-            rollout_obs[t] = np.minimum(np.maximum((raw_obs[t] - obs_mean) / obs_std, -10), 10)
-            means[t] = actor(rollout_obs[t])
-            actions[t] = means[t] + noise[t]
+        noise = np.random.standard_normal(actions.shape).astype(np.float32)
+        obs_mean = agent.obs_stats.mean.cpu().numpy()
+        obs_std = (agent.obs_stats.var + 1e-8).sqrt().cpu().numpy()
+        for t in range(args.num_steps):
+            rollout_obs[t] = obs  # now float32: MuJoCo's own are float64
+            normalized = ((rollout_obs[t] - obs_mean) / obs_std).clip(-10, 10)
+            actions[t] = actor(normalized.astype(np.float32)) + std * noise[t]
             obs, rewards[t], terminations[t], truncations, infos = envs.step(actions[t])
-            next_obs[t], dones[t] = obs, terminations[t] | truncations
+            next_obs[t] = obs
+            dones[t] = terminations[t] | truncations
             global_step += args.num_envs
             for _, episodic_return, episodic_length in run.finished_episodes(infos):
                 writer.add_scalar("charts/episodic_return", episodic_return, global_step)
@@ -354,43 +478,49 @@ def main(args: Args):
 
         # values, log-probabilities and advantages of the whole rollout
         with torch.no_grad():
-            b_obs[:size] = torch.from_numpy(rollout_obs[:num_steps]).flatten(0, 1)
-            b_actions[:size] = torch.from_numpy(actions[:num_steps]).flatten(0, 1)
-            behaviour = agent.policy(torch.from_numpy(means[:num_steps]).to(device).flatten(0, 1))
-            b_logprobs[:size] = behaviour.log_prob(b_actions[:size])
-            b_values[:size] = agent.critic(b_obs[:size]).squeeze(-1)
-            next_values = agent.critic(agent.normalize(torch.from_numpy(next_obs[:num_steps]).to(device)))
-            next_values = next_values.squeeze(-1).cpu().numpy()
+            raw_obs = torch.from_numpy(rollout_obs).to(device).flatten(0, 1)
+            b_obs[:] = agent.normalize(raw_obs)
+            b_actions[:] = torch.from_numpy(actions).flatten(0, 1)
+            dist, b_values[:] = agent(b_obs)
+            b_logprobs[:] = dist.log_prob(b_actions)
+            _, next_values = agent(agent.normalize(torch.from_numpy(next_obs).to(device)))
+            # The policy that learns must be the one that acted.
+            b_noise = torch.from_numpy(noise).to(device).flatten(0, 1)
+            utils.check_actions(b_actions, dist.mean + dist.stddev * b_noise)
 
-            # statistics for the next rollout's observations, and for the scale of the rewards
-            agent.obs_stats.update(torch.from_numpy(raw_obs[:num_steps]).to(device).flatten(0, 1))
-            under_way = np.concatenate([np.ones((1, args.num_envs)), ~dones[: num_steps - 1]])
-            discounted = linear_recurrence(rewards[:num_steps], args.gamma * under_way, return_so_far)
-            return_so_far = discounted[-1] * ~dones[num_steps - 1]
+            # statistics for the next rollout and for the scale of the rewards
+            agent.obs_stats.update(raw_obs)
+            under_way = np.concatenate([np.ones((1, args.num_envs)), ~dones[:-1]])
+            discounted = linear_recurrence(rewards, args.gamma * under_way, return_so_far)
+            return_so_far = discounted[-1] * ~dones[-1]
             agent.return_stats.update(torch.from_numpy(discounted).to(device).flatten())
             scale = (agent.return_stats.var + 1e-8).sqrt().item()
-        values = b_values[:size].reshape(num_steps, args.num_envs).cpu().numpy()
-        scaled = (rewards[:num_steps] / scale).clip(-10, 10)
-        rollout = scaled, values, next_values, terminations[:num_steps], dones[:num_steps]
-        advantages = compute_gae(*rollout, args.gamma, args.gae_lambda)
+        values = b_values.reshape(shape).cpu().numpy()
+        next_values = next_values.cpu().numpy()
+        scaled = (rewards / scale).clip(-10, 10)
+        advantages = compute_gae(
+            scaled, values, next_values, terminations, dones, args.gamma, args.gae_lambda
+        )
         returns = advantages + values
-        b_advantages[:size] = torch.from_numpy(advantages).flatten()
-        b_returns[:size] = torch.from_numpy(returns).flatten()
+        b_advantages[:] = torch.from_numpy(advantages).flatten()
+        b_returns[:] = torch.from_numpy(returns).flatten()
 
         # learn
         metrics = []
         for _ in range(args.update_epochs):
-            # A short rollout's last minibatch is filled up from the front of the permutation.
-            inds = np.resize(np.random.permutation(size), (math.ceil(size / minibatch_size), minibatch_size))
+            inds = np.random.permutation(batch_size).reshape(-1, minibatch_size)
             epoch = [update(minibatch) for minibatch in torch.from_numpy(inds).to(device)]
             metrics += epoch
-            if args.target_kl and torch.stack([m["losses/approx_kl"] for m in epoch]).mean() > args.target_kl:
+            kls = [minibatch["losses/approx_kl"] for minibatch in epoch]
+            if args.target_kl and torch.stack(kls).mean() > args.target_kl:
                 break
 
         # log
-        losses = {name: torch.stack([m[name] for m in metrics]).mean().item() for name in metrics[0]}
-        losses["losses/explained_variance"] = 1 - (returns - values).var() / (returns.var() + 1e-8)
-        run.log(losses | {"charts/learning_rate": learning_rate}, global_step)
+        losses = {tag: torch.stack([m[tag] for m in metrics]).mean() for tag in metrics[0]}
+        unexplained = (returns - values).var() / (returns.var() + 1e-8)
+        losses["losses/explained_variance"] = 1 - unexplained
+        losses["charts/learning_rate"] = learning_rate
+        run.log(losses, global_step)
 
     # === evaluation
     return run.end()

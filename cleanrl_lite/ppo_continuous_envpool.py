@@ -1,15 +1,13 @@
-"""Proximal Policy Optimization in the C++ environments of envpool, for Box actions; a variant of ppo_continuous.py.
+"""PPO in the C++ environments of envpool, for Box actions; a variant of ppo_continuous.py.
 
-Paper:    Schulman et al. 2017 (arXiv:1707.06347); advantages: Schulman et al. 2016 (arXiv:1506.02438);
+Paper:    Schulman et al. 2017 (arXiv:1707.06347), with advantages of 2016 (arXiv:1506.02438);
           envpool: Weng et al. 2022 (arXiv:2206.10558).
 Run:      python cleanrl_lite/ppo_continuous_envpool.py --env-id Hopper-v4
-Differs:  envpool steps all environments in C++. It resets each in the step after its episode ends: minibatches and
-          statistics leave that step out. Evaluations play gymnasium's environment of the same id.
-          Values bootstrap from the true last observation of a truncated episode. Values and log-probabilities are
-          computed in one batch after the rollout. The networks act in numpy; the update is one compiled graph.
-          One set of observation statistics, the agent's own, changes between rollouts, not at every step.
-Expected: Hopper-v4 2,567, InvertedPendulum-v4 1,000 (1,000,000 steps, mean of the last 100 training episodes, 3 seeds,
-          b589f0e).
+Differs:  envpool steps all environments in C++. It resets each in the step after its episode ends:
+          minibatches and statistics leave that step out. Evaluations play gymnasium's
+          environment of the same id. Otherwise like ppo_continuous.py.
+Expected: Hopper-v4 2,567, InvertedPendulum-v4 1,000 (1,000,000 steps, mean of the last 100 training
+          episodes, 3 seeds, b589f0e).
 Details:  docs/ppo_continuous_envpool.md
 """
 
@@ -17,6 +15,7 @@ import json
 import math
 import warnings
 from dataclasses import dataclass
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -79,49 +78,72 @@ class Args:
 
 # === environment
 def make_env(args, render_mode=None):
-    env = utils.make(args.env_id, args.env_kwargs, render_mode, max_episode_steps=args.max_episode_steps)
+    env = utils.make(args, render_mode, max_episode_steps=args.max_episode_steps)
     return gym.wrappers.RecordEpisodeStatistics(utils.flatten(env), stats_key="statistics")
 
 
 class EnvPool:
-    """envpool's environments as utils.Run and the loop want them, with the spaces of gymnasium's of the same id."""
+    """envpool's environments, with what utils.Run and the loop use of vector environments.
+
+    The spaces are those of gymnasium's environment of the same id.
+    """
 
     def __init__(self, args):
-        utils.check(find_spec("envpool"), "envpool is missing: pip install 'cleanrl_lite[envpool]' (Python 3.11 on)")
+        check = utils.check
+        advice = "pip install 'cleanrl_lite[envpool]' (Python 3.11 on)"
+        check(find_spec("envpool"), f"envpool is missing: {advice}")
         import envpool  # takes a second, which --help need not
 
-        warnings.filterwarnings("ignore", ".*precision lowered")  # about the bounds of its float64 spaces
+        # about the bounds of its float64 spaces
+        warnings.filterwarnings("ignore", ".*precision lowered")
+        name = f"--env-id {args.env_id}"
         ids = envpool.list_all_envs()
         both = ", ".join(sorted(gym.registry.keys() & ids))
-        utils.check(args.env_id in ids, f"--env-id {args.env_id} is not in envpool. envpool and gymnasium have: {both}")
-        env, options = make_env(args), json.loads(args.env_kwargs)
-        self.single_observation_space, self.single_action_space = env.observation_space, env.action_space
-        self.action_space, threads = env.action_space, min(args.env_threads, args.num_envs)
-        options |= dict(num_envs=args.num_envs, num_threads=threads, max_episode_steps=env.spec.max_episode_steps)
+        known = args.env_id in ids
+        check(known, f"{name} is not in envpool. envpool and gymnasium have: {both}")
+
+        env = make_env(args)
+        self.single_observation_space = env.observation_space
+        self.single_action_space = env.action_space
+        self.action_space = env.action_space
+        options = {
+            **json.loads(args.env_kwargs),
+            "num_envs": args.num_envs,
+            "num_threads": min(args.env_threads, args.num_envs),
+            "max_episode_steps": env.spec.max_episode_steps,
+        }
         try:
-            shape = tuple(envpool.make_spec(args.env_id, **options).state_array_spec["obs"].shape)
+            spec = envpool.make_spec(args.env_id, **options)
         except (TypeError, KeyError) as error:
-            utils.check(False, f"--env-id {args.env_id} --env-kwargs {args.env_kwargs}: {error}".splitlines()[0])
+            reason = str(error).splitlines()[0]
+            check(False, f"{name} --env-kwargs {args.env_kwargs}: {reason}")
+        shape = tuple(spec.state_array_spec["obs"].shape)
         same = shape == env.observation_space.shape
-        utils.check(same, f"--env-id {args.env_id}: observations {shape} in envpool are not the vectors of gymnasium")
-        self.make = lambda seed: envpool.make_gymnasium(args.env_id, seed=seed, **options)
+        check(same, f"{name}: observations {shape} in envpool are not the vectors of gymnasium")
+        self.make = partial(envpool.make_gymnasium, args.env_id, **options)
 
     def reset(self, seed):
         """Makes the environments, for envpool takes seeds only then."""
-        self.pool = self.make(seed)
-        self.ended, self.returns = np.zeros(len(seed), dtype=bool), np.zeros(len(seed))
+        self.pool = self.make(seed=seed)
+        self.ended = np.zeros(len(seed), dtype=bool)
+        self.returns = np.zeros(len(seed))
         return self.pool.reset()
 
     def step(self, actions):
-        """envpool's step; infos tell which episodes ended, as those of SAME_STEP autoreset do; refuses NaN."""
+        """envpool's step; infos tell which episodes ended, as with SAME_STEP autoreset."""
         obs, rewards, terminations, truncations, info = self.pool.step(actions)
-        if not math.isfinite(float(np.add.reduce(obs, axis=None)) + float(rewards.sum())):
-            i = int(np.isfinite(np.column_stack((obs, rewards))).all(1).argmin())
-            raise FloatingPointError(f"environment {i}: observation {obs[i]} or reward {rewards[i]}")
-        self.returns = self.returns * ~self.ended + rewards  # the step after the end, which only resets, has reward 0
+        finite = np.isfinite(obs).all(axis=1) & np.isfinite(rewards)
+        if not finite.all():
+            i = finite.argmin()
+            found = f"observation {obs[i]}, reward {rewards[i]}"
+            raise FloatingPointError(f"environment {i}: {found}")
+        # The step after an episode's end, which only resets, has reward 0.
+        self.returns = self.returns * ~self.ended + rewards
         self.ended = terminations | truncations
-        statistics = dict(r=self.returns, l=info["elapsed_step"])
-        infos = dict(final_info=dict(statistics=statistics), _final_info=self.ended) if self.ended.any() else {}
+        infos = {}
+        if self.ended.any():
+            statistics = {"r": self.returns, "l": info["elapsed_step"]}
+            infos = {"final_info": {"statistics": statistics}, "_final_info": self.ended}
         return obs, rewards, terminations, truncations, infos
 
     def close(self):
@@ -130,16 +152,23 @@ class EnvPool:
 
 # === networks
 def mlp(inputs, outputs, last_gain):
-    """Two hidden layers of 64 tanh units; orthogonal weights of gain sqrt(2), `last_gain` in the last layer."""
-    layers = [nn.Linear(inputs, 64), nn.Tanh(), nn.Linear(64, 64), nn.Tanh(), nn.Linear(64, outputs)]
-    for layer, gain in zip(layers[::2], (math.sqrt(2), math.sqrt(2), last_gain)):
+    """Two hidden layers of 64 tanh units, with orthogonal weights."""
+    network = nn.Sequential(
+        nn.Linear(inputs, 64),
+        nn.Tanh(),
+        nn.Linear(64, 64),
+        nn.Tanh(),
+        nn.Linear(64, outputs),
+    )
+    gains = math.sqrt(2), math.sqrt(2), last_gain
+    for layer, gain in zip(network[::2], gains, strict=True):
         nn.init.orthogonal_(layer.weight, gain)
         nn.init.zeros_(layer.bias)
-    return nn.Sequential(*layers)
+    return network
 
 
 class RunningMeanStd(nn.Module):
-    """Mean and variance of all samples so far; buffers, so that they are saved and loaded with the agent."""
+    """Mean and variance of all samples so far, saved with the agent."""
 
     def __init__(self, shape=()):
         super().__init__()
@@ -148,49 +177,55 @@ class RunningMeanStd(nn.Module):
         self.register_buffer("count", torch.zeros((), dtype=torch.float64))
 
     def update(self, samples):
-        """Merges in the mean and variance of `samples` (num_samples, *shape) (Chan et al. 1979)."""
-        count = self.count + len(samples)
-        delta = samples.double().mean(0) - self.mean
-        weight = len(samples) / count
-        self.var.lerp_(samples.double().var(0, correction=0), weight).add_(delta.square() * weight * (1 - weight))
+        """Merges in those of `samples` (num_samples, *shape) (Chan et al. 1979)."""
+        samples = samples.double()
+        self.count.add_(len(samples))
+        weight = len(samples) / self.count
+        delta = samples.mean(0) - self.mean
+        self.var.lerp_(samples.var(0, correction=0), weight)
+        self.var.add_(delta.square() * weight * (1 - weight))
         self.mean.add_(delta * weight)
-        self.count.copy_(count)
 
 
 class Agent(nn.Module):
     def __init__(self, obs_dim, action_dim):
         super().__init__()
-        self.obs_stats, self.return_stats = RunningMeanStd(obs_dim), RunningMeanStd()
+        self.obs_stats = RunningMeanStd(obs_dim)
+        self.return_stats = RunningMeanStd()
         self.critic = mlp(obs_dim, 1, last_gain=1.0)
-        self.actor = mlp(obs_dim, action_dim, last_gain=0.01)  # near zero: starts with mean 0 everywhere
+        # near zero: starts with mean 0 everywhere
+        self.actor = mlp(obs_dim, action_dim, last_gain=0.01)
         self.actor_logstd = nn.Parameter(torch.zeros(action_dim))
 
     def normalize(self, obs):
-        """Observations as the networks want them: mean 0 and variance 1 by all that was seen in training."""
+        """Observations with mean 0 and variance 1 over the training so far."""
         obs = (obs - self.obs_stats.mean) / (self.obs_stats.var + 1e-8).sqrt()
         return obs.clamp(-10, 10).float()
 
-    def policy(self, mean):
-        std = self.actor_logstd.exp().expand_as(mean)
-        return Independent(Normal(mean, std, validate_args=False), 1, validate_args=False)
-
     def forward(self, obs):
         """The policy's distribution and the value of normalised `obs` (batch, obs_dim)."""
-        return self.policy(self.actor(obs)), self.critic(obs).squeeze(-1)
+        mean = self.actor(obs)
+        std = self.actor_logstd.exp().expand_as(mean)
+        dist = Independent(Normal(mean, std, validate_args=False), 1, validate_args=False)
+        return dist, self.critic(obs).squeeze(-1)
 
     def act(self, obs):
         """The greedy policy, for evaluation; takes raw observations."""
-        return self.actor(self.normalize(obs.float()))
+        dist, _ = self(self.normalize(obs.float()))
+        return dist.mean
 
 
 # === pure functions
 def linear_recurrence(inputs, decays, initial):
-    """y[t] = inputs[t] + decays[t] * y[t - 1] for arrays (num_steps, num_envs), with y[-1] = initial (num_envs,)."""
+    """y[t] = inputs[t] + decays[t] * y[t - 1], with y[-1] = initial.
+
+    inputs and decays are (num_steps, num_envs), initial is (num_envs,).
+    """
     outputs = np.empty_like(inputs)
     # Python floats are faster than numpy rows for up to about ten environments.
     for n, y in enumerate(initial.tolist()):
         column = []
-        for x, decay in zip(inputs[:, n].tolist(), decays[:, n].tolist()):
+        for x, decay in zip(inputs[:, n].tolist(), decays[:, n].tolist(), strict=True):
             y = x + decay * y
             column.append(y)
         outputs[:, n] = column
@@ -198,75 +233,115 @@ def linear_recurrence(inputs, decays, initial):
 
 
 def compute_gae(rewards, values, next_values, terminations, dones, gamma, gae_lambda):
-    """Generalised advantage estimation (Schulman et al. 2016, eq. 16); all arrays are (num_steps, num_envs).
+    """Generalised advantage estimation (Schulman et al. 2016, eq. 16).
 
-    next_values[t] is the value of the observation that step t truly led to: at the end of an episode the last one of
-    that episode, not the first one of the next. A truncated episode would have gone on, so its value counts; a
-    terminated one has none. Nothing flows back from one episode into the one before.
+    All arrays are (num_steps, num_envs). next_values[t] is the value of the observation
+    that step t truly led to: at an episode's end its last one, not the first one of the
+    next. A truncated episode would have gone on, so its value counts; a terminated one
+    has none. Nothing flows back from one episode into the one before.
     """
     deltas = rewards + gamma * next_values * ~terminations - values
-    return linear_recurrence(deltas[::-1], gamma * gae_lambda * ~dones[::-1], np.zeros(deltas.shape[1]))[::-1].copy()
+    decays = gamma * gae_lambda * ~dones
+    initial = np.zeros(deltas.shape[1])
+    backwards = linear_recurrence(deltas[::-1], decays[::-1], initial)
+    return backwards[::-1].copy()
 
 
-def adam_step(params, grads, adam, learning_rate, max_grad_norm, beta1=0.9, beta2=0.999, eps=1e-5):
-    """Clips the gradient's norm and takes one step of Adam (Kingma & Ba 2015, algorithm 1), in place.
+class Adam(nn.Module):
+    """Adam (Kingma & Ba 2015, algorithm 1) with a limit on the gradient's norm.
 
-    Written out, on one flat vector, because this compiles into the update's graph; torch.optim.Adam would not.
+    Written out, on one flat vector, because this compiles into the update's graph;
+    torch.optim.Adam would not.
     """
-    grad = torch.cat([g.flatten() for g in grads])
-    grad_norm = grad.norm()
-    grad = grad * (max_grad_norm / (grad_norm + 1e-6)).clamp(max=1.0)
-    adam["step"].add_(1)
-    adam["exp_avg"].lerp_(grad, 1 - beta1)
-    adam["exp_avg_sq"].lerp_(grad.square(), 1 - beta2)
-    denominator = (adam["exp_avg_sq"] / (1 - beta2 ** adam["step"])).sqrt() + eps
-    step = learning_rate * adam["exp_avg"] / (1 - beta1 ** adam["step"]) / denominator
-    for param, delta in zip(params, step.split([p.numel() for p in params])):
-        param.sub_(delta.view_as(param))
-    return grad_norm
+
+    def __init__(self, params):
+        super().__init__()
+        self.params = [param for param in params if param.requires_grad]
+        flat = nn.utils.parameters_to_vector(self.params).detach()
+        self.register_buffer("step", flat.new_zeros(()))
+        self.register_buffer("exp_avg", torch.zeros_like(flat))
+        self.register_buffer("exp_avg_sq", torch.zeros_like(flat))
+
+    @torch.no_grad()
+    def update(self, grads, learning_rate, max_grad_norm, beta1=0.9, beta2=0.999, eps=1e-5):
+        """Takes a step, in place; returns the gradient's norm before it is clipped."""
+        grad = torch.cat([g.flatten() for g in grads])
+        grad_norm = grad.norm()
+        grad = grad * (max_grad_norm / (grad_norm + 1e-6)).clamp(max=1.0)
+        self.step.add_(1)
+        self.exp_avg.lerp_(grad, 1 - beta1)
+        self.exp_avg_sq.lerp_(grad.square(), 1 - beta2)
+        denominator = (self.exp_avg_sq / (1 - beta2**self.step)).sqrt() + eps
+        delta = learning_rate * self.exp_avg / (1 - beta1**self.step) / denominator
+        parts = delta.split([param.numel() for param in self.params])
+        for param, part in zip(self.params, parts, strict=True):
+            param.sub_(part.view_as(param))
+        return grad_norm
 
 
+@utils.leaves_no_trace
 def main(args: Args):
     # === setup
-    check, batch_size = utils.check, args.num_envs * args.num_steps
+    check = utils.check
     device = utils.setup(args)
-    minibatch_size, remainder = divmod(batch_size, args.num_minibatches)
-    check(remainder == 0, f"--num-envs x --num-steps = {batch_size} must be a multiple of --num-minibatches")
-    check(minibatch_size > 1 or not args.norm_adv, "minibatches of one sample need --no-norm-adv")
-    check(args.total_timesteps >= batch_size, f"--total-timesteps must be at least one rollout, {batch_size}")
+    batch_size = args.num_envs * args.num_steps
+    minibatch_size = batch_size // args.num_minibatches
+    whole = batch_size == minibatch_size * args.num_minibatches
+    steps = f"--num-envs x --num-steps = {batch_size}"
+    check(whole, f"{steps} must be a multiple of --num-minibatches {args.num_minibatches}")
+    normal = minibatch_size > 1 or not args.norm_adv
+    check(normal, "minibatches of one sample need --no-norm-adv")
 
     envs = EnvPool(args)
-    obs_space, action_space = envs.single_observation_space, envs.single_action_space
-    check(isinstance(action_space, Box), f"actions must be Box, not {action_space}. Discrete: ppo_envpool.py")
-    real_vectors = len(action_space.shape) == 1 and np.issubdtype(action_space.dtype, np.floating)
-    check(real_vectors, f"{args.env_id} has actions {action_space}, not vectors of real numbers")
+    obs_space = envs.single_observation_space
+    action_space = envs.single_action_space
+    real = isinstance(action_space, Box) and action_space.dtype.kind == "f"
+    vectors = real and len(action_space.shape) == 1
+    check(
+        vectors,
+        f"actions must be Box, real vectors, not {action_space}. Discrete: ppo_envpool.py",
+    )
 
     agent = Agent(obs_space.shape[0], action_space.shape[0]).to(device)
-    params = [param for param in agent.parameters() if param.requires_grad]
-    zeros = torch.zeros(sum(p.numel() for p in params), device=device)
-    adam = dict(step=torch.zeros((), device=device), exp_avg=zeros.clone(), exp_avg_sq=zeros.clone())
+    if args.evaluate:
+        envs.close()
+        return utils.evaluate_saved(args, __file__, make_env, agent)
+    adam = Adam(agent.parameters())
     learning_rate = torch.tensor(args.learning_rate, device=device)
-
     run = utils.Run(args, __file__, make_env, envs, agent, adam=adam)
-    if run.result is not None:  # --evaluate
-        return run.result
+
+    # === logging
     if args.track:
         import wandb
 
-        names = dict(project=args.wandb_project_name, entity=args.wandb_entity, name=run.dir.name, id=run.dir.name)
-        settings = dict(config=vars(args), dir=run.dir.parent, resume="allow", sync_tensorboard=True, save_code=True)
-        utils.online_or_offline(wandb.init, **names, **settings)
-    writer = run.writer = SummaryWriter(run.dir, flush_secs=10, purge_step=run.global_step + 1)
-    writer.add_text("arguments", "\n".join(f"    {name}: {value}" for name, value in vars(args).items()))
+        wandb.init(
+            project=args.wandb_project_name,
+            entity=args.wandb_entity,
+            name=run.dir.name,
+            id=run.dir.name,
+            config=vars(args),
+            dir=run.dir.parent,
+            resume="allow",
+            sync_tensorboard=True,
+        )
+    # A resumed run writes the points after its checkpoint again.
+    writer = SummaryWriter(run.dir, flush_secs=10, purge_step=run.global_step + 1)
+    writer.add_text("arguments", str(args))
+    run.writer = writer
 
     # === update
-    # The batch is on the networks' device, in tensors allocated once: a CUDA graph needs fixed addresses.
+    # The batch, allocated once: a CUDA graph needs fixed addresses.
     b_obs = torch.zeros((batch_size, *obs_space.shape), device=device)
     b_actions = torch.zeros((batch_size, *action_space.shape), device=device)
-    b_logprobs, b_values, b_advantages, b_returns = torch.zeros((4, batch_size), device=device).unbind()
+    b_logprobs = torch.zeros(batch_size, device=device)
+    b_values = torch.zeros_like(b_logprobs)
+    b_advantages = torch.zeros_like(b_logprobs)
+    b_returns = torch.zeros_like(b_logprobs)
 
+    # A number that changes during the run must be a tensor, as learning_rate is: a Python
+    # number is a constant of the compiled graph, so that every new value compiles it again.
     def update(inds):
-        """One minibatch, the samples inds (minibatch_size,) of the batch: PPO's loss (eq. 9) and a step of Adam."""
+        """PPO's loss (eq. 9) and a step of Adam on the samples inds of the batch."""
         dist, value = agent(b_obs[inds])
         logratio = dist.log_prob(b_actions[inds]) - b_logprobs[inds]
         ratio = logratio.exp()
@@ -280,101 +355,121 @@ def main(args: Args):
 
         value_loss = (value - b_returns[inds]).square()
         if args.clip_vloss:
-            clipped = b_values[inds] + (value - b_values[inds]).clamp(-args.clip_coef, args.clip_coef)
-            value_loss = torch.max(value_loss, (clipped - b_returns[inds]).square())
+            change = (value - b_values[inds]).clamp(-args.clip_coef, args.clip_coef)
+            clipped_value = b_values[inds] + change
+            value_loss = torch.max(value_loss, (clipped_value - b_returns[inds]).square())
         value_loss = 0.5 * value_loss.mean()
 
         entropy = dist.entropy().mean()
         loss = policy_loss - args.ent_coef * entropy + args.vf_coef * value_loss
-        grads = torch.autograd.grad(loss, params)
-        with torch.no_grad():
-            grad_norm = adam_step(params, grads, adam, learning_rate, args.max_grad_norm)
-        metrics = dict(policy_loss=policy_loss, value_loss=value_loss, entropy=entropy, grad_norm=grad_norm)
-        metrics |= dict(approx_kl=approx_kl, old_approx_kl=-logratio.mean())
-        metrics |= dict(clipfrac=(clipped_ratio != ratio).float().mean())
-        return {f"losses/{name}": metric.detach() for name, metric in metrics.items()}
+        grads = torch.autograd.grad(loss, adam.params)
+        grad_norm = adam.update(grads, learning_rate, args.max_grad_norm)
+        metrics = {
+            "losses/policy_loss": policy_loss,
+            "losses/value_loss": value_loss,
+            "losses/entropy": entropy,
+            "losses/grad_norm": grad_norm,
+            "losses/approx_kl": approx_kl,
+            "losses/old_approx_kl": -logratio.mean(),
+            "losses/clipfrac": (clipped_ratio != ratio).float().mean(),
+        }
+        return {tag: metric.detach() for tag, metric in metrics.items()}
 
     update = run.cuda_graph(run.compile(update))
 
     # === training
     shape = (args.num_steps, args.num_envs)
-    raw_obs, rollout_obs, next_obs = np.zeros((3, *shape, *obs_space.shape), dtype=np.float32)
-    means, actions = np.zeros((2, *shape, *action_space.shape), dtype=np.float32)
+    rollout_obs = np.zeros((*shape, *obs_space.shape), dtype=np.float32)
+    next_obs = np.zeros_like(rollout_obs)
+    actions = np.zeros((*shape, *action_space.shape), dtype=np.float32)
     rewards = np.zeros(shape, dtype=np.float32)
-    terminations, dones, ignored = np.zeros((3, *shape), dtype=bool)
-    return_so_far = np.zeros(args.num_envs)  # discounted, of this episode; a resumed run begins with new ones
-    obs, global_step = run.obs, run.global_step
-    while run.goes_on(global_step, obs):
+    terminations = np.zeros(shape, dtype=bool)
+    dones = np.zeros_like(terminations)
+    ignored = np.zeros_like(terminations)
+    # discounted, of the episode under way
+    return_so_far = np.array(run.values.get("return_so_far", [0.0] * args.num_envs))
+    obs = run.obs
+    global_step = run.global_step
+    while run.goes_on(global_step, obs, return_so_far=return_so_far.tolist()):
         if args.anneal_lr:
-            learning_rate.fill_(args.learning_rate * (1 - global_step / args.total_timesteps))
-        # The last rollout may be shorter.
-        num_steps = min(args.num_steps, math.ceil((args.total_timesteps - global_step) / args.num_envs))
-        size = num_steps * args.num_envs
+            remaining = 1 - global_step / args.total_timesteps
+            learning_rate.fill_(args.learning_rate * remaining)
 
         # act, step, store
-        actor = utils.numpy_forward(agent.actor, device)
+        actor = utils.NumpyForward(agent.actor, device)
         std = agent.actor_logstd.detach().exp().cpu().numpy()
-        noise = np.random.standard_normal(means[:num_steps].shape).astype(np.float32) * std
-        obs_mean, obs_std = agent.obs_stats.mean.cpu().numpy(), (agent.obs_stats.var + 1e-8).sqrt().cpu().numpy()
-        for t in range(num_steps):
+        noise = np.random.standard_normal(actions.shape).astype(np.float32)
+        obs_mean = agent.obs_stats.mean.cpu().numpy()
+        obs_std = (agent.obs_stats.var + 1e-8).sqrt().cpu().numpy()
+        for t in range(args.num_steps):
             ignored[t] = envs.ended  # after an episode's end, the next step only resets
-            raw_obs[t] = obs  # float32, as the statistics, V(s') and evaluations see it: MuJoCo's own are float64
-            rollout_obs[t] = np.minimum(np.maximum((raw_obs[t] - obs_mean) / obs_std, -10), 10)
-            means[t] = actor(rollout_obs[t])
-            actions[t] = means[t] + noise[t]
+            rollout_obs[t] = obs  # now float32: MuJoCo's own are float64
+            normalized = ((rollout_obs[t] - obs_mean) / obs_std).clip(-10, 10)
+            actions[t] = actor(normalized.astype(np.float32)) + std * noise[t]
             # The policy is a Gaussian: its samples may lie outside the bounds.
-            clipped = np.minimum(np.maximum(actions[t], action_space.low), action_space.high)
-            obs, rewards[t], terminations[t], truncations, infos = envs.step(clipped.astype(action_space.dtype))
-            next_obs[t], dones[t] = obs, terminations[t] | truncations
+            clipped = actions[t].clip(action_space.low, action_space.high)
+            obs, rewards[t], terminations[t], truncations, infos = envs.step(
+                clipped.astype(action_space.dtype)
+            )
+            next_obs[t] = obs
+            dones[t] = terminations[t] | truncations
             global_step += args.num_envs
             for _, episodic_return, episodic_length in run.finished_episodes(infos):
                 writer.add_scalar("charts/episodic_return", episodic_return, global_step)
                 writer.add_scalar("charts/episodic_length", episodic_length, global_step)
 
-        kept = ~ignored[:num_steps]
+        kept = ~ignored
         if not kept.any():  # each step only reset its environment
             continue
 
         # values, log-probabilities and advantages of the whole rollout
         with torch.no_grad():
-            b_obs[:size] = torch.from_numpy(rollout_obs[:num_steps]).flatten(0, 1)
-            b_actions[:size] = torch.from_numpy(actions[:num_steps]).flatten(0, 1)
-            behaviour = agent.policy(torch.from_numpy(means[:num_steps]).to(device).flatten(0, 1))
-            b_logprobs[:size] = behaviour.log_prob(b_actions[:size])
-            b_values[:size] = agent.critic(b_obs[:size]).squeeze(-1)
-            next_values = agent.critic(agent.normalize(torch.from_numpy(next_obs[:num_steps]).to(device)))
-            next_values = next_values.squeeze(-1).cpu().numpy()
+            raw_obs = torch.from_numpy(rollout_obs).to(device).flatten(0, 1)
+            b_obs[:] = agent.normalize(raw_obs)
+            b_actions[:] = torch.from_numpy(actions).flatten(0, 1)
+            dist, b_values[:] = agent(b_obs)
+            b_logprobs[:] = dist.log_prob(b_actions)
+            _, next_values = agent(agent.normalize(torch.from_numpy(next_obs).to(device)))
+            # The policy that learns must be the one that acted.
+            b_noise = torch.from_numpy(noise).to(device).flatten(0, 1)
+            utils.check_actions(b_actions, dist.mean + dist.stddev * b_noise)
 
-            # statistics for the next rollout's observations, and for the scale of the rewards
-            agent.obs_stats.update(torch.from_numpy(raw_obs[:num_steps][kept]).to(device))
-            under_way = np.concatenate([np.ones((1, args.num_envs)), ~dones[: num_steps - 1]])
-            discounted = linear_recurrence(rewards[:num_steps], args.gamma * under_way, return_so_far)
-            return_so_far = discounted[-1] * ~dones[num_steps - 1]
+            # statistics for the next rollout and for the scale of the rewards
+            agent.obs_stats.update(torch.from_numpy(rollout_obs[kept]).to(device))
+            under_way = np.concatenate([np.ones((1, args.num_envs)), ~dones[:-1]])
+            discounted = linear_recurrence(rewards, args.gamma * under_way, return_so_far)
+            return_so_far = discounted[-1] * ~dones[-1]
             agent.return_stats.update(torch.from_numpy(discounted[kept]).to(device))
             scale = (agent.return_stats.var + 1e-8).sqrt().item()
-        values = b_values[:size].reshape(num_steps, args.num_envs).cpu().numpy()
-        scaled = (rewards[:num_steps] / scale).clip(-10, 10)
-        rollout = scaled, values, next_values, terminations[:num_steps], dones[:num_steps]
-        advantages = compute_gae(*rollout, args.gamma, args.gae_lambda)
+        values = b_values.reshape(shape).cpu().numpy()
+        next_values = next_values.cpu().numpy()
+        scaled = (rewards / scale).clip(-10, 10)
+        advantages = compute_gae(
+            scaled, values, next_values, terminations, dones, args.gamma, args.gae_lambda
+        )
         returns = advantages + values
-        b_advantages[:size] = torch.from_numpy(advantages).flatten()
-        b_returns[:size] = torch.from_numpy(returns).flatten()
+        b_advantages[:] = torch.from_numpy(advantages).flatten()
+        b_returns[:] = torch.from_numpy(returns).flatten()
 
         # learn
         metrics = []
         for _ in range(args.update_epochs):
-            # The last minibatch is filled up from the front of the permutation.
             inds = np.random.permutation(np.flatnonzero(kept))
-            inds = np.resize(inds, (math.ceil(len(inds) / minibatch_size), minibatch_size))
+            # The last minibatch is filled up from the front of the permutation.
+            num_minibatches = math.ceil(len(inds) / minibatch_size)
+            inds = np.resize(inds, (num_minibatches, minibatch_size))
             epoch = [update(minibatch) for minibatch in torch.from_numpy(inds).to(device)]
             metrics += epoch
-            if args.target_kl and torch.stack([m["losses/approx_kl"] for m in epoch]).mean() > args.target_kl:
+            kls = [minibatch["losses/approx_kl"] for minibatch in epoch]
+            if args.target_kl and torch.stack(kls).mean() > args.target_kl:
                 break
 
         # log
-        losses = {name: torch.stack([m[name] for m in metrics]).mean().item() for name in metrics[0]}
-        losses["losses/explained_variance"] = 1 - (returns - values)[kept].var() / (returns[kept].var() + 1e-8)
-        run.log(losses | {"charts/learning_rate": learning_rate}, global_step)
+        losses = {tag: torch.stack([m[tag] for m in metrics]).mean() for tag in metrics[0]}
+        unexplained = (returns - values)[kept].var() / (returns[kept].var() + 1e-8)
+        losses["losses/explained_variance"] = 1 - unexplained
+        losses["charts/learning_rate"] = learning_rate
+        run.log(losses, global_step)
 
     # === evaluation
     return run.end()

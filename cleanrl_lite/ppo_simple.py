@@ -1,14 +1,15 @@
-"""Proximal Policy Optimization in its plainest form: what its paper says and no more; a variant of ppo.py.
+"""Proximal Policy Optimization in its plainest form, the paper's; a variant of ppo.py.
 
-Paper:    Schulman et al. 2017 (arXiv:1707.06347); advantages: Schulman et al. 2016 (arXiv:1506.02438).
+Paper:    Schulman et al. 2017 (arXiv:1707.06347), with advantages of 2016 (arXiv:1506.02438).
 Run:      python cleanrl_lite/ppo_simple.py --env-id CartPole-v1
-Differs:  From ppo.py: no orthogonal initialisation, no annealed learning rate, no normalised advantages, no clipping of
-          the value loss or the gradient, no entropy bonus, Adam's usual epsilon. Episodes end as in ppo.py.
-Expected: CartPole-v1 491.3, Acrobot-v1 -82.1, LunarLander-v3 -60.5 (500k steps, last 100 episodes, 5 seeds, 5ed444d).
+Differs:  From ppo.py: no orthogonal initialisation, no annealed learning rate, no normalised
+          advantages, no clipping of the value loss or the gradient, no entropy bonus, Adam's
+          usual epsilon. Episodes end as in ppo.py.
+Expected: CartPole-v1 491.3, Acrobot-v1 -82.1, LunarLander-v3 -60.5 (500,000 steps, mean of the
+          last 100 training episodes, 5 seeds, 5ed444d).
 Details:  docs/ppo_simple.md
 """
 
-import math
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -66,14 +67,20 @@ class Args:
 
 # === environment
 def make_env(args, render_mode=None):
-    env = utils.make(args.env_id, args.env_kwargs, render_mode, max_episode_steps=args.max_episode_steps)
+    env = utils.make(args, render_mode, max_episode_steps=args.max_episode_steps)
     return gym.wrappers.RecordEpisodeStatistics(utils.flatten(env), stats_key="statistics")
 
 
 # === networks
 def mlp(inputs, outputs):
-    """Two hidden layers of 64 tanh units."""
-    return nn.Sequential(nn.Linear(inputs, 64), nn.Tanh(), nn.Linear(64, 64), nn.Tanh(), nn.Linear(64, outputs))
+    """Two hidden layers of 64 tanh units, initialised as PyTorch does."""
+    return nn.Sequential(
+        nn.Linear(inputs, 64),
+        nn.Tanh(),
+        nn.Linear(64, 64),
+        nn.Tanh(),
+        nn.Linear(64, outputs),
+    )
 
 
 class Agent(nn.Module):
@@ -82,25 +89,25 @@ class Agent(nn.Module):
         self.critic = mlp(obs_dim, 1)
         self.actor = mlp(obs_dim, num_actions)
 
-    def policy(self, logits):
-        return Categorical(logits=logits, validate_args=False)
-
     def forward(self, obs):
         """The policy's distribution and the value of `obs` (batch, obs_dim)."""
-        return self.policy(self.actor(obs)), self.critic(obs).squeeze(-1)
+        dist = Categorical(logits=self.actor(obs), validate_args=False)
+        return dist, self.critic(obs).squeeze(-1)
 
     def act(self, obs):
         """The greedy policy, for evaluation."""
-        return self.actor(obs.float()).argmax(-1)
+        dist, _ = self(obs.float())
+        return dist.logits.argmax(-1)
 
 
 # === pure functions
 def compute_gae(rewards, values, next_values, terminations, dones, gamma, gae_lambda):
-    """Generalised advantage estimation (Schulman et al. 2016, eq. 16); all arrays are (num_steps, num_envs).
+    """Generalised advantage estimation (Schulman et al. 2016, eq. 16).
 
-    next_values[t] is the value of the observation that step t truly led to: at the end of an episode the last one of
-    that episode, not the first one of the next. A truncated episode would have gone on, so its value counts; a
-    terminated one has none. Nothing flows back from one episode into the one before.
+    All arrays are (num_steps, num_envs). next_values[t] is the value of the observation
+    that step t truly led to: at an episode's end its last one, not the first one of the
+    next. A truncated episode would have gone on, so its value counts; a terminated one
+    has none. Nothing flows back from one episode into the one before.
     """
     advantages = rewards + gamma * next_values * ~terminations - values
     for t in reversed(range(len(advantages) - 1)):
@@ -108,124 +115,179 @@ def compute_gae(rewards, values, next_values, terminations, dones, gamma, gae_la
     return advantages
 
 
-def adam_step(params, grads, adam, learning_rate, beta1=0.9, beta2=0.999, eps=1e-8):
-    """One step of Adam (Kingma & Ba 2015, algorithm 1), in place; written out, as this compiles into the update."""
-    grad = torch.cat([g.flatten() for g in grads])
-    adam["step"].add_(1)
-    adam["exp_avg"].lerp_(grad, 1 - beta1)
-    adam["exp_avg_sq"].lerp_(grad.square(), 1 - beta2)
-    denominator = (adam["exp_avg_sq"] / (1 - beta2 ** adam["step"])).sqrt() + eps
-    step = learning_rate * adam["exp_avg"] / (1 - beta1 ** adam["step"]) / denominator
-    for param, delta in zip(params, step.split([p.numel() for p in params])):
-        param.sub_(delta.view_as(param))
+class Adam(nn.Module):
+    """Adam (Kingma & Ba 2015, algorithm 1).
+
+    Written out, on one flat vector, because this compiles into the update's graph;
+    torch.optim.Adam would not.
+    """
+
+    def __init__(self, params):
+        super().__init__()
+        self.params = [param for param in params if param.requires_grad]
+        flat = nn.utils.parameters_to_vector(self.params).detach()
+        self.register_buffer("step", flat.new_zeros(()))
+        self.register_buffer("exp_avg", torch.zeros_like(flat))
+        self.register_buffer("exp_avg_sq", torch.zeros_like(flat))
+
+    @torch.no_grad()
+    def update(self, grads, learning_rate, beta1=0.9, beta2=0.999, eps=1e-8):
+        """Takes a step, in place."""
+        grad = torch.cat([g.flatten() for g in grads])
+        self.step.add_(1)
+        self.exp_avg.lerp_(grad, 1 - beta1)
+        self.exp_avg_sq.lerp_(grad.square(), 1 - beta2)
+        denominator = (self.exp_avg_sq / (1 - beta2**self.step)).sqrt() + eps
+        delta = learning_rate * self.exp_avg / (1 - beta1**self.step) / denominator
+        parts = delta.split([param.numel() for param in self.params])
+        for param, part in zip(self.params, parts, strict=True):
+            param.sub_(part.view_as(param))
 
 
+@utils.leaves_no_trace
 def main(args: Args):
     # === setup
-    check, batch_size = utils.check, args.num_envs * args.num_steps
+    check = utils.check
     device = utils.setup(args)
-    minibatch_size, remainder = divmod(batch_size, args.num_minibatches)
-    check(remainder == 0, f"--num-envs x --num-steps = {batch_size} must be a multiple of --num-minibatches")
-    check(args.total_timesteps >= batch_size, f"--total-timesteps must be at least one rollout, {batch_size}")
+    batch_size = args.num_envs * args.num_steps
+    minibatch_size = batch_size // args.num_minibatches
+    whole = batch_size == minibatch_size * args.num_minibatches
+    steps = f"--num-envs x --num-steps = {batch_size}"
+    check(whole, f"{steps} must be a multiple of --num-minibatches {args.num_minibatches}")
 
-    envs = utils.vector_env([lambda: make_env(args)] * args.num_envs, args.async_envs, AutoresetMode.SAME_STEP)
-    obs_space, action_space = envs.single_observation_space, envs.single_action_space
-    others = "Box: ppo_continuous.py; MultiDiscrete: ppo_masked.py; Tuple: ppo_hybrid.py"
-    check(isinstance(action_space, Discrete), f"actions must be Discrete, not {action_space}. {others}")
-    check(action_space.start == 0, f"{args.env_id} has actions that start at {action_space.start}, not at 0")
+    envs = utils.vector_env(
+        [lambda: make_env(args)] * args.num_envs,
+        args.async_envs,
+        AutoresetMode.SAME_STEP,
+    )
+    obs_space = envs.single_observation_space
+    action_space = envs.single_action_space
+    from_zero = isinstance(action_space, Discrete) and action_space.start == 0
+    check(
+        from_zero,
+        f"actions must be Discrete, from 0, not {action_space}. "
+        "Box: ppo_continuous.py; MultiDiscrete: ppo_masked.py; Tuple: ppo_hybrid.py",
+    )
 
     agent = Agent(obs_space.shape[0], int(action_space.n)).to(device)
-    params = [param for param in agent.parameters() if param.requires_grad]
-    zeros = torch.zeros(sum(p.numel() for p in params), device=device)
-    adam = dict(step=torch.zeros((), device=device), exp_avg=zeros.clone(), exp_avg_sq=zeros.clone())
-
+    if args.evaluate:
+        envs.close()
+        return utils.evaluate_saved(args, __file__, make_env, agent)
+    adam = Adam(agent.parameters())
     run = utils.Run(args, __file__, make_env, envs, agent, adam=adam)
-    if run.result is not None:  # --evaluate
-        return run.result
+
+    # === logging
     if args.track:
         import wandb
 
-        names = dict(project=args.wandb_project_name, entity=args.wandb_entity, name=run.dir.name, id=run.dir.name)
-        settings = dict(config=vars(args), dir=run.dir.parent, resume="allow", sync_tensorboard=True, save_code=True)
-        utils.online_or_offline(wandb.init, **names, **settings)
-    writer = run.writer = SummaryWriter(run.dir, flush_secs=10, purge_step=run.global_step + 1)
-    writer.add_text("arguments", "\n".join(f"    {name}: {value}" for name, value in vars(args).items()))
+        wandb.init(
+            project=args.wandb_project_name,
+            entity=args.wandb_entity,
+            name=run.dir.name,
+            id=run.dir.name,
+            config=vars(args),
+            dir=run.dir.parent,
+            resume="allow",
+            sync_tensorboard=True,
+        )
+    # A resumed run writes the points after its checkpoint again.
+    writer = SummaryWriter(run.dir, flush_secs=10, purge_step=run.global_step + 1)
+    writer.add_text("arguments", str(args))
+    run.writer = writer
 
     # === update
-    # The batch is on the networks' device, in tensors allocated once: a CUDA graph needs fixed addresses.
+    # The batch, allocated once: a CUDA graph needs fixed addresses.
     b_obs = torch.zeros((batch_size, *obs_space.shape), device=device)
     b_actions = torch.zeros(batch_size, dtype=torch.int64, device=device)
-    b_logprobs, b_advantages, b_returns = torch.zeros((3, batch_size), device=device).unbind()
+    b_logprobs = torch.zeros(batch_size, device=device)
+    b_advantages = torch.zeros_like(b_logprobs)
+    b_returns = torch.zeros_like(b_logprobs)
 
+    # A number that changes during the run must be a tensor: a Python number is a constant of
+    # the compiled graph, so that every new value compiles it again.
     def update(inds):
-        """One minibatch, the samples inds (minibatch_size,) of the batch: PPO's loss (eq. 9) and a step of Adam."""
+        """PPO's loss (eq. 9) and a step of Adam on the samples inds of the batch."""
         dist, value = agent(b_obs[inds])
         logratio = dist.log_prob(b_actions[inds]) - b_logprobs[inds]
-        ratio, advantages = logratio.exp(), b_advantages[inds]
+        ratio = logratio.exp()
+        approx_kl = ((ratio - 1) - logratio).mean()  # http://joschu.net/blog/kl-approx.html
+
+        advantages = b_advantages[inds]
         clipped_ratio = ratio.clamp(1 - args.clip_coef, 1 + args.clip_coef)
         policy_loss = -torch.min(ratio * advantages, clipped_ratio * advantages).mean()  # eq. 7
+
         value_loss = 0.5 * (value - b_returns[inds]).square().mean()
-        grads = torch.autograd.grad(policy_loss + args.vf_coef * value_loss, params)
-        with torch.no_grad():
-            adam_step(params, grads, adam, args.learning_rate)
-        approx_kl = ((ratio - 1) - logratio).mean()  # http://joschu.net/blog/kl-approx.html
-        entropy = dist.entropy().mean()
-        metrics = dict(policy_loss=policy_loss, value_loss=value_loss, entropy=entropy, approx_kl=approx_kl)
-        return {f"losses/{name}": metric.detach() for name, metric in metrics.items()}
+
+        loss = policy_loss + args.vf_coef * value_loss
+        grads = torch.autograd.grad(loss, adam.params)
+        adam.update(grads, args.learning_rate)
+        metrics = {
+            "losses/policy_loss": policy_loss,
+            "losses/value_loss": value_loss,
+            "losses/entropy": dist.entropy().mean(),
+            "losses/approx_kl": approx_kl,
+        }
+        return {tag: metric.detach() for tag, metric in metrics.items()}
 
     update = run.cuda_graph(run.compile(update))
 
     # === training
     shape = (args.num_steps, args.num_envs)
-    rollout_obs, next_obs = np.zeros((2, *shape, *obs_space.shape), dtype=np.float32)
-    logits = np.zeros((*shape, action_space.n), dtype=np.float32)
-    actions, rewards = np.zeros(shape, dtype=np.int64), np.zeros(shape, dtype=np.float32)
-    terminations, dones = np.zeros((2, *shape), dtype=bool)
-    obs, global_step = run.obs, run.global_step
+    rollout_obs = np.zeros((*shape, *obs_space.shape), dtype=np.float32)
+    next_obs = np.zeros_like(rollout_obs)
+    actions = np.zeros(shape, dtype=np.int64)
+    rewards = np.zeros(shape, dtype=np.float32)
+    terminations = np.zeros(shape, dtype=bool)
+    dones = np.zeros_like(terminations)
+    obs = run.obs
+    global_step = run.global_step
     while run.goes_on(global_step, obs):
-        # The last rollout may be shorter.
-        num_steps = min(args.num_steps, math.ceil((args.total_timesteps - global_step) / args.num_envs))
-        size = num_steps * args.num_envs
-
         # act, step, store
-        actor = utils.numpy_forward(agent.actor, device)
-        gumbel = np.random.gumbel(size=logits[:num_steps].shape).astype(np.float32)
-        for t in range(num_steps):
+        actor = utils.NumpyForward(agent.actor, device)
+        gumbel = np.random.gumbel(size=(*shape, action_space.n)).astype(np.float32)
+        for t in range(args.num_steps):
             rollout_obs[t] = obs
-            logits[t] = actor(rollout_obs[t])
-            actions[t] = (logits[t] + gumbel[t]).argmax(-1)  # the Gumbel-max trick: a sample from softmax(logits)
+            # the Gumbel-max trick: a sample from softmax(logits)
+            actions[t] = (actor(rollout_obs[t]) + gumbel[t]).argmax(-1)
             obs, rewards[t], terminations[t], truncations, infos = envs.step(actions[t])
-            next_obs[t], dones[t] = obs, terminations[t] | truncations
+            next_obs[t] = obs
+            dones[t] = terminations[t] | truncations
             global_step += args.num_envs
             for n, episodic_return, episodic_length in run.finished_episodes(infos):
-                next_obs[t, n] = infos["final_obs"][n]  # obs[n] is the first observation of the next episode already
+                # obs[n] is the first observation of the next episode already
+                next_obs[t, n] = infos["final_obs"][n]
                 writer.add_scalar("charts/episodic_return", episodic_return, global_step)
                 writer.add_scalar("charts/episodic_length", episodic_length, global_step)
 
         # values, log-probabilities and advantages of the whole rollout
         with torch.no_grad():
-            b_obs[:size] = torch.from_numpy(rollout_obs[:num_steps]).flatten(0, 1)
-            b_actions[:size] = torch.from_numpy(actions[:num_steps]).flatten()
-            behaviour = agent.policy(torch.from_numpy(logits[:num_steps]).to(device).flatten(0, 1))
-            b_logprobs[:size] = behaviour.log_prob(b_actions[:size])
-            values = agent.critic(b_obs[:size]).reshape(num_steps, args.num_envs).cpu().numpy()
-            next_values = agent.critic(torch.from_numpy(next_obs[:num_steps]).to(device)).squeeze(-1).cpu().numpy()
-        rollout = rewards[:num_steps], values, next_values, terminations[:num_steps], dones[:num_steps]
-        advantages = compute_gae(*rollout, args.gamma, args.gae_lambda)
+            b_obs[:] = torch.from_numpy(rollout_obs).flatten(0, 1)
+            b_actions[:] = torch.from_numpy(actions).flatten()
+            dist, values = agent(b_obs)
+            b_logprobs[:] = dist.log_prob(b_actions)
+            _, next_values = agent(torch.from_numpy(next_obs).to(device))
+            # The policy that learns must be the one that acted.
+            scores = dist.logits + torch.from_numpy(gumbel).to(device).flatten(0, 1)
+            utils.check_actions(b_actions, scores.argmax(-1))
+        values = values.reshape(shape).cpu().numpy()
+        next_values = next_values.cpu().numpy()
+        advantages = compute_gae(
+            rewards, values, next_values, terminations, dones, args.gamma, args.gae_lambda
+        )
         returns = advantages + values
-        b_advantages[:size] = torch.from_numpy(advantages).flatten()
-        b_returns[:size] = torch.from_numpy(returns).flatten()
+        b_advantages[:] = torch.from_numpy(advantages).flatten()
+        b_returns[:] = torch.from_numpy(returns).flatten()
 
         # learn
         metrics = []
         for _ in range(args.update_epochs):
-            # A short rollout's last minibatch is filled up from the front of the permutation.
-            inds = np.resize(np.random.permutation(size), (math.ceil(size / minibatch_size), minibatch_size))
+            inds = np.random.permutation(batch_size).reshape(-1, minibatch_size)
             metrics += [update(minibatch) for minibatch in torch.from_numpy(inds).to(device)]
 
         # log
-        losses = {name: torch.stack([m[name] for m in metrics]).mean().item() for name in metrics[0]}
-        losses["losses/explained_variance"] = 1 - (returns - values).var() / (returns.var() + 1e-8)
+        losses = {tag: torch.stack([m[tag] for m in metrics]).mean() for tag in metrics[0]}
+        unexplained = (returns - values).var() / (returns.var() + 1e-8)
+        losses["losses/explained_variance"] = 1 - unexplained
         run.log(losses, global_step)
 
     # === evaluation

@@ -1,17 +1,17 @@
-"""Soft Actor-Critic (SAC) with hindsight experience replay (HER) for goal environments; a variant of sac.py.
+"""SAC with hindsight experience replay (HER) for goal environments; a variant of sac.py.
 
 Paper:    Andrychowicz et al. 2017 (arXiv:1707.01495), strategy "future"; SAC: arXiv:1812.05905.
 Run:      python cleanrl_lite/sac_her.py --env-id panda_gym:PandaReach-v3
-Differs:  SAC in place of DDPG. Every minibatch draws new goals, also from running episodes. No normalisation.
-Expected: panda_gym:PandaReach-v3 -1.84, mean of the last 100 training episodes, all of them successes; 20,000 steps,
-          3 seeds, commit f482bdc.
+Differs:  SAC in place of DDPG. Every minibatch draws new goals, also from running episodes. No
+          normalisation.
+Expected: panda_gym:PandaReach-v3 -1.84, mean of the last 100 training episodes, all of them
+          successes; 20,000 steps, 3 seeds, commit f482bdc.
 Details:  docs/sac_her.md
 """
 
 import copy
 import math
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 
 import gymnasium as gym
@@ -63,7 +63,7 @@ class Args:
     train_frequency: int = 1  # environment steps, of all environments, between trainings
     gradient_steps: int = 1  # gradient steps each time it trains
     batch_size: int = 256  # transitions per minibatch
-    n_sampled_goals: int = 4  # relabelled transitions for each other one (0: none)
+    n_sampled_goals: int = 4  # relabelled transitions for each with its own goal (0: no hindsight)
     gamma: float = 0.99  # discount factor
     tau: float = 0.005  # step size of the target: target += tau * (network - target)
     policy_frequency: int = 2  # gradient steps of the critic between updates of the actor
@@ -74,335 +74,457 @@ class Args:
 
 # === environment
 def make_env(args, render_mode=None):
-    env = utils.make(args.env_id, args.env_kwargs, render_mode, max_episode_steps=args.max_episode_steps)
+    env = utils.make(args, render_mode, max_episode_steps=args.max_episode_steps)
     return gym.wrappers.RecordEpisodeStatistics(utils.flatten(env), stats_key="statistics")
 
 
+def find_goal_env(env):
+    """The layer of env whose Dict of goals utils.flatten makes the agent's vectors of.
+
+    None if there is none, or if another wrapper changes the vectors afterwards.
+    """
+    vectors = env.observation_space
+    while isinstance(env, gym.Wrapper) and not isinstance(env, gym.ObservationWrapper):
+        env = env.env
+    flattens = isinstance(env, gym.wrappers.FlattenObservation)
+    if not flattens or env.observation_space != vectors:
+        return None
+    space = env.env.observation_space
+    if not isinstance(space, Dict) or not env.has_wrapper_attr("compute_reward"):
+        return None
+    goals = space.get("achieved_goal"), space.get("desired_goal")
+    return env.env if all(isinstance(goal, Box) for goal in goals) else None
+
+
+def find_columns(space, name):
+    """Where the part `name` of a Dict is in its flattened vector."""
+    ends = np.cumsum([gym.spaces.flatdim(part) for part in space.values()])
+    end = ends[list(space).index(name)]
+    return slice(end - gym.spaces.flatdim(space[name]), end)
+
+
 # === networks
-LOG_STD_MIN, LOG_STD_MAX = -5, 2
+LOG_STD_MIN = -5
+LOG_STD_MAX = 2
 
 
-def mlp(inputs, outputs):
+class MLP(nn.Module):
     """Two hidden layers of 256 ReLU units, initialised as PyTorch does."""
-    layers = nn.Linear(inputs, 256), nn.ReLU(), nn.Linear(256, 256), nn.ReLU(), nn.Linear(256, outputs)
-    return nn.Sequential(*layers)
+
+    def __init__(self, inputs, outputs, bf16):
+        super().__init__()
+        self.fc1 = nn.Linear(inputs, 256)
+        self.fc2 = nn.Linear(256, 256)
+        self.fc3 = nn.Linear(256, outputs)
+        self.bf16 = bf16
+
+    def forward(self, x):
+        x = F.relu(self.fc1(x))
+        # This product takes most of the time: bf16 is for it alone.
+        with torch.autocast(x.device.type, torch.bfloat16, enabled=self.bf16):
+            x = self.fc2(x)
+        return self.fc3(F.relu(x.float()))
 
 
 class Agent(nn.Module):
     def __init__(self, obs_dim, action_space, bf16=False):
         super().__init__()
-        bounds = action_space.low, action_space.high  # (action_dim,), each dimension has its own
-        low, high = (torch.tensor(bound, dtype=torch.float32) for bound in bounds)
+        # (action_dim,): each dimension has its own bounds
+        low = torch.tensor(action_space.low, dtype=torch.float32)
+        high = torch.tensor(action_space.high, dtype=torch.float32)
         self.register_buffer("action_scale", (high - low) / 2)
         self.register_buffer("action_bias", (high + low) / 2)
-        self.bf16 = bf16
-        self.actor = mlp(obs_dim, 2 * len(low))  # mean and log sigma
+        self.actor = MLP(obs_dim, 2 * len(low), bf16)  # mean and log sigma
         self.log_alpha = nn.Parameter(torch.zeros(()))
-        self.qf1 = mlp(obs_dim + len(low), 1)
-        self.qf2 = mlp(obs_dim + len(low), 1)
+        self.qf1 = MLP(obs_dim + len(low), 1, bf16)
+        self.qf2 = MLP(obs_dim + len(low), 1, bf16)
         self.qf1_target = copy.deepcopy(self.qf1).requires_grad_(False)
         self.qf2_target = copy.deepcopy(self.qf2).requires_grad_(False)
 
-    def forward(self, network, inputs):
-        """A network's outputs. bf16 is for the product between the hidden layers, which takes most of the time."""
-        first, relu, middle, _, last = network
-        hidden = relu(first(inputs))
-        with torch.autocast(inputs.device.type, torch.bfloat16, enabled=self.bf16):
-            hidden = middle(hidden)
-        return last(relu(hidden.float()))
-
     def policy(self, obs, noise):
-        """Actions (batch, action_dim), within the bounds, and their log-probabilities (batch,); noise is standard
-        normal, of the actions' shape."""
-        mean, log_std = self(self.actor, obs).chunk(2, dim=1)
+        """Actions (batch, action_dim), within the bounds, and their log-probabilities (batch,).
+
+        noise is standard normal, of the actions' shape; 0 gives the greedy action.
+        """
+        mean, log_std = self.actor(obs).chunk(2, dim=1)
         log_std = LOG_STD_MIN + (LOG_STD_MAX - LOG_STD_MIN) / 2 * (log_std.tanh() + 1)
         raw = mean + log_std.exp() * noise
         log_probs = -noise.square() / 2 - log_std - math.log(2 * math.pi) / 2
-        # The actions are scale * tanh(raw) + bias (appendix C): log scale + log(1 - tanh^2), which must not be log(0).
-        log_probs = log_probs - self.action_scale.log() - 2 * (math.log(2) - raw - F.softplus(-2 * raw))
+        # The actions are scale * tanh(raw) + bias (appendix C): log scale + log(1 - tanh^2).
+        log_derivative = 2 * (math.log(2) - raw - F.softplus(-2 * raw))  # is never log(0)
+        log_probs = log_probs - self.action_scale.log() - log_derivative
         return raw.tanh() * self.action_scale + self.action_bias, log_probs.sum(1)
 
     def value(self, critic, obs, actions):
         """The critic's Q-values (batch,)."""
-        return self(critic, torch.cat([obs, actions], dim=1)).squeeze(1)
+        return critic(torch.cat([obs, actions], dim=1)).squeeze(1)
 
     def act(self, obs):
         """The greedy policy, for evaluation."""
-        mean, _ = self(self.actor, obs.float()).chunk(2, dim=1)
-        return mean.tanh() * self.action_scale + self.action_bias
+        actions, _ = self.policy(obs.float(), torch.zeros_like(self.action_scale))
+        return actions
 
 
 # === replay
 class ReplayBuffer:
-    """The last `buffer_size` transitions, one row of a matrix each. `shapes`: those of a transition's parts."""
+    """The last `buffer_size` transitions, one row of a matrix each.
+
+    `shapes` are those of a transition's parts, in the order in which `add` takes them.
+    """
 
     def __init__(self, buffer_size, num_envs, shapes, device):
-        ends = np.cumsum([int(np.prod(shape)) for shape in shapes]).tolist()
-        self.rows = utils.allocate((buffer_size // num_envs * num_envs, ends[-1]), torch.float32, device)
-        self.shapes, self.ends, self.num_envs, self.device = shapes, ends, num_envs, device
-        # The rows that `add` writes to.
-        self.host = self.rows[:num_envs].cpu().numpy() if self.rows.is_cuda else self.rows.numpy()
-        ranges = zip(shapes, [0, *ends], ends)
-        self.columns = [self.host[:, begin:end] if shape else self.host[:, begin] for shape, begin, end in ranges]
-        self.length, self.position, self.filled = len(self.rows), 0, 0  # len() of a tensor takes a microsecond
-        self.size = torch.zeros((), dtype=torch.float64, device=self.rows.device)  # `filled`, for a CUDA graph to read
+        self.shapes = shapes
+        self.widths = [int(np.prod(shape)) for shape in shapes]
+        self.num_envs = num_envs
+        self.capacity = buffer_size // num_envs * num_envs
+        self.rows = utils.allocate((self.capacity, sum(self.widths)), torch.float32, device)
+        # The same memory: writing through numpy takes half the time.
+        self.in_numpy = None if self.rows.is_cuda else self.rows.numpy()
+        self.position = 0
+        self.filled = 0
+        # `filled`, for a CUDA graph to read
+        self.size = torch.zeros((), dtype=torch.float64, device=device)
 
     def add(self, *parts):
         """Stores a transition of each environment: arrays (num_envs, *shape)."""
-        start, stop = self.position, self.position + self.num_envs
-        place = slice(None) if self.rows.is_cuda else slice(start, stop)
-        for column, part in zip(self.columns, parts, strict=True):
-            column[place] = part
-        if self.rows.is_cuda:
-            self.rows[start:stop].copy_(torch.from_numpy(self.host), non_blocking=True)
-        self.position = stop % self.length
-        if self.filled < self.length:
-            self.filled = stop
-            self.size.fill_(stop)
+        if self.filled == 0:
+            found = tuple(part.shape[1:] for part in parts)
+            utils.check(found == self.shapes, f"replay.add got {found}, not {self.shapes}")
+        rows = np.column_stack(parts)
+        end = self.position + self.num_envs
+        if self.in_numpy is not None:
+            self.in_numpy[self.position : end] = rows
+        else:
+            self.rows[self.position : end] = torch.from_numpy(rows)
+        self.position = end % self.capacity
+        if self.filled < self.capacity:
+            self.filled = end
+            self.size.fill_(end)
 
     def sample(self, batch_size):
-        """A minibatch, drawn with replacement, on the training device, as `unpack` takes it."""
-        indices = (torch.rand(batch_size, dtype=torch.float64, device=self.rows.device) * self.size).long()
-        return (self.rows.index_select(0, indices).to(self.device),)
+        """A minibatch of rows, drawn with replacement."""
+        draws = torch.rand(batch_size, dtype=torch.float64, device=self.rows.device)
+        return self.rows.index_select(0, (draws * self.size).long())
 
     def unpack(self, rows):
         """The parts of a minibatch: tensors (batch_size, *shape)."""
-        parts = rows.tensor_split(self.ends[:-1], dim=1)
-        return [part.reshape(-1, *shape) for part, shape in zip(parts, self.shapes)]
+        parts = zip(rows.split(self.widths, dim=1), self.shapes, strict=True)
+        return [part.reshape(-1, *shape) for part, shape in parts]
 
     def state_dict(self):
-        rows = torch.from_numpy(self.rows[: self.filled].cpu().numpy())  # torch.save writes only this part
-        return dict(position=self.position, rows=rows)
+        # By way of numpy, torch.save writes this part only, and needs no memory for a copy.
+        rows = torch.from_numpy(self.rows[: self.filled].cpu().numpy())
+        return {"position": self.position, "rows": rows}
 
     def load_state_dict(self, state):
-        self.position, self.filled = state["position"], len(state["rows"])
+        self.position = state["position"]
+        self.filled = len(state["rows"])
         self.rows[: self.filled] = state["rows"]
         self.size.fill_(self.filled)
 
 
 class HindsightBuffer(ReplayBuffer):
-    """For goal environments. In a minibatch most transitions get another goal, one that was reached later in the same
-    episode, and the reward for it. The last part of a stored transition says how many steps its episode has left, this
-    one included; 0 as long as the episode goes on."""
+    """Gives most of a minibatch another goal: one reached later in the episode (section 4.5)."""
 
-    def __init__(self, buffer_size, num_envs, shapes, device, space, compute_reward, n_sampled_goals):
+    def __init__(self, buffer_size, num_envs, shapes, device, goal_env, n_sampled_goals):
         super().__init__(buffer_size, num_envs, shapes, device)
-        self.compute_reward, self.share, end = compute_reward, n_sampled_goals / (n_sampled_goals + 1), 0
-        sizes = {name: gym.spaces.flatdim(part) for name, part in space.items()}
-        places = {name: slice(end, end := end + size) for name, size in sizes.items()}  # in a flattened observation
-        self.achieved, self.desired = places["achieved_goal"], places["desired_goal"]
+        self.compute_reward = goal_env.get_wrapper_attr("compute_reward")
+        self.achieved = find_columns(goal_env.observation_space, "achieved_goal")
+        self.desired = find_columns(goal_env.observation_space, "desired_goal")
+        self.share = n_sampled_goals / (n_sampled_goals + 1)  # of a minibatch
+        # of each row: the steps of its episode so far, from this one on
+        self.steps_left = torch.zeros(self.capacity, dtype=torch.int64, device=device)
+        self.lengths = np.zeros(num_envs, dtype=np.int64)  # of the episodes under way
 
-    def check_rewards(self, rewards, next_obs):
-        """Refuses rewards of a step that compute_reward does not give: relabelled ones would be of another kind."""
-        if self.share == 0:
-            return
-        achieved, desired = next_obs[:, self.achieved], next_obs[:, self.desired]
-        expected = np.ravel(self.compute_reward(achieved, desired, {}))
-        for reward, other in zip(rewards, expected, strict=True):
-            differ = f"a step gave reward {reward:.6g}, but compute_reward gives {other:.6g}"
-            mend = "Change compute_reward in the same wrapper, or use --n-sampled-goals 0"
-            utils.check(np.isclose(reward, other, rtol=1e-3, atol=1e-5), f"{differ}. {mend}")
-
-    def finish(self, env, length):
-        """The last `length` steps of environment number `env` were an episode."""
-        age = torch.arange(min(length, self.length // self.num_envs), device=self.rows.device)  # 0: the newest step
-        newest = self.position - self.num_envs + env
-        self.rows[(newest - age * self.num_envs) % self.length, -1] = age + 1.0
-
-    def steps_left(self, indices):
-        """As stored; in an episode that goes on, up to the newest step."""
-        left, age = self.rows[indices, -1], (self.position - 1 - indices) % self.length // self.num_envs
-        return torch.where(left > 0, left, age + 1)
+    def add(self, *parts, dones):
+        """Like ReplayBuffer's; `dones` (num_envs,) says which episodes this step ends."""
+        newest = self.position + np.arange(self.num_envs)
+        super().add(*parts)
+        self.steps_left[newest] = 0
+        self.lengths = np.minimum(self.lengths + 1, self.capacity // self.num_envs)
+        for row, length in zip(newest, self.lengths, strict=True):
+            episode = (row - np.arange(length) * self.num_envs) % self.capacity
+            self.steps_left[episode] += 1
+        self.lengths[dones] = 0
 
     def sample(self, batch_size):
-        """A minibatch like ReplayBuffer's, whose first part has other goals."""
-        indices = (torch.rand(batch_size, dtype=torch.float64, device=self.rows.device) * self.size).long()
+        """A minibatch like ReplayBuffer's, but the first rows get other goals."""
+        draws = torch.rand(batch_size, dtype=torch.float64, device=self.rows.device)
+        indices = (draws * self.size).long()
         rows = self.rows.index_select(0, indices)
-        if relabelled := round(batch_size * self.share):
-            indices, (obs, _, rewards, next_obs, *_) = indices[:relabelled], self.unpack(rows[:relabelled])  # views
-            steps = torch.rand_like(rewards, dtype=torch.float64) * self.steps_left(indices)
-            later = (indices + steps.long() * self.num_envs) % self.length  # after 0 steps: what it reached itself
-            goals = self.unpack(self.rows.index_select(0, later))[3][:, self.achieved]
-            obs[:, self.desired] = next_obs[:, self.desired] = goals
-            new_rewards = self.compute_reward(next_obs[:, self.achieved].cpu().numpy(), goals.cpu().numpy(), {})
-            rewards.copy_(torch.as_tensor(new_rewards).view_as(rewards))
-        return (rows.to(self.device),)
+        count = round(batch_size * self.share)
+        if count > 0:
+            self.relabel(rows[:count], indices[:count])
+        return rows
+
+    def relabel(self, rows, indices):
+        """Puts other goals and their rewards into rows, which are stored at indices."""
+        draws = torch.rand(len(rows), dtype=torch.float64, device=rows.device)
+        steps = (draws * self.steps_left[indices]).long()  # 0: what it reached itself
+        later = (indices + steps * self.num_envs) % self.capacity
+        _, _, _, later_obs, _ = self.unpack(self.rows[later])
+        goals = later_obs[:, self.achieved]
+        obs, _, rewards, next_obs, _ = self.unpack(rows)  # views of rows
+        obs[:, self.desired] = goals
+        next_obs[:, self.desired] = goals
+        achieved = next_obs[:, self.achieved].cpu().numpy()
+        new_rewards = self.compute_reward(achieved, goals.cpu().numpy(), {})
+        rewards[:] = torch.as_tensor(new_rewards).view_as(rewards)
+
+    def check_rewards(self, rewards, next_obs):
+        """Refuses rewards that are not compute_reward's, as the relabelled ones are."""
+        achieved = next_obs[:, self.achieved]
+        desired = next_obs[:, self.desired]
+        expected = np.reshape(self.compute_reward(achieved, desired, {}), rewards.shape)
+        same = np.allclose(rewards, expected, rtol=1e-3, atol=1e-5)
+        differ = f"a step gave reward {rewards}, but compute_reward gives {expected}"
+        advice = "Change compute_reward in the same wrapper, or use --n-sampled-goals 0"
+        utils.check(same, f"{differ}. {advice}")
+
+    def state_dict(self):
+        # without lengths: a resumed run starts new episodes
+        return {**super().state_dict(), "steps_left": self.steps_left[: self.filled].clone()}
 
     def load_state_dict(self, state):
-        super().load_state_dict(state)  # a resumed run starts new episodes: those that went on end here
-        self.rows[: self.filled, -1] = self.steps_left(torch.arange(self.filled, device=self.rows.device))
+        super().load_state_dict(state)
+        self.steps_left[: self.filled] = state["steps_left"]
 
 
 # === pure functions
-def adam_state(params):
-    """Adam's initial state for `params`."""
-    zeros = torch.cat([torch.zeros_like(param).flatten() for param in params])
-    return dict(step=zeros.new_zeros(()), exp_avg=zeros.clone(), exp_avg_sq=zeros.clone())
+@torch.no_grad()
+def update_target(target, network, tau):
+    """target += tau * (network - target), weight by weight."""
+    for old, new in zip(target.parameters(), network.parameters(), strict=True):
+        old.lerp_(new, tau)
 
 
-def adam_step(params, grads, adam, learning_rate, beta1=0.9, beta2=0.999, eps=1e-8):
-    """One step of Adam (Kingma & Ba 2015, algorithm 1), in place.
+class Adam(nn.Module):
+    """Adam (Kingma & Ba 2015, algorithm 1).
 
-    Written out, on one flat vector, because this compiles into the update's graph; torch.optim.Adam would not.
+    Written out, on one flat vector, because this compiles into the update's graph;
+    torch.optim.Adam would not.
     """
-    grad = torch.cat([g.flatten() for g in grads])
-    adam["step"].add_(1)
-    adam["exp_avg"].lerp_(grad, 1 - beta1)
-    adam["exp_avg_sq"].lerp_(grad.square(), 1 - beta2)
-    denominator = (adam["exp_avg_sq"] / (1 - beta2 ** adam["step"])).sqrt() + eps
-    step = learning_rate * adam["exp_avg"] / (1 - beta1 ** adam["step"]) / denominator
-    for param, delta in zip(params, step.split([p.numel() for p in params])):
-        param.sub_(delta.view_as(param))
+
+    def __init__(self, params):
+        super().__init__()
+        self.params = [param for param in params if param.requires_grad]
+        flat = nn.utils.parameters_to_vector(self.params).detach()
+        self.register_buffer("step", flat.new_zeros(()))
+        self.register_buffer("exp_avg", torch.zeros_like(flat))
+        self.register_buffer("exp_avg_sq", torch.zeros_like(flat))
+
+    @torch.no_grad()
+    def update(self, grads, learning_rate, beta1=0.9, beta2=0.999, eps=1e-8):
+        """Takes a step, in place."""
+        grad = torch.cat([g.flatten() for g in grads])
+        self.step.add_(1)
+        self.exp_avg.lerp_(grad, 1 - beta1)
+        self.exp_avg_sq.lerp_(grad.square(), 1 - beta2)
+        denominator = (self.exp_avg_sq / (1 - beta2**self.step)).sqrt() + eps
+        delta = learning_rate * self.exp_avg / (1 - beta1**self.step) / denominator
+        parts = delta.split([param.numel() for param in self.params])
+        for param, part in zip(self.params, parts, strict=True):
+            param.sub_(part.view_as(param))
 
 
+@utils.leaves_no_trace
 def main(args: Args):
     # === setup
     check = utils.check
     device = utils.setup(args)
-    check(args.learning_starts < args.total_timesteps, "--learning-starts must be less than --total-timesteps")
-    check(args.buffer_size >= max(args.batch_size, 8 * args.num_envs), "--buffer-size must hold at least one batch")
+    enough = max(args.batch_size, 8 * args.num_envs)
+    check(args.buffer_size >= enough, f"--buffer-size must be at least {enough}")
 
-    envs = utils.vector_env([lambda: make_env(args)] * args.num_envs, args.async_envs, AutoresetMode.SAME_STEP)
-    obs_space, action_space = envs.single_observation_space, envs.single_action_space
-    check(isinstance(action_space, Box), f"actions must be Box, not {action_space}. Discrete: dqn.py")
-    real_vectors = len(action_space.shape) == 1 and np.issubdtype(action_space.dtype, np.floating)
-    check(real_vectors, f"{args.env_id} has actions {action_space}, not vectors of real numbers")
+    envs = utils.vector_env(
+        [lambda: make_env(args)] * args.num_envs,
+        args.async_envs,
+        AutoresetMode.SAME_STEP,
+    )
+    obs_space = envs.single_observation_space
+    action_space = envs.single_action_space
+    real = isinstance(action_space, Box) and action_space.dtype.kind == "f"
+    vectors = real and len(action_space.shape) == 1
+    check(vectors, f"actions must be Box, real vectors, not {action_space}. Discrete: dqn.py")
 
     agent = Agent(obs_space.shape[0], action_space, args.bf16).to(device)
     bounded = agent.action_scale.isfinite().all()  # high - low must not overflow float32
     check(bounded, f"{args.env_id} has unbounded actions. Use ppo_continuous.py")
-    check((agent.action_scale > 0).all(), f"{args.env_id} has actions {action_space}, where low < high must hold")
-    critic_params, actor_params = [*agent.qf1.parameters(), *agent.qf2.parameters()], list(agent.actor.parameters())
-    adams = dict(critic=adam_state(critic_params), actor=adam_state(actor_params), alpha=adam_state([agent.log_alpha]))
-    goal_env = make_env(args)  # computes rewards in this process, with --async-envs too
-    while isinstance(goal_env, gym.Wrapper) and not isinstance(goal_env, gym.ObservationWrapper):
-        goal_env = goal_env.env
-    flat = isinstance(goal_env, gym.wrappers.FlattenObservation) and goal_env.observation_space == obs_space
-    space = goal_env.env.observation_space if flat else None  # what utils.flatten was given, with its wrappers
-    goals = isinstance(space, Dict) and all(isinstance(space.get(x), Box) for x in ("achieved_goal", "desired_goal"))
-    goals = goals and goal_env.has_wrapper_attr("compute_reward")
-    check(goals, f"{args.env_id} is not a goal environment. Use sac.py")
-    compute_reward = goal_env.get_wrapper_attr("compute_reward")
-    # obs, action, reward, next_obs, terminated, steps left
-    shapes = obs_space.shape, action_space.shape, (), obs_space.shape, (), ()
-    sizes = args.buffer_size, args.num_envs, shapes, device
-    replay = None if args.evaluate else HindsightBuffer(*sizes, space, compute_reward, args.n_sampled_goals)
-    check(args.evaluate or not args.cuda_graph or replay.rows.is_cuda, "--cuda-graph needs a smaller --buffer-size")
+    wide = (agent.action_scale > 0).all()
+    check(wide, f"{args.env_id} has actions {action_space}, where low < high must hold")
+    if args.evaluate:
+        envs.close()
+        return utils.evaluate_saved(args, __file__, make_env, agent)
+    goal_env = find_goal_env(make_env(args))  # in this process, with --async-envs too
+    check(goal_env, f"{args.env_id} is not a goal environment. Use sac.py")
+    critic_adam = Adam([*agent.qf1.parameters(), *agent.qf2.parameters()])
+    actor_adam = Adam(agent.actor.parameters())
+    alpha_adam = Adam([agent.log_alpha])
+    target_entropy = -action_space.shape[0]
+    # obs, action, reward, next_obs, terminated
+    shapes = obs_space.shape, action_space.shape, (), obs_space.shape, ()
+    replay = HindsightBuffer(
+        args.buffer_size,
+        args.num_envs,
+        shapes,
+        device,
+        goal_env,
+        args.n_sampled_goals,
+    )
+    run = utils.Run(
+        args,
+        __file__,
+        make_env,
+        envs,
+        agent,
+        critic_adam=critic_adam,
+        actor_adam=actor_adam,
+        alpha_adam=alpha_adam,
+        replay=replay,
+    )
 
-    run = utils.Run(args, __file__, make_env, envs, agent, adams=adams, replay=replay)
-    if run.result is not None:  # --evaluate
-        return run.result
+    # === logging
     if args.track:
         import wandb
 
-        names = dict(project=args.wandb_project_name, entity=args.wandb_entity, name=run.dir.name, id=run.dir.name)
-        settings = dict(config=vars(args), dir=run.dir.parent, resume="allow", sync_tensorboard=True, save_code=True)
-        utils.online_or_offline(wandb.init, **names, **settings)
-    writer = run.writer = SummaryWriter(run.dir, flush_secs=10, purge_step=run.global_step + 1)
-    writer.add_text("arguments", "\n".join(f"    {name}: {value}" for name, value in vars(args).items()))
+        wandb.init(
+            project=args.wandb_project_name,
+            entity=args.wandb_entity,
+            name=run.dir.name,
+            id=run.dir.name,
+            config=vars(args),
+            dir=run.dir.parent,
+            resume="allow",
+            sync_tensorboard=True,
+        )
+    # A resumed run writes the points after its checkpoint again.
+    writer = SummaryWriter(run.dir, flush_secs=10, purge_step=run.global_step + 1)
+    writer.add_text("arguments", str(args))
+    run.writer = writer
 
     # === update
+    # A number that changes during the run must be a tensor: a Python number is a constant of
+    # the compiled graph, so that every new value compiles it again.
     def temperature():
         return agent.log_alpha.detach().exp() if args.autotune else args.alpha
 
-    def update_critic(noise, *batch):
-        """A step of Adam on the squared errors of the soft Bellman equation (eq. 5), and a step of the targets, on a
-        minibatch of the replay; noise is standard normal (batch_size, action_dim)."""
-        obs, actions, rewards, next_obs, terminations, _ = replay.unpack(*batch)
+    def update_critic(rows, noise):
+        """A step of Adam on the squared errors of the soft Bellman equation (eq. 5).
+
+        noise is standard normal, (batch_size, action_dim). The targets step too.
+        """
+        obs, actions, rewards, next_obs, terminations = replay.unpack(rows)
         with torch.no_grad():
             next_actions, next_log_probs = agent.policy(next_obs, noise)
             next_qf1_values = agent.value(agent.qf1_target, next_obs, next_actions)
             next_qf2_values = agent.value(agent.qf2_target, next_obs, next_actions)
-            next_values = torch.min(next_qf1_values, next_qf2_values) - temperature() * next_log_probs  # eq. 3
+            next_values = torch.min(next_qf1_values, next_qf2_values)
+            next_values = next_values - temperature() * next_log_probs  # eq. 3
             td_target = rewards + args.gamma * next_values * (1 - terminations)
         qf1_values = agent.value(agent.qf1, obs, actions)
         qf2_values = agent.value(agent.qf2, obs, actions)
         qf1_loss = (qf1_values - td_target).square().mean()
         qf2_loss = (qf2_values - td_target).square().mean()
         qf_loss = qf1_loss + qf2_loss
-        grads = torch.autograd.grad(qf_loss, critic_params)
-        with torch.no_grad():
-            adam_step(critic_params, grads, adams["critic"], args.q_lr)
-            for target, param in zip(target_params, critic_params):
-                target.lerp_(param, args.tau)
-        metrics = dict(qf1_loss=qf1_loss, qf2_loss=qf2_loss, qf_loss=qf_loss)
-        metrics |= dict(qf1_values=qf1_values.mean(), qf2_values=qf2_values.mean())
-        return {f"losses/{name}": metric.detach() for name, metric in metrics.items()}
+        grads = torch.autograd.grad(qf_loss, critic_adam.params)
+        critic_adam.update(grads, args.q_lr)
+        update_target(agent.qf1_target, agent.qf1, args.tau)
+        update_target(agent.qf2_target, agent.qf2, args.tau)
+        metrics = {
+            "losses/qf1_loss": qf1_loss,
+            "losses/qf2_loss": qf2_loss,
+            "losses/qf_loss": qf_loss,
+            "losses/qf1_values": qf1_values.mean(),
+            "losses/qf2_values": qf2_values.mean(),
+        }
+        return {tag: metric.detach() for tag, metric in metrics.items()}
 
-    def update_actor(noise, *batch):
-        """A step of Adam of the actor (eq. 7) and, with --autotune, one of the temperature (eq. 18)."""
-        obs, *_ = replay.unpack(*batch)
+    def update_actor(rows, noise):
+        """A step of Adam of the actor (eq. 7), with --autotune one of the temperature (eq. 18)."""
+        obs, *_ = replay.unpack(rows)
         actions, log_probs = agent.policy(obs, noise)
-        qf_values = torch.min(agent.value(agent.qf1, obs, actions), agent.value(agent.qf2, obs, actions))
-        actor_loss = (temperature() * log_probs - qf_values).mean()
-        grads = torch.autograd.grad(actor_loss, actor_params)
-        with torch.no_grad():
-            adam_step(actor_params, grads, adams["actor"], args.policy_lr)
-        metrics = dict(actor_loss=actor_loss, entropy=-log_probs.mean())
+        qf1_values = agent.value(agent.qf1, obs, actions)
+        qf2_values = agent.value(agent.qf2, obs, actions)
+        actor_loss = (temperature() * log_probs - torch.min(qf1_values, qf2_values)).mean()
+        grads = torch.autograd.grad(actor_loss, actor_adam.params)
+        actor_adam.update(grads, args.policy_lr)
+        metrics = {
+            "losses/actor_loss": actor_loss,
+            "losses/entropy": -log_probs.mean(),
+        }
         if args.autotune:
-            alpha_loss = -(agent.log_alpha.exp() * (log_probs.detach() + target_entropy)).mean()
-            grads = torch.autograd.grad(alpha_loss, [agent.log_alpha])
-            with torch.no_grad():
-                adam_step([agent.log_alpha], grads, adams["alpha"], args.q_lr)
-            metrics |= dict(alpha_loss=alpha_loss, alpha=agent.log_alpha.exp())
-        return {f"losses/{name}": metric.detach() for name, metric in metrics.items()}
+            alpha_error = log_probs.detach() + target_entropy
+            alpha_loss = -(agent.log_alpha.exp() * alpha_error).mean()
+            grads = torch.autograd.grad(alpha_loss, alpha_adam.params)
+            alpha_adam.update(grads, args.q_lr)
+            metrics["losses/alpha_loss"] = alpha_loss
+            metrics["losses/alpha"] = agent.log_alpha.exp()
+        return {tag: metric.detach() for tag, metric in metrics.items()}
 
-    target_entropy = -float(np.prod(action_space.shape))
-    target_params = [*agent.qf1_target.parameters(), *agent.qf2_target.parameters()]
-    update_critic, update_actor = run.compile(update_critic), run.compile(update_actor)  # two: faster to compile
+    # Two graphs compile faster than one.
+    update_critic = run.compile(update_critic)
+    update_actor = run.compile(update_actor)
 
-    def learn(train_actor, *batch):
-        """One gradient step of the critics and, when it is due, of the actor; one CUDA graph."""
-        noise = torch.randn((1 + args.policy_frequency, args.batch_size, *action_space.shape), device=device)
-        metrics = update_critic(noise[0], *batch)
-        for actor_noise in noise[1:] if train_actor else ():
-            metrics |= update_actor(actor_noise, *batch)
+    noise_shape = (args.batch_size, *action_space.shape)
+
+    def learn(rows, train_actor):
+        metrics = update_critic(rows, torch.randn(noise_shape, device=device))
+        if train_actor:
+            for _ in range(args.policy_frequency):  # makes up for the steps between
+                metrics.update(update_actor(rows, torch.randn(noise_shape, device=device)))
         return metrics
 
-    learners = [run.cuda_graph(partial(learn, train_actor)) for train_actor in (False, True)]
+    # One CUDA graph each, without sampling: numpy computes the rewards.
+    learn_critic = run.cuda_graph(lambda rows: learn(rows, train_actor=False))
+    learn_both = run.cuda_graph(lambda rows: learn(rows, train_actor=True))
 
     # === training
     def passed(every):
         """How many multiples of `every` the last step of the environments has passed."""
         return global_step // every - (global_step - args.num_envs) // every
 
-    actor = utils.numpy_forward(agent.actor, device, live=True)
-    scale, bias = agent.action_scale.cpu().numpy(), agent.action_bias.cpu().numpy()
-    obs, global_step = run.obs.astype(np.float32), run.global_step
-    updates, metrics = run.values.get("updates", 0), run.values.get("metrics", {})
-    while run.goes_on(global_step, obs, updates=updates, metrics=metrics):
+    obs = run.obs.astype(np.float32)
+    global_step = run.global_step
+    updates = int(critic_adam.step)
+    metrics = {}
+    while run.goes_on(global_step, obs):
         # act
         if global_step < args.learning_starts:
             actions = envs.action_space.sample()
         else:
-            mean, log_std = np.split(actor(obs), 2, axis=1)
-            std = np.exp(LOG_STD_MIN + (LOG_STD_MAX - LOG_STD_MIN) / 2 * (np.tanh(log_std) + 1))
-            actions = np.tanh(mean + std * np.random.standard_normal(std.shape)) * scale + bias
-            actions = np.clip(actions, action_space.low, action_space.high).astype(action_space.dtype)  # rounding
+            noise = torch.randn((args.num_envs, *action_space.shape), device=device)
+            with torch.no_grad():
+                actions, _ = agent.policy(torch.from_numpy(obs).to(device), noise)
+            actions = actions.cpu().numpy()
+            # rounding may lead beyond the bounds
+            actions = actions.clip(action_space.low, action_space.high)
+            actions = actions.astype(action_space.dtype)
 
         # learn from the steps so far (a GPU does so while the environments step)
         if global_step > args.learning_starts:
             for _ in range(passed(args.train_frequency) * args.gradient_steps):
                 updates += 1
-                metrics |= learners[updates % args.policy_frequency == 0](*replay.sample(args.batch_size))
+                train_actor = updates % args.policy_frequency == 0
+                rows = replay.sample(args.batch_size)
+                metrics.update(learn_both(rows) if train_actor else learn_critic(rows))
 
         # step, store
-        new_obs, rewards, terminations, _, infos = envs.step(actions)
+        new_obs, rewards, terminations, truncations, infos = envs.step(actions)
         global_step += args.num_envs
-        new_obs = new_obs.astype(np.float32)  # a copy: the environments write into the same array again
+        new_obs = new_obs.astype(np.float32)
         next_obs = new_obs.copy()
-        finished = run.finished_episodes(infos)
-        for n, episodic_return, episodic_length in finished:
-            next_obs[n] = infos["final_obs"][n]  # new_obs[n] is the first observation of the next episode already
+        for n, episodic_return, episodic_length in run.finished_episodes(infos):
+            # new_obs[n] is the first observation of the next episode already
+            next_obs[n] = infos["final_obs"][n]
             writer.add_scalar("charts/episodic_return", episodic_return, global_step)
             writer.add_scalar("charts/episodic_length", episodic_length, global_step)
             if "is_success" in infos["final_info"]:  # at the episode's last step
-                writer.add_scalar("charts/success_rate", infos["final_info"]["is_success"][n], global_step)
-        if global_step <= args.learning_starts + 1_000:
+                success = infos["final_info"]["is_success"][n]
+                writer.add_scalar("charts/success_rate", success, global_step)
+        if args.n_sampled_goals and global_step <= args.learning_starts + 1_000:
             replay.check_rewards(rewards, next_obs)
-        replay.add(obs, actions, rewards, next_obs, terminations, 0)  # a truncated episode bootstraps
-        for n, _, episodic_length in finished:
-            replay.finish(n, episodic_length)
+        # terminations: a truncated episode bootstraps
+        dones = terminations | truncations
+        replay.add(obs, actions, rewards, next_obs, terminations, dones=dones)
         obs = new_obs
 
         # log

@@ -13,7 +13,6 @@ from tests import helpers
 from tests.helpers import ROOT, SOURCE, run
 
 PAGES = ["README.md", *(str(path.relative_to(ROOT)) for path in sorted((ROOT / "docs").rglob("*.md")))]
-SMALL = ["--no-compile", "--eval-episodes", "1", "--env-id", "InvertedPendulum-v4", "--num-steps", "128"]
 
 
 def commands(page):
@@ -55,19 +54,6 @@ def test_the_commands_of_the_readme(tmp_path):
     run_dir = next((tmp_path / "runs").glob("Hopper-v4__ppo_continuous__1__*"))
     assert helpers.load(run_dir)["global_step"] == 512 and len(list(run_dir.glob("eval_*.json"))) == 1
     assert list((tmp_path / "runs").glob("Walker2d-v4__my_idea__1__*/my_idea.py"))
-
-
-@pytest.mark.slow
-def test_the_variant_of_the_guide_applies_and_runs(tmp_path):
-    """docs/guides/variant.diff fits today's script without fuzz, and the script that it makes trains and resumes."""
-    script = tmp_path / "ppo_kl.py"
-    script.write_text((SOURCE / "ppo_continuous.py").read_text())
-    patch = run(["patch", "--fuzz=0", script, ROOT / "docs/guides/variant.diff"], cwd=tmp_path)
-    assert patch.returncode == 0, patch.stdout
-    words = [sys.executable, script, "--runs-dir", tmp_path / "runs", *SMALL, "--num-minibatches", "4"]
-    assert run([*words, "--total-timesteps", "512"], cwd=tmp_path).returncode == 0
-    again = [*words, "--resume", helpers.only_run(tmp_path / "runs"), "--total-timesteps", "1024"]
-    assert "evaluation at step 1,024" in run(again, cwd=tmp_path).stdout
 
 
 @pytest.mark.parametrize(

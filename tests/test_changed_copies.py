@@ -1,0 +1,415 @@
+"""Copies of scripts with a researcher's small change: right, or stopped with a line that says why.
+
+The changes are the files changed_copies/*.diff, which docs/guides/change_a_script.md shows. All run
+in eager mode. Some are traced in the fast tier (torch.compile without its code generation), and the
+slow tier compiles those that change what is compiled.
+"""
+
+import functools
+import importlib.util
+import re
+
+import numpy as np
+import pytest
+import torch
+
+from cleanrl_lite import utils
+from tests import helpers
+
+EDITS = helpers.ROOT / "tests/changed_copies"
+PAGE = helpers.ROOT / "docs/guides/change_a_script.md"
+
+# Small runs: 30 to 70 updates.
+OFF_POLICY = {"num_envs": 2, "buffer_size": 300, "batch_size": 16, "total_timesteps": 240}
+CONTINUOUS = {"env_id": "InvertedPendulum-v4", "learning_starts": 120, "train_frequency": 4}
+SIZES = {
+    "ppo": {"num_envs": 4, "num_steps": 32, "total_timesteps": 512},
+    "ppo_continuous": {
+        "env_id": "InvertedPendulum-v4",
+        "num_envs": 2,
+        "num_steps": 64,
+        "num_minibatches": 4,
+        "update_epochs": 4,
+        "total_timesteps": 512,
+    },
+    "dqn": {**OFF_POLICY, "learning_starts": 64, "train_frequency": 4, "learning_rate": 1e-3},
+    "td3": {**OFF_POLICY, **CONTINUOUS},
+    "sac": {**OFF_POLICY, **CONTINUOUS},
+}
+
+# Where the default learning rate needs longer runs to show something.
+FLAGS = {
+    "clip_cosine": {"learning_rate": 1e-3},
+    "clip_number": {"learning_rate": 1e-3},
+    "dropout": {"learning_rate": 1e-2},
+    "hook": {"learning_rate": 1e-2},
+}
+
+# What stops a run: the error and its message.
+POLICY = (SystemExit, "the policy that acts is not the one that learns")
+STOPS = {
+    "dropout": POLICY,
+    "layer_replaced_later": (RuntimeError, "to not have been used in the graph"),
+    "other_dtype_sac": (RuntimeError, "same dtype"),
+    "replay_column_added": (SystemExit, "replay.add got"),
+    "replay_column_misplaced": (SystemExit, "replay.add got"),
+    "replay_column_named": (SystemExit, "replay.add got"),
+    "std_in_one_place": POLICY,
+    "temperature_in_one_place": POLICY,
+}
+# What a run prints where it goes on more slowly.
+RECOMPILES = "continuing in eager mode: update reads a Python"
+SAYS_COMPILED = {
+    "clip_number": RECOMPILES,
+    "counting": RECOMPILES,
+    "counting_sac": "continuing in eager mode: update_critic reads a Python",
+    "entropy_number": RECOMPILES,
+}
+IN_TORCH = "acting in torch, not in numpy: "
+SAYS_ALWAYS = dict.fromkeys(
+    [
+        "residual",
+        "residual_dqn",
+        "layer_norm_silu",
+        "weight_norm",
+        "hook",
+        "hook_dqn",
+        "dropout_dqn",
+    ],
+    IN_TORCH,
+)
+# Compiled, these draw other random numbers than in eager mode.
+RANDOM = {"dropout", "dropout_dqn", "dropout_sac"}
+# These change nothing that a run computes.
+NO_EFFECT = {"counting", "counting_sac", "other_dtype"}
+# These change what acts.
+ACTORS = [
+    "bigger_network",
+    "hook",
+    "hook_dqn",
+    "hook_sac",
+    "layer_norm_silu",
+    "layer_norm_silu_sac",
+    "layer_replaced",
+    "layer_reset",
+    "residual",
+    "residual_dqn",
+    "residual_sac",
+    "state_dependent_std",
+    "temperature",
+    "weight_norm",
+    "weight_norm_sac",
+]
+# What the fast tier traces. The slow one compiles each edit in one script, but not these, which
+# differ from others in nothing that is compiled.
+NOT_COMPILED = {
+    *STOPS,
+    "bigger_network",
+    "layer_replaced",
+    "layer_reset",
+    "residual_dqn",
+    "temperature",
+}
+TRACED = [
+    ("clip_number", "ppo"),
+    ("counting", "ppo"),
+    ("layer_replaced_later", "dqn"),
+    ("other_dtype", "ppo"),
+    ("temperature_per_state", "sac"),
+]
+
+
+def read(name):
+    """(scripts, hunks) of an edit; a hunk is (section, old text, new text)."""
+    head, *parts = re.split(r"^@@ (.+)\n", (EDITS / f"{name}.diff").read_text(), flags=re.M)
+    scripts = re.findall(r"(\w+)\.py", head.splitlines()[0])
+    hunks = []
+    for section, body in zip(parts[::2], parts[1::2], strict=True):
+        lines = body.splitlines(keepends=True)
+        old = "".join(line[1:] or "\n" for line in lines if line[0] != "+")
+        new = "".join(line[1:] or "\n" for line in lines if line[0] != "-")
+        hunks.append((section, old, new))
+    return scripts, hunks
+
+
+def changed(name, script):
+    """The text of a script after an edit, which must fit it in one place exactly."""
+    source = (helpers.SOURCE / f"{script}.py").read_text()
+    for section, old, new in read(name)[1]:
+        assert f"\n{source}".count(f"\n{old}") == 1, f"{name}: not once in {script}.py:\n{old}"
+        before, after = f"\n{source}".split(f"\n{old}")
+        banners = re.findall(r"^ *# === (.+)", before + f"\n{old}", re.M)
+        assert section == (banners[-1] if banners else "imports"), name
+        source = f"{before}\n{new}{after}"[1:]
+    return source
+
+
+def import_file(path):
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+NAMES = sorted(path.stem for path in EDITS.glob("*.diff"))
+PAIRS = [(name, script) for name in NAMES for script in read(name)[0]]
+
+
+class Outcome:
+    """What a run of a copy did; `stopped` is what it raised, if anything."""
+
+    def __init__(self, name, script, folder, mode, **overrides):
+        folder.mkdir(exist_ok=True)
+        path = folder / f"{name or script}.py"
+        path.write_text(changed(name, script) if name else (helpers.SOURCE / path.name).read_text())
+        self.module = import_file(path)
+        flags = {
+            **SIZES[script],
+            "compile": mode != "eager",
+            "cuda": False,
+            "eval_episodes": 1,
+            "runs_dir": str(folder / "runs"),
+            **overrides,
+        }
+        utils.say_once.cache_clear()
+        self.stopped = None
+        try:
+            self.returns = self.module.main(self.module.Args(**flags))
+        except (SystemExit, Exception) as error:
+            self.stopped = error
+            return
+        saved = helpers.load(self.returns.dir)
+        self.learning_rate = saved["args"].get("learning_rate") or saved["args"]["q_lr"]
+        self.weights = {name: x for name, x in saved["agent"].items() if x.is_floating_point()}
+        self.saved = saved
+        self.scalars = helpers.scalars(self.returns.dir)
+        del self.scalars["charts/SPS"]
+
+    def distance(self, other):
+        """The mean difference of weights, in learning rates."""
+        pairs = [(weight, other.weights[name]) for name, weight in self.weights.items()]
+        differences = torch.cat([(mine - theirs).flatten() for mine, theirs in pairs])
+        return float(differences.abs().mean()) / self.learning_rate
+
+    def shapes(self):
+        return {name: weight.shape for name, weight in self.weights.items()}
+
+
+@pytest.fixture(scope="module")
+def original(tmp_path_factory):
+    """original(name, script): the outcome of the script itself, with the flags of an edit."""
+
+    @functools.cache
+    def run(script, **flags):
+        return Outcome(None, script, tmp_path_factory.mktemp(script), "eager", **flags)
+
+    return lambda name, script: run(script, **FLAGS.get(name, {}))
+
+
+@pytest.fixture(scope="module")
+def eager(tmp_path_factory):
+    """eager(name, script): the outcome of an edit in eager mode."""
+
+    @functools.cache
+    def run(name, script):
+        folder = tmp_path_factory.mktemp(name)
+        return Outcome(name, script, folder, "eager", **FLAGS.get(name, {}))
+
+    return run
+
+
+@pytest.fixture
+def traced(monkeypatch):
+    """torch.compile finds everything that it finds, but runs the traced functions as they are."""
+    compile = torch.compile
+
+    def without_code_generation(function, options, **kwargs):
+        return compile(function, backend="eager", **kwargs)
+
+    monkeypatch.setattr(torch, "compile", without_code_generation)
+
+
+@pytest.fixture
+def few_recompilations():
+    """torch gives up after three, which saves minutes."""
+    with torch._dynamo.config.patch(recompile_limit=3):
+        yield
+
+
+def assert_same(one, other):
+    """Weights and everything that was logged are close; counts are equal."""
+    assert one.shapes() == other.shapes()
+    print("CLOSE", one.distance(other))
+    assert one.distance(other) < 0.005
+    assert one.scalars.keys() == other.scalars.keys()
+    for tag, points in one.scalars.items():
+        steps, values = zip(*points, strict=True)
+        theirs, their_values = zip(*other.scalars[tag], strict=True)
+        assert steps == theirs, tag
+        exact = "updates" in tag or "episodic" in tag
+        tolerance = {"rtol": 0, "atol": 0} if exact else {"rtol": 0.02, "atol": 1e-3}
+        np.testing.assert_allclose(values, their_values, **tolerance, err_msg=tag)
+
+
+def assert_as_expected(name, outcome, printed, mode, reference=None):
+    """It stopped or printed a line where it should; `reference` is the outcome in eager mode."""
+    lines = printed.err.splitlines() + printed.out.splitlines()
+    if name in STOPS:
+        error, message = STOPS[name]
+        assert isinstance(outcome.stopped, error), repr(outcome.stopped)
+        assert message in str(outcome.stopped)
+        return
+    if outcome.stopped:
+        raise outcome.stopped
+    expected = [SAYS_ALWAYS.get(name), mode != "eager" and SAYS_COMPILED.get(name)]
+    expected = [line for line in expected if line]
+    said = [line for line in lines if line.startswith((IN_TORCH, "continuing in eager mode"))]
+    assert len(said) == len(expected), lines
+    assert all(line.startswith(tuple(expected)) for line in said), said
+    if reference and name not in RANDOM:
+        assert_same(outcome, reference)
+
+
+@pytest.mark.parametrize("name, script", PAIRS)
+def test_eager(name, script, eager, original, capfd):
+    """The change has an effect, on whatever network or number it changes."""
+    outcome = eager(name, script)
+    assert_as_expected(name, outcome, capfd.readouterr(), "eager")
+    if name in STOPS:
+        return
+    plain = original(name, script)
+    if name in NO_EFFECT:
+        assert outcome.distance(plain) == 0
+    elif outcome.shapes() == plain.shapes():
+        assert outcome.distance(plain) > 0.01
+
+
+def run_again(mode, name, script, eager, folder, capfd):
+    reference = eager(name, script)
+    capfd.readouterr()
+    outcome = Outcome(name, script, folder, mode, **FLAGS.get(name, {}))
+    assert_as_expected(name, outcome, capfd.readouterr(), mode, reference)
+
+
+@pytest.mark.parametrize("name, script", TRACED)
+def test_traced(name, script, eager, traced, few_recompilations, tmp_path, capfd):
+    run_again("traced", name, script, eager, tmp_path, capfd)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", [name for name in NAMES if name not in NOT_COMPILED])
+def test_compiled(name, eager, few_recompilations, tmp_path, capfd):
+    run_again("compiled", name, read(name)[0][-1], eager, tmp_path, capfd)
+
+
+@pytest.mark.parametrize("name, script", [pair for pair in PAIRS if pair[0] in ACTORS])
+def test_acts_with_the_network_that_learns(name, script, monkeypatch, tmp_path):
+    """Where no noise is drawn, each action of the training is agent.act's of that moment."""
+    monkeypatch.setattr(np.random, "gumbel", lambda size: np.zeros(size))
+    monkeypatch.setattr(np.random, "standard_normal", np.zeros)
+    randn = torch.randn
+    without_noise = lambda shape, **kwargs: randn(shape, **kwargs) * (shape[0] > 2)  # noqa: E731
+    monkeypatch.setattr(torch, "randn", without_noise)
+    flags = {"start_e": 0.0, "end_e": 0.0} if script == "dqn" else {}
+    ppo = script.startswith("ppo")
+    step = utils.VectorEnv.step
+    greedy = []  # the actions that are due
+    checked = []
+
+    @torch.no_grad()
+    def act(obs):
+        action = utils.Run.current.agent.act(torch.as_tensor(obs, dtype=torch.float32)).numpy()
+        space = utils.Run.current.envs.single_action_space
+        return action if script in ("ppo", "dqn") else action.clip(space.low, space.high)
+
+    def spied(envs, actions):
+        if greedy:  # PPO learns after this step, the others before it
+            expected = act(greedy.pop()) if ppo else greedy.pop()
+            checked.append(np.allclose(actions, expected, 1e-3, 1e-3))
+        result = step(envs, actions)
+        greedy.append(result[0] if ppo else act(result[0]))
+        return result
+
+    monkeypatch.setattr(utils.VectorEnv, "step", spied)
+    outcome = Outcome(name, script, tmp_path, "eager", **flags)
+    assert outcome.stopped is None
+    # The first actions of td3 and sac are random.
+    random_steps = SIZES[script].get("learning_starts", 0) // 2 if script in ("td3", "sac") else 0
+    assert len(checked) > random_steps + 40
+    resets = 2 if name == "layer_reset" else 0  # come after `spied` has looked
+    assert checked[random_steps:].count(False) <= resets
+
+
+@pytest.mark.parametrize("script", read("n_step")[0])
+def test_n_step_transitions(script, tmp_path):
+    """Those of the 1-step replay buffer, summed by hand; an episode's end cuts them."""
+    flags = {"learning_starts": 10_000, "max_episode_steps": 5}
+    one_step = Outcome(None, script, tmp_path, "eager", **flags).saved["replay"]["rows"].numpy()
+    n_step = Outcome("n_step", script, tmp_path, "eager", **flags).saved["replay"]["rows"].numpy()
+    assert len(one_step) == 240
+    assert len(n_step) == 240 - 2 * 2
+    width = 4  # of an observation
+    for i, row in enumerate(n_step):
+        total, discount = 0.0, 1.0
+        for step in one_step[i : i + 5 : 2]:  # of the same one of two environments
+            total += discount * step[-width - 2]
+            discount *= 0.99
+            next_obs = step[-width - 1 : -1]
+            following = one_step[i + 2 :: 2, :width]
+            if step[-1]:
+                discount = 0.0
+                break
+            if not len(following) or not (following == next_obs).all(1).any():
+                break  # truncated
+        np.testing.assert_allclose(row[: -width - 2], one_step[i, : -width - 2])
+        np.testing.assert_allclose(row[-width - 2], total, rtol=1e-5)
+        np.testing.assert_allclose(row[-width - 1 : -1], next_obs)
+        np.testing.assert_allclose(row[-1], discount, rtol=1e-5)
+
+
+def test_dropout_is_for_training(eager, monkeypatch):
+    """An evaluation is the same whatever random numbers are drawn meanwhile."""
+    outcome = eager("dropout_dqn", "dqn")
+    monkeypatch.syspath_prepend(helpers.ROOT / "docs/guides")
+    import agents
+
+    agent, env = agents.load(outcome.returns.dir)  # of a copy
+    assert type(agent.q_network[4]) is torch.nn.Dropout
+    for seed in (1, 2):
+        torch.manual_seed(seed)
+        assert agents.play(agent, env, seed=10_001) == pytest.approx(outcome.returns[0])
+
+
+@pytest.mark.parametrize("name, script", [("prioritised", "dqn"), ("second_optimizer", "ppo")])
+def test_a_copy_resumes_with_the_state_that_it_adds(name, script, tmp_path):
+    """As a run without a pause, bit for bit."""
+    schedules = {"dqn": {"start_e": 0.1, "end_e": 0.1}, "ppo": {"anneal_lr": False}}
+    whole = Outcome(name, script, tmp_path / "whole", "eager", **schedules[script])
+    half = {**schedules[script], "total_timesteps": whole.saved["global_step"] // 2}
+    half = Outcome(name, script, tmp_path / "half", "eager", **half)
+    again = {**whole.saved["args"], "resume": str(half.returns.dir)}
+    rest = helpers.load(half.module.main(half.module.Args(**again)).dir)
+    for part in rest.keys() & {"agent", "adam", "critic_adam", "replay"}:
+        helpers.assert_same_state(rest[part], whole.saved[part], part)
+
+
+def test_a_copy_plays_and_resumes_runs_of_its_origin(original, tmp_path, capfd):
+    origin = original("", "ppo")
+    path = tmp_path / "my_idea.py"
+    path.write_text((helpers.SOURCE / "ppo.py").read_text())
+    copy = import_file(path)
+    args = {**origin.saved["args"], "exp_name": "my_idea"}
+    directory = str(origin.returns.dir)
+    assert copy.main(copy.Args(**{**args, "evaluate": directory})) == origin.returns
+    longer = {"resume": directory, "total_timesteps": 640}
+    assert copy.main(copy.Args(**{**args, **longer})).dir == origin.returns.dir
+    assert capfd.readouterr().out.count("was made by ppo.py, and loads in my_idea.py") == 2
+
+
+def test_the_page_shows_them_all():
+    shown = re.findall(r"tests/changed_copies/(\w+)\.diff", PAGE.read_text())
+    assert sorted(shown) == NAMES
+    for name, (_, message) in STOPS.items():
+        assert message in PAGE.read_text(), name
+    for message in {IN_TORCH, RECOMPILES}:
+        assert message in PAGE.read_text()

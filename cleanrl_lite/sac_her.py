@@ -277,7 +277,7 @@ class HindsightBuffer(ReplayBuffer):
         desired = next_obs[:, self.desired]
         expected = np.reshape(self.compute_reward(achieved, desired, {}), rewards.shape)
         same = np.allclose(rewards, expected, rtol=1e-3, atol=1e-5)
-        differ = f"a step gave reward {rewards}, but compute_reward gives {expected}"
+        differ = f"a step gave rewards {rewards}, but compute_reward gives {expected}"
         advice = "Change compute_reward in the same wrapper, or use --n-sampled-goals 0"
         utils.check(same, f"{differ}. {advice}")
 

@@ -121,7 +121,7 @@ class RMSprop(nn.Module):
     def __init__(self, params):
         super().__init__()
         self.params = [param for param in params if param.requires_grad]
-        flat = nn.utils.parameters_to_vector(self.params).detach()
+        flat = torch.cat([param.detach().flatten() for param in self.params])
         self.register_buffer("square_avg", torch.zeros_like(flat))
 
     @torch.no_grad()
@@ -179,6 +179,7 @@ def main(args: Args):
             dir=run.dir.parent,
             resume="allow",
             sync_tensorboard=True,
+            settings={"finish_timeout": 300},  # seconds
         )
     # A resumed run writes the points after its checkpoint again.
     writer = SummaryWriter(run.dir, flush_secs=10, purge_step=run.global_step + 1)

@@ -224,7 +224,7 @@ def main(args: Args):
             dir=run.dir.parent,
             resume="allow",
             sync_tensorboard=True,
-            settings={"finish_timeout": 300},  # seconds
+            settings={"finish_timeout": 300},
         )
     # A resumed run writes the points after its checkpoint again.
     writer = SummaryWriter(run.dir, flush_secs=10, purge_step=run.global_step + 1)

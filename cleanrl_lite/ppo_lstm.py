@@ -229,7 +229,7 @@ class Adam(nn.Module):
     def __init__(self, params):
         super().__init__()
         self.params = [param for param in params if param.requires_grad]
-        flat = nn.utils.parameters_to_vector(self.params).detach()
+        flat = torch.cat([param.detach().flatten() for param in self.params])
         self.register_buffer("step", flat.new_zeros(()))
         self.register_buffer("exp_avg", torch.zeros_like(flat))
         self.register_buffer("exp_avg_sq", torch.zeros_like(flat))
@@ -302,6 +302,7 @@ def main(args: Args):
             dir=run.dir.parent,
             resume="allow",
             sync_tensorboard=True,
+            settings={"finish_timeout": 300},
         )
     # A resumed run writes the points after its checkpoint again.
     writer = SummaryWriter(run.dir, flush_secs=10, purge_step=run.global_step + 1)

@@ -130,7 +130,7 @@ def simulator(env_id, backend, env_kwargs, max_episode_steps, cuda):
 
 
 class Brax(gym.Env):
-    """Many environments of brax, which are reset when they are done. Saved with the run."""
+    """Many environments of brax. A part of the checkpoint, with their state."""
 
     def __init__(self, args, render_mode=None):
         self.jax, self.env, self.reset_batch, self.step_batch = simulator(
@@ -160,8 +160,8 @@ class Brax(gym.Env):
         return self.observations(), {}
 
     def step(self, actions):
-        """Tensors: next observations, rewards, terminations, dones, and of the episodes that
-        these belong to, the observations before a reset, returns and lengths so far.
+        """Observations to act on next, rewards, terminations, dones; then, for who wants to know
+        how episodes ended, observations before a reset, returns and lengths so far.
         """
         self.batch, results = self.step_batch(self.batch, actions)
         return [torch.from_dlpack(result) for result in results]
@@ -308,7 +308,7 @@ class Adam(nn.Module):
     def __init__(self, params):
         super().__init__()
         self.params = [param for param in params if param.requires_grad]
-        flat = nn.utils.parameters_to_vector(self.params).detach()
+        flat = torch.cat([param.detach().flatten() for param in self.params])
         self.register_buffer("step", flat.new_zeros(()))
         self.register_buffer("exp_avg", torch.zeros_like(flat))
         self.register_buffer("exp_avg_sq", torch.zeros_like(flat))
@@ -368,6 +368,7 @@ def main(args: Args):
             dir=run.dir.parent,
             resume="allow",
             sync_tensorboard=True,
+            settings={"finish_timeout": 300},
         )
     # A resumed run writes the points after its checkpoint again.
     writer = SummaryWriter(run.dir, flush_secs=10, purge_step=run.global_step + 1)

@@ -83,8 +83,7 @@ def explain(kind, error, trace):
 
 
 def setup(args):
-    """Refuses impossible numbers, seeds all random generators; returns the device."""
-    check_numbers(args)
+    """Seeds all random generators; returns the device."""
     random.seed(args.seed)
     np.random.seed(args.seed)
     torch.manual_seed(args.seed)
@@ -108,10 +107,14 @@ def check_numbers(args):
 
 
 def leaves_no_trace(main):
-    """Decorates main(args): threads, signal handlers and locks are afterwards as they were."""
+    """Decorates main(args): refuses impossible numbers; leaves the process as it was.
+
+    Threads, signal handlers and locks are afterwards as they were before.
+    """
 
     @functools.wraps(main)
     def restoring(args):
+        check_numbers(args)
         hook = sys.excepthook
         threads = torch.get_num_threads()
         torch.set_num_threads(args.threads or threads)
@@ -468,13 +471,13 @@ class Run:
         saved = load(path, script, args.env_id, agent) if path else {}
         self.dir = saved["dir"] if saved else new_directory(args, self.script)
         self.lock = lock(self.dir)
-        write_json(self.dir / "args.json", {"script": self.script.stem, **vars(args)})
         step = self.global_step = saved.get("global_step", 0)
         self.last_eval = step
         self.last_save = step if saved else -1  # -1: save at once
         self.reset_envs()
         if saved:
             self.restore(saved)
+        write_json(self.dir / "args.json", {"script": self.script.stem, **vars(args)})
 
         self.log_step = step
         self.log_time = self.print_time = time.perf_counter()

@@ -78,20 +78,34 @@ def test_ways_to_start(script, way, tmp_path):
     run_dir, total = helpers.only_run(tmp_path / "runs"), helpers.SMALL[script]["total_timesteps"]
     assert re.fullmatch(rf"{helpers.SMALL[script]['env_id']}__{script}__1__\d{{10}}", run_dir.name)
     assert check_run_dir(run_dir, script) == total
-    lines = done.stdout.splitlines()
-    assert lines[0] == f"run directory: {run_dir}" and re.match(
-        r"\w+, torch .*, gymnasium ", lines[1]
-    )
-    assert lines[-1] == f"finished: {run_dir}" and lines[-2].startswith(
-        f"evaluation at step {total}: mean return "
-    )
-    assert lines[-3].startswith(f"step {total} of {total} | ") and "out of date" not in done.stderr
+    first, *_, step, evaluation, last = done.stdout.splitlines()
+    assert first == f"run directory: {run_dir}" and last == f"finished: {run_dir}"
+    assert step.startswith(f"step {total} of {total} | ")
+    assert evaluation.startswith(f"evaluation at step {total}: mean return ")
+    assert "out of date" not in done.stderr
+
+
+def test_a_renamed_copy(tmp_path):
+    """It evaluates and resumes the runs of the script that it came from, with a line that says so,
+    and its own without one."""
+    run_dir, _ = helpers.train("ppo", tmp_path)
+    copy = shutil.copy(helpers.SOURCE / "ppo.py", tmp_path / "my_ppo.py")
+    told = "was made by ppo.py, and loads in my_ppo.py"
+    for flags, count in ((["--resume"], 1), (["--evaluate"], 0)):
+        words = [sys.executable, copy, *flags, run_dir, "--total-timesteps", "1024"]
+        done = helpers.run(words, cwd=tmp_path)
+        assert done.returncode == 0, done.stderr
+        assert done.stdout.count(told) == count
+    assert helpers.load(run_dir)["script"] == "my_ppo"
+    assert helpers.command_line("ppo", ["--evaluate", run_dir]) == 0
 
 
 def parse(script, words):
-    with mock.patch.multiple(sys, argv=[f"{script}.py", *map(str, words)]):
-        with mock.patch.object(sys.modules["__main__"], "__doc__", helpers.module(script).__doc__):
-            return utils.parse(helpers.module(script).Args)
+    argv = mock.patch.object(sys, "argv", [f"{script}.py", *map(str, words)])
+    module = helpers.module(script)
+    docstring = mock.patch.object(sys.modules["__main__"], "__doc__", module.__doc__)
+    with argv, docstring:
+        return utils.parse(module.Args)
 
 
 def short_games(script, words):
@@ -157,7 +171,8 @@ def test_videos_of_an_evaluation_have_a_folder_of_their_own(tmp_path):
 
 def test_no_video_where_it_cannot_be_made(capfd):
     """Only the video is missing; the line says so."""
-    env = utils.make("tests.probe_envs:ProbePlain-v0", "{}", "rgb_array")
+    args = parse("ppo", ["--env-id", "tests.probe_envs:ProbePlain-v0"])
+    env = utils.make(args, "rgb_array")
     assert env.reset() and not env.render_mode and "cannot render: " in capfd.readouterr().err
 
 
@@ -260,251 +275,125 @@ def test_progress_on_a_terminal(tmp_path):
     assert "512/512" in output.decode() and "return " in output.decode()
 
 
-# --- bad input: {what: (script, flags, what the line says)}
-WHOLE, COUNTED, IMAGE = "ProbeWhole-v0", "ProbeCounted-v0", "ProbeImageObsDiscrete-v0"
-BAD = {
-    "unknown version": ("ppo", dict(env_id="CartPole-v7"), r"--env-id CartPole-v7: .*v1"),
-    "misspelt id": ("ppo", dict(env_id="CartPol-v1"), r"CartPol.*Did you mean: `CartPole`"),
-    "misspelt game": ("dqn_atari", dict(env_id="BreakoutNoFramskip-v4"), r"BreakoutNoFramskip"),
-    "malformed id": ("ppo", dict(env_id="what is this"), r"what is this"),
-    "empty id": ("ppo", dict(env_id=""), r"--env-id"),
-    "no such module": ("ppo", dict(env_id="no_such_module:Env-v0"), r"no_such_module"),
-    "no such module, Atari": ("ppo_atari", dict(env_id="no_such_module:Env-v0"), r"no_such_module"),
-    "not in its module": ("ppo", dict(env_id="tests.probe_envs:Nothing-v0"), r"Nothing"),
-    "a game without ALE/": ("ppo", dict(env_id="Breakout-v5"), r"Breakout-v5.*ALE/Breakout-v5"),
-    "a removed version": ("ppo_continuous", dict(env_id="Hopper-v2"), r"Hopper-v2.*v4 or v5"),
-    "no Atari game": ("ppo_atari", dict(env_id="CartPole-v1"), r"CartPole-v1.*\bppo\.py"),
-    "no Atari game, dqn": ("dqn_atari", dict(env_id="CartPole-v1"), r"CartPole-v1.*\bdqn\.py"),
-    "no Atari game, visual": (
-        "c51_atari_visual",
-        dict(env_id="CartPole-v1"),
-        r"CartPole-v1.*\bc51\.py",
-    ),
-    "indivisible": (
-        "ppo",
-        dict(num_envs=3, num_minibatches=5, total_timesteps=960),
-        r"multiple of --num-minibatches",
-    ),
-    "indivisible, Atari": ("ppo_atari", dict(num_minibatches=3), r"multiple of --num-minibatches"),
-    "less than a rollout": ("ppo", dict(total_timesteps=100), r"--total-timesteps.* 128"),
-    "minibatches of one": ("ppo", dict(num_minibatches=128), r"--no-norm-adv"),
-    "resume and evaluate": (
-        "ppo",
-        dict(resume="auto", evaluate="auto"),
-        r"--resume and --evaluate cannot be combined",
-    ),
-    "nothing to resume": (
-        "ppo",
-        dict(resume="/nowhere/at/all"),
-        r"cannot load /nowhere/at/all: FileNotFound",
-    ),
-    "nothing to evaluate": (
-        "ppo_atari",
-        dict(evaluate="/nowhere/at/all"),
-        r"cannot load /nowhere/at/all: FileNotFound",
-    ),
-    "nothing to evaluate, auto": ("ppo", dict(evaluate="auto"), r"cannot load auto: FileNotFound"),
-    "one atom": ("c51", dict(n_atoms=1), r"--n-atoms"),
-    "empty support": ("c51_atari", dict(v_min=3.0, v_max=-3.0), r"--v-min"),
-    "never learns": ("dqn", dict(learning_starts=512), r"--learning-starts.*--total-timesteps"),
-    "learns from nothing": (
-        "dqn_atari",
-        dict(learning_starts=3),
-        r"--learning-starts .* --num-envs",
-    ),
-    "a minibatch above the buffer": ("sac", dict(batch_size=10**6), r"--buffer-size must"),
-    "a buffer above the memory": (
-        "sac",
-        dict(buffer_size=10**13),
-        r"--buffer-size 10{13} needs .*\d+ would fit",
-    ),
-    "the same for frames": (
-        "dqn_atari",
-        dict(buffer_size=10**11),
-        r"--buffer-size 10{11} needs .*\d+ would fit",
-    ),
-    "a seed that is too large": (
-        "ppo",
-        dict(seed=2**31),
-        r"--seed must be >= 0 and < 2147483648, got",
-    ),
-    "uneven bounds": (
-        "ppo_image",
-        dict(env_id="BipedalWalker-v3"),
-        r"one uint8 image, .*, float32\)\. Vectors:",
-    ),
-    "a fixed action": (
-        "sac",
-        dict(env_id="tests.probe_envs:ProbeFixed-v0"),
-        r"low < high must hold",
-    ),
-}
-for flag, value, told in [  # checked by utils.setup
-    ("learning_rate", "nan", "must be > 0, got nan"),
-    ("gamma", "nan", "must be >= 0 and < .*, got nan"),
-    ("learning_rate", "inf", "must be >= 0 and < .*, got inf"),
-    ("learning_rate", -1e-3, r"must be > 0, got -0\.001"),
-    ("clip_coef", 0.0, r"must be > 0, got 0\.0"),
-    ("vf_coef", -0.5, r"must be >= 0 and < .*, got -0\.5"),
-    ("target_kl", -0.1, r"must be >= 0 and < .*, got -0\.1"),
-    *(
-        (name, 0, "must be > 0, got 0")
-        for name in ("num_envs", "num_steps", "update_epochs", "num_minibatches")
-    ),
-    *((name, 0, "must be > 0, got 0") for name in ("total_timesteps", "eval_episodes")),
-    *(
-        (name, -1, "must be >= 0 and < .*, got -1")
-        for name in ("seed", "threads", "save_every", "eval_every")
-    ),
-]:
-    flag, told = (
-        f"--{flag.replace('_', '-')}",
-        f"--{flag.replace('_', '-')} must be .*{told.removeprefix('must be ')}",
-    )
-    BAD[f"{flag} {value}"] = ("ppo", {flag.strip("-").replace("-", "_"): value}, told)
-for flag in ("buffer_size", "batch_size", "train_frequency", "gradient_steps", "policy_frequency"):
-    BAD[f"{flag} 0"] = ("td3", {flag: 0}, f"--{flag.replace('_', '-')} must be > 0, got 0")
-for name, flag in (
-    ("dqn", "exploration_fraction"),
-    ("ppo_lstm", "seq_len"),
-    ("ppo_atari_lstm", "seq_len"),
-):
-    BAD[f"{flag} 0, {name}"] = (name, {flag: 0}, f"--{flag.replace('_', '-')} must be > 0, got 0")
-BAD["negative noise"] = (
-    "td3",
-    dict(policy_noise=-0.1),
-    r"--policy-noise must be >= 0 and < .*, got -0\.1",
+# --- bad input: (script, flags, what the line says)
+def bad(script, told, **flags):
+    words = " ".join(f"{name}={value}" for name, value in flags.items())
+    return pytest.param(script, flags, told, id=f"{script} {words}".replace(PROBES, ""))
+
+
+PROBES = "tests.probe_envs:Probe"
+IMAGE, MASKED, COUNTED = (
+    f"{PROBES}{kind}-v0" for kind in ("ImageObsDiscrete", "Masked", "Counted")
 )
-for name in ("ppo", "dqn", "c51"):  # spaces: each script has its own checks and hints
+IDS = [
+    bad("ppo", r"--env-id CartPole-v7: .*v1", env_id="CartPole-v7"),
+    bad("ppo", r"CartPol.*Did you mean: `CartPole`", env_id="CartPol-v1"),
+    bad("dqn_atari", r"BreakoutNoFramskip", env_id="BreakoutNoFramskip-v4"),
+    bad("ppo", r"what is this", env_id="what is this"),
+    bad("ppo", r"--env-id", env_id=""),
+    bad("ppo", r"no_such_module", env_id="no_such_module:Env-v0"),
+    bad("ppo_atari", r"no_such_module", env_id="no_such_module:Env-v0"),
+    bad("ppo", r"Nothing", env_id="tests.probe_envs:Nothing-v0"),
+    bad("ppo", r"Breakout-v5.*ALE/Breakout-v5", env_id="Breakout-v5"),
+    bad("ppo_continuous", r"Hopper-v2.*v4 or v5", env_id="Hopper-v2"),
+    bad("ppo_atari", r"CartPole-v1 is not an Atari game.*ppo_image\.py", env_id="CartPole-v1"),
+    bad("c51_atari", r"CartPole-v1 is not an Atari game.*ppo_image\.py", env_id="CartPole-v1"),
+]
+RUNS = [
+    bad("ppo", r"--resume and --evaluate cannot be combined", resume="auto", evaluate="auto"),
+    bad("ppo", r"cannot load /nowhere/at/all: FileNotFound", resume="/nowhere/at/all"),
+    bad("ppo_atari", r"cannot load /nowhere/at/all: FileNotFound", evaluate="/nowhere/at/all"),
+    bad("ppo", r"cannot load auto: FileNotFound", evaluate="auto"),
+]
+SIZES = [
+    bad("ppo", r"multiple of --num-minibatches", num_envs=3, num_minibatches=5),
+    bad("ppo_atari", r"multiple of --num-minibatches", num_minibatches=3),
+    bad("ppo", r"--no-norm-adv", num_minibatches=128),
+    bad("c51", r"--n-atoms", n_atoms=1),
+    bad("c51_atari", r"--v-min", v_min=3.0, v_max=-3.0),
+    bad("dqn_atari", r"--learning-starts .* --num-envs", learning_starts=3),
+    bad("sac", r"--buffer-size must", batch_size=10**6),
+    bad("sac", r"--buffer-size 10{13} does not fit .* \d+ would", buffer_size=10**13),
+    bad("dqn_atari", r"--buffer-size 10{11} does not fit .* \d+ would", buffer_size=10**11),
+    bad("ppo", r"--seed must be >= 0 and < 2147483648, got", seed=2**31),
+    bad("ppo_image", r"--image-size must be at least 36.*, got 35", image_size=35),
+]
+# checked for all scripts by utils
+NUMBERS = [
+    ("ppo", "learning_rate", "nan", ">= 0 and < .*, got nan"),
+    ("ppo", "gamma", "nan", ">= 0 and < .*, got nan"),
+    ("ppo", "learning_rate", "inf", ">= 0 and < .*, got inf"),
+    ("ppo", "learning_rate", -1e-3, r">= 0 and < .*, got -0\.001"),
+    ("ppo", "learning_rate", 0.0, r"> 0, got 0\.0"),
+    ("ppo", "clip_coef", 0.0, r"> 0, got 0\.0"),
+    ("ppo", "target_kl", -0.1, r">= 0 and < .*, got -0\.1"),
+    ("td3", "policy_noise", -0.1, r">= 0 and < .*, got -0\.1"),
+    ("dqn", "exploration_fraction", 0, "> 0, got 0"),
+    ("ppo_image", "stack_size", 0, "> 0, got 0"),
+]
+for name in ("num_envs", "num_steps", "update_epochs", "num_minibatches", "total_timesteps"):
+    NUMBERS.append(("ppo", name, 0, "> 0, got 0"))
+for name in ("buffer_size", "batch_size", "train_frequency", "gradient_steps", "policy_frequency"):
+    NUMBERS.append(("td3", name, 0, "> 0, got 0"))
+for name in ("seed", "threads", "save_every", "eval_every"):
+    NUMBERS.append(("ppo", name, -1, ">= 0 and < .*, got -1"))
+for name in helpers.LSTM_SCRIPTS:
+    NUMBERS.append((name, "seq_len", 0, "> 0, got 0"))
+NUMBERS = [
+    bad(script, f"--{name.replace('_', '-')} must be {told}", **{name: value})
+    for script, name, value, told in NUMBERS
+]
+# spaces: each script has its own checks and hints
+SPACES = [
+    bad("ppo_masked", r"must be discrete, not Box.*\bppo_cont", env_id="Pendulum-v1"),
+    bad("ppo_masked", r"Box.*64, 3.*\bppo_image\.py", env_id=IMAGE),
+    bad("ppo_image", r"one uint8 image, .* not Box.*\bppo\.py", env_id="CartPole-v1"),
+    bad("ppo_image", r"one uint8 image, .*, float32\)\.", env_id="BipedalWalker-v3"),
+    bad("ppo_image", r"not Dict\('camera': .*'other'", env_kwargs='{"layout": "two"}'),
+    bad("ppo_multiagent", r"must be Dict\(agents=.*, not Discrete", env_id="Taxi-v4"),
+    bad("ppo_multiagent", r"must be Dict\(agents=Box of .*, not", env_kwargs='{"layout": "dict"}'),
+    bad("ppo_multiagent", r"must be Dict\(agents=Box of", env_kwargs='{"layout": "numbers"}'),
+    bad("ppo_multiagent", r"each of 3 agents, not of 2", env_kwargs='{"layout": "few"}'),
+    bad("sac", r"low < high must hold", env_id=f"{PROBES}Fixed-v0"),
+]
+for kind, told in dict(
+    Unbounded="need finite bounds",
+    Counted="Discrete, from 0",
+    Whole=r"not Box\(0, 5, .*int64",
+    Masked=r"not MultiDiscrete.*\bppo_masked\.py",
+).items():
+    SPACES.append(bad("ppo_image", told, env_kwargs=f'{{"env_id": "{PROBES}{kind}-v0"}}'))
+for kind in ("unbounded", "whole", "binary"):
+    told = "must be Discrete or Box, with finite bounds, not Tuple.*MultiDiscrete: ppo_masked.py"
+    SPACES.append(bad("ppo_hybrid", told, env_kwargs=f'{{"kind": "{kind}"}}'))
+for layout in ("vector", "matrix", "numbers", "other name"):
+    told = r"must be Dict\(state=Box, privileged_state=Box\).*ppo_continuous\.py"
+    kwargs = f'{{"layout": "{layout}"}}'
+    SPACES.append(bad("ppo_continuous_asymmetric", told, env_kwargs=kwargs))
+for name in ("ppo", "dqn", "c51"):
     other = "ppo_continuous" if name == "ppo" else "sac"
-    image = f"tests.probe_envs:{IMAGE}"
-    BAD |= {
-        f"continuous actions, {name}": (
-            name,
-            dict(env_id="Pendulum-v1"),
-            rf"must be Discrete, not Box.*\b{other}\.py",
-        ),
-        f"images, {name}": (
-            name,
-            dict(env_id=image),
-            r"observation space is Box.*64, 3.*\bppo_image\.py",
-        ),
-        f"actions from 1, {name}": (
-            name,
-            dict(env_id=f"tests.probe_envs:{COUNTED}"),
-            r"actions .*1, not .*0",
-        ),
-    }
+    from_zero = "must be Discrete, from 0, not"
+    SPACES += [
+        bad(name, rf"{from_zero} Box.*\b{other}\.py", env_id="Pendulum-v1"),
+        bad(name, rf"{from_zero} Discrete\(2, start=1\)", env_id=COUNTED),
+        bad(name, rf"{from_zero} MultiDiscrete.*\bppo_masked\.py", env_id=MASKED),
+        bad(name, r"observation space is Box.*64, 3.*\bppo_image\.py", env_id=IMAGE),
+    ]
 for name in helpers.CONTINUOUS_SCRIPTS:
     other = "ppo" if name in helpers.FAMILIES["ppo"] else "dqn"
-    image, whole = probe("ImageObs", name), dict(env_id=f"tests.probe_envs:{WHOLE}")
-    BAD |= {
-        f"discrete actions, {name}": (
-            name,
-            dict(env_id="CartPole-v1"),
-            rf"must be Box, not Disc.*\b{other}\.py",
-        ),
-        f"images, {name}": (name, dict(env_id=image), r"observation space is Box.*\bppo_image\.py"),
-        f"sequences, {name}": (
-            name,
-            dict(env_id=probe("SequenceObs", name)),
-            r"space is Sequence.*not a few",
-        ),
-        f"whole numbers as actions, {name}": (
-            name,
-            whole,
-            r"actions Box\(0, 5, .*int64\), not vectors of real num",
-        ),
-    }
-for name in ("ppo", "dqn", "c51"):
-    parts = dict(env_id="tests.probe_envs:ProbeMasked-v0")
-    BAD[f"actions of several parts, {name}"] = (
-        name,
-        parts,
-        r"must be Discrete, not MultiDiscrete.*\bppo_masked\.py",
-    )
-BAD["continuous actions, masked"] = (
-    "ppo_masked",
-    dict(env_id="Pendulum-v1"),
-    r"must be discrete, not Box.*\bppo_cont",
-)
-BAD["images, masked"] = (
-    "ppo_masked",
-    dict(env_id=f"tests.probe_envs:{IMAGE}"),
-    r"Box.*64, 3.*\bppo_image\.py",
-)
-for what, flags, told in [
-    (
-        "two images",
-        dict(env_kwargs='{"layout": "two"}'),
-        r"one uint8 image, or a Dict with one, not Dict\('camera': .*'other'",
-    ),
-    (
-        "no image",
-        dict(env_id="CartPole-v1"),
-        r"one uint8 image, .* not Box.*\bppo\.py, ppo_continuous\.py",
-    ),
-    (
-        "an image that is too small",
-        dict(image_size=35),
-        r"--image-size must be at least 36 .*, got 35",
-    ),
-    ("no frames", dict(stack_size=0), r"--stack-size must be > 0, got 0"),
-    *(
-        (
-            f"{name} actions, image",
-            dict(env_kwargs=f'{{"env_id": "tests.probe_envs:Probe{name}-v0"}}'),
-            told,
-        )
-        for name, told in dict(
-            Unbounded=r"finite bounds and low < high",
-            Fixed=r"finite bounds and low < high",
-            Counted="Discrete from 0",
-            Whole=r"not Box\(0, 5, .*int64",
-            Masked=r"not MultiDiscrete.*\bppo_masked\.py",
-        ).items()
-    ),
-]:
-    BAD[what] = ("ppo_image", flags, told)
-BAD["one agent"] = (
-    "ppo_multiagent",
-    dict(env_id="Taxi-v4"),
-    r"must be Dict\(agents=.*, not Discrete.*\bppo_masked\.py",
-)
-AGENTS = dict(env_id="tests.probe_envs:ProbeTeam-v0", env_kwargs='{"layout": "dict"}')
-BAD["a Dict of agents"] = ("ppo_multiagent", AGENTS, r"must be Dict\(agents=Box of .*, not Dict")
-NUMBERS = dict(env_id="tests.probe_envs:ProbeTeam-v0", env_kwargs='{"layout": "numbers"}')
-BAD["agents that see whole numbers"] = (
-    "ppo_multiagent",
-    NUMBERS,
-    r"must be Dict\(agents=Box of .*, not Dict",
-)
-TWO = dict(env_id="tests.probe_envs:ProbeTeam-v0", env_kwargs='{"layout": "few"}')
-BAD["actions for two of three agents"] = (
-    "ppo_multiagent",
-    TWO,
-    r"one for each of 3 agents, not of 2",
-)
-for kind in ("unbounded", "whole", "binary"):
-    flags, told = (
-        dict(env_kwargs=f'{{"kind": "{kind}"}}'),
-        "must be Discrete or Box, with finite bounds, not Tuple.*MultiDiscrete: ppo_masked.py",
-    )
-    BAD[f"{kind} actions, ppo_hybrid"] = ("ppo_hybrid", flags, told)
-for layout in ("vector", "matrix", "numbers", "other name"):
-    flags = dict(env_kwargs=f'{{"layout": "{layout}"}}')
-    told = r"must be Dict\(state=Box, privileged_state=Box\).*ppo_continuous\.py"
-    BAD[f"{layout}, for two kinds of critic"] = ("ppo_continuous_asymmetric", flags, told)
-for name in helpers.FAMILIES["ddpg"]:
-    for kind in ("Unbounded", "Huge"):
-        env_id = f"tests.probe_envs:Probe{kind}-v0"
-        BAD[f"{kind} actions, {name}"] = (
-            name,
-            dict(env_id=env_id),
-            r"unbounded.*ppo_continuous\.py",
-        )
+    real = "must be Box, real vectors, not"
+    SPACES += [
+        bad(name, rf"{real} Disc.*\b{other}\.py", env_id="CartPole-v1"),
+        bad(name, rf"{real} Box\(0, 5, .*int64\)", env_id=f"{PROBES}Whole-v0"),
+        bad(name, r"space is Box.*\bppo_image\.py", env_id=probe("ImageObs", name)),
+    ]
+    if name in helpers.FAMILIES["ddpg"]:
+        unbounded = r"unbounded.*ppo_continuous\.py"
+        SPACES += [bad(name, unbounded, env_id=f"{PROBES}{k}-v0") for k in ("Unbounded", "Huge")]
+SPACES.append(bad("sac", r"space is Sequence.*not a few", env_id=probe("SequenceObs", "sac")))
+BAD = IDS + RUNS + SIZES + NUMBERS + SPACES
 if not torch.cuda.is_available():
-    BAD["no GPU"] = ("ppo", dict(cuda_graph=True), r"--cuda-graph needs a GPU")
+    BAD.append(bad("ppo", r"--cuda-graph needs a GPU", cuda_graph=True))
 
 
 def assert_one_line(err, pattern):
@@ -522,13 +411,12 @@ def assert_one_line(err, pattern):
     assert re.search(pattern, lines[0]), err
 
 
-@pytest.mark.parametrize("case", BAD)
-def test_bad_input(case, capfd, monkeypatch, tmp_path):
+@pytest.mark.parametrize("script, flags, told", BAD)
+def test_bad_input(script, flags, told, capfd, monkeypatch, tmp_path):
     """One line, exit status 1, and nothing is created."""
-    script, flags, pattern = BAD[case]
     monkeypatch.chdir(tmp_path)
     assert helpers.command_line(script, helpers.small_flags(script, "runs", **flags)) == 1
-    assert_one_line(capfd.readouterr().err, pattern)
+    assert_one_line(capfd.readouterr().err, told)
     assert not list(tmp_path.iterdir())
 
 
@@ -637,22 +525,24 @@ def test_a_bad_checkpoint(how, flag, trained, capfd, tmp_path):
 @pytest.mark.parametrize(
     "script, words, told",
     [
-        ("dqn", [], r"checkpoint.*\bppo on CartPole-v1\b.*\bdqn\b"),
-        ("ppo", ["--env-id", "Acrobot-v1"], r"ppo on CartPole-v1, not of ppo on Acrobot-v1"),
         (
-            "ppo",
-            ["--num-envs", "2", "--total-timesteps", "1024"],
-            r"a resumed run keeps its --num-envs",
+            "dqn",
+            [],
+            r"cannot load .*checkpoint\.pt: RuntimeError: Error\(s\) in loading state_dict",
         ),
+        ("ppo", ["--env-id", "Acrobot-v1"], r"is of CartPole-v1, not of Acrobot-v1"),
+        ("ppo", ["--num-envs", "2"], r"a resumed run keeps its --num-envs"),
     ],
 )
 def test_a_checkpoint_of_another_run(script, words, told, trained, capfd):
-    before = unchanged(trained)
+    """Refused, and left as it is; its args.json too."""
+    before = {path: text for path, text in unchanged(trained).items() if path.name != "lock"}
+    words = ["--total-timesteps", "1024", *words]
     assert helpers.command_line(script, ["--resume", trained, *words]) == 1
     assert_one_line(capfd.readouterr().err, told)
-    assert unchanged(trained) == before or set(unchanged(trained)) - set(before) == {
-        trained / "lock"
-    }
+    assert {
+        path: text for path, text in unchanged(trained).items() if path.name != "lock"
+    } == before
 
 
 # --- what the machine lacks
@@ -667,9 +557,8 @@ def test_no_compiler(tmp_path):
     done = helpers.run([sys.executable, "-m", "cleanrl_lite.ppo", *flags], cwd=tmp_path, **extra)
     assert done.returncode == 0, done.stderr
     lines = [line for line in done.stderr.splitlines() if line.strip()]
-    assert len(lines) == 1 and lines[0].startswith(
-        "compilation failed; continuing in eager mode: "
-    ), done.stderr
+    assert len(lines) == 1, done.stderr
+    assert lines[0].startswith("continuing in eager mode: "), done.stderr
     check_run_dir(helpers.only_run(tmp_path / "runs"), "ppo")
 
 
@@ -680,7 +569,8 @@ def test_without_the_system_packages_for_rendering(tmp_path):
 import ctypes.util
 ctypes.util.find_library = lambda name: None  # a machine without libEGL, libGL and libglib
 from cleanrl_lite import ppo_continuous
-small = dict(num_steps=64, num_minibatches=4, update_epochs=1, total_timesteps=128, eval_episodes=1, compile=False)
+small = dict(num_steps=64, num_minibatches=4, update_epochs=1, total_timesteps=128)
+small |= dict(eval_episodes=1, compile=False)
 ppo_continuous.main(ppo_continuous.Args(capture_video=True, runs_dir={str(tmp_path)!r}, **small))
 """
     environ = {

@@ -110,6 +110,7 @@ def compute_gae(rewards, values, next_values, terminations, dones, gamma, gae_la
     has none. Nothing flows back from one episode into the one before.
     """
     advantages = rewards + gamma * next_values * ~terminations - values
+    # A_t = delta_t + gamma * lambda * A_(t+1)
     for t in reversed(range(len(advantages) - 1)):
         advantages[t] += gamma * gae_lambda * ~dones[t] * advantages[t + 1]
     return advantages

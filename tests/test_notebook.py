@@ -35,8 +35,10 @@ def test_every_script_has_a_notebook(script):
     code = [cell.source for cell in made.cells if cell.cell_type == "code"]
     for source in code:
         ast.parse(source)
-    left_out = {"def main(args: Args):", "if run.result is not None:  # --evaluate", "return run.result"}
-    left_out |= {"return run.end()", 'if __name__ == "__main__":', "main(utils.parse(Args))"}
+    left_out = {"@utils.leaves_no_trace", "def main(args: Args):"}
+    left_out |= {"if args.evaluate:", "envs.close()", "return run.end()"}
+    left_out |= {"return utils.evaluate_saved(args, __file__, make_env, agent)"}
+    left_out |= {'if __name__ == "__main__":', "main(utils.parse(Args))"}
     text = (helpers.SOURCE / f"{script}.py").read_text()
     text = text[text.index("\nimport") :]
     lines = [line.strip() for line in text.splitlines() if line.strip() and "# === " not in line]

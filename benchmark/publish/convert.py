@@ -9,12 +9,12 @@ version cannot be resumed, with or without this command. Where the old file hold
 it stays beside the new one as checkpoint_old.pt. Checkpoints that need nothing are left alone.
 """
 
-import argparse
 import re
 from pathlib import Path
 
 import torch
 
+from benchmark import shared
 from benchmark.publish.hub import KEPT
 from cleanrl_lite.utils import check, load
 
@@ -43,10 +43,7 @@ def convert(path):
 
 
 def main():
-    parser = argparse.ArgumentParser(
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = shared.parser(__doc__)
     parser.add_argument("runs", nargs="+", type=Path, help="run directories or checkpoints")
     args = parser.parse_args()
     for path in args.runs:

@@ -1,26 +1,39 @@
 """Exports a finished run as a folder to share, for example on the Hugging Face Hub.
 
-    python -m benchmark.publish.hub export RUN_DIR FOLDER     networks, arguments, evaluation, video, script, model card
-    python cleanrl_lite/ppo.py --evaluate FOLDER      plays the agent; FOLDER also has a copy of the script
-    python -m benchmark.publish.hub push FOLDER USER/NAME     needs huggingface_hub and a token (`hf auth login`)
+    python -m benchmark.publish.hub export RUN_DIR FOLDER     networks, arguments, video, card ...
+    python cleanrl_lite/ppo.py --evaluate FOLDER              plays the agent
+    python -m benchmark.publish.hub push FOLDER USER/NAME     needs a token (`hf auth login`)
     python -m benchmark.publish.hub pull USER/NAME FOLDER
 
-The exported checkpoint holds networks and arguments only: no replay buffer, optimizer or anything else that resuming
-needs. Like every checkpoint, it is loaded without executing code from it.
+The exported checkpoint holds networks and arguments only: no replay buffer, optimizer or anything
+else that resuming needs. Like every checkpoint, it is loaded without executing code from it. FOLDER
+also has a copy of the script.
 """
 
-import argparse
 import json
 import shutil
 from pathlib import Path
 
 import torch
 
+from benchmark import shared
 from benchmark.publish.collect import figure, flag, read_run
-from benchmark.shared import ROOT, default_args
-from cleanrl_lite.utils import check
+from benchmark.shared import script_defaults
+from cleanrl_lite.utils import check, load
 
-KEPT = "script", "args", "global_step", "agent"  # the part of a checkpoint that --evaluate needs
+# The part of a checkpoint that --evaluate needs
+KEPT = "script", "args", "global_step", "agent"
+# Flags that the card's command has anyway, or that say nothing about the results
+NOT_IN_COMMAND = {
+    "env_id",
+    "seed",
+    "total_timesteps",
+    "runs_dir",
+    "resume",
+    "evaluate",
+    "track",
+    "exp_name",
+}
 CARD = """---
 library_name: cleanrl_lite
 tags: [{env_id}, {script}, reinforcement-learning, deep-reinforcement-learning]
@@ -29,7 +42,8 @@ model-index:
   results:
   - task: {{type: reinforcement-learning, name: reinforcement-learning}}
     dataset: {{name: {env_id}, type: {env_id}}}
-    metrics: [{{type: mean_reward, value: {mean:.2f} +/- {std:.2f}, name: mean_reward, verified: false}}]
+    metrics:
+    - {{type: mean_reward, value: {mean:.2f} +/- {std:.2f}, name: mean_reward, verified: false}}
 ---
 
 # {script} on {env_id}
@@ -57,25 +71,27 @@ To evaluate it again, install cleanrl_lite and run in this folder
 python -m cleanrl_lite.{script} --evaluate . --eval-episodes 100
 ```
 {video}
-`checkpoint.pt` holds the networks, `args.json` all arguments, `eval.json` the evaluation, and `{script}.py` is the
-script as it was when the run started.
+`checkpoint.pt` holds the networks, `args.json` all arguments, `eval.json` the evaluation, and
+`{script}.py` is the script as it was when the run started.
 """
 
 
 def export(run_dir, folder):
     """Writes `folder` from a finished run."""
-    path = run_dir / "checkpoint.pt"
-    check(path.is_file() and (run_dir / "eval.json").is_file(), f"{run_dir} is not a run directory with an evaluation")
+    evaluated = (run_dir / "checkpoint.pt").is_file() and (run_dir / "eval.json").is_file()
+    check(evaluated, f"{run_dir} is not a run directory with an evaluation")
     check(not folder.exists(), f"{folder} already exists")
-    state = torch.load(path, weights_only=True, map_location="cpu", mmap=True)
-    evaluation, run = json.loads((run_dir / "eval.json").read_text()), read_run(run_dir)
-    finished = evaluation["global_step"] >= state["args"]["total_timesteps"]
-    check(finished and run, f"{run_dir} is not finished. Finish it with --resume {run_dir}")
+    saved = load(run_dir)
+    evaluation = json.loads((run_dir / "eval.json").read_text())
+    found = read_run(run_dir)
+    finished = found and evaluation["global_step"] >= saved["args"]["total_timesteps"]
+    check(finished, f"{run_dir} is not finished. Finish it with --resume {run_dir}")
+    run, _ = found
     videos = sorted(run_dir.glob("videos/*/*.mp4"), key=lambda video: video.stat().st_mtime)
-    text = card(state, evaluation, run[0], bool(videos))
+    text = card(saved, evaluation, run, bool(videos))
     folder.mkdir(parents=True)
-    torch.save({name: state[name] for name in KEPT}, folder / "checkpoint.pt")
-    for name in ("args.json", "eval.json", f"{state['script']}.py"):
+    torch.save({name: saved[name] for name in KEPT}, folder / "checkpoint.pt")
+    for name in ("args.json", "eval.json", f"{saved['script']}.py"):
         if (run_dir / name).is_file():
             shutil.copy(run_dir / name, folder)
     if videos:
@@ -84,17 +100,21 @@ def export(run_dir, folder):
     return folder
 
 
-def card(state, evaluation, run, video):
+def card(saved, evaluation, run, video):
     """The model card, README.md."""
-    args, defaults = state["args"], default_args((ROOT / f"cleanrl_lite/{state['script']}.py").read_text())
-    skipped = {"env_id", "seed", "total_timesteps", "runs_dir", "resume", "evaluate", "track", "exp_name"}
-    flags = [flag(*item) for item in args.items() if item[0] not in skipped and item[1] != defaults.get(item[0])]
+    args = saved["args"]
+    defaults = script_defaults(saved["script"])
+    flags = ""
+    for name, value in args.items():
+        if name not in NOT_IN_COMMAND and value != defaults.get(name):
+            flags += f" \\\n    {flag(name, value)}"
+    film = "\n`replay.mp4` is the first episode of the last evaluation.\n"
     return CARD.format(
-        script=state["script"],
+        script=saved["script"],
         env_id=args["env_id"],
         seed=args["seed"],
-        steps=state["global_step"],
-        flags="".join(f" \\\n    {words}" for words in flags),
+        steps=saved["global_step"],
+        flags=flags,
         mean=evaluation["mean"],
         std=evaluation["std"],
         episodes=evaluation["episodes"],
@@ -103,7 +123,7 @@ def card(state, evaluation, run, video):
         commit=evaluation["commit"] or "unknown",
         hardware=run["hardware"],
         versions=", ".join(map(" ".join, run["versions"].items())),
-        video="\n`replay.mp4` is the first episode of the last evaluation.\n" if video else "",
+        video=film if video else "",
     )
 
 
@@ -111,9 +131,9 @@ def client():
     try:
         import huggingface_hub
     except ImportError:
-        raise SystemExit(
-            "error: huggingface_hub is not installed. Run: pip install -c constraints.txt -e '.[hub]'"
-        ) from None
+        command = "pip install -c constraints.txt -e '.[hub]'"
+        message = f"error: huggingface_hub is not installed. Run: {command}"
+        raise SystemExit(message) from None
     return huggingface_hub
 
 
@@ -122,31 +142,36 @@ def push(folder, repository, private=False):
     check((folder / "checkpoint.pt").is_file(), f"{folder} was not made by `export`")
     api = client().HfApi()
     address = api.create_repo(repository, private=private, exist_ok=True)
-    api.upload_folder(repo_id=repository, folder_path=folder, commit_message="a run of cleanrl_lite")
+    api.upload_folder(
+        repo_id=repository,
+        folder_path=folder,
+        commit_message="a run of cleanrl_lite",
+    )
     return address
 
 
 def pull(repository, folder):
     """Downloads a folder that `push` uploaded."""
     client().snapshot_download(repository, local_dir=folder)
-    check((folder / "checkpoint.pt").is_file(), f"{repository} has no checkpoint.pt of this project")
+    here = (folder / "checkpoint.pt").is_file()
+    check(here, f"{repository} has no checkpoint.pt of this project")
     return folder
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=["export", "push", "pull"])
-    parser.add_argument("source", help="run directory, folder or USER/NAME")
-    parser.add_argument("target", help="folder or USER/NAME")
-    parser.add_argument("--private", action="store_true", help="create a repository that only you can see")
+    parser = shared.parser(__doc__)
+    add = parser.add_argument
+    add("what", choices=["export", "push", "pull"])
+    add("source", help="run directory, folder or USER/NAME")
+    add("target", help="folder or USER/NAME")
+    add("--private", action="store_true", help="create a repository that only you can see")
     args = parser.parse_args()
     if args.what == "export":
-        done = export(Path(args.source), Path(args.target))
+        print(export(Path(args.source), Path(args.target)))
     elif args.what == "push":
-        done = push(Path(args.source), args.target, args.private)
+        print(push(Path(args.source), args.target, args.private))
     else:
-        done = pull(args.source, Path(args.target))
-    print(done)
+        print(pull(args.source, Path(args.target)))
 
 
 if __name__ == "__main__":

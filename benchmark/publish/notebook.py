@@ -1,15 +1,17 @@
-"""Makes a notebook of a script:
+"""Makes a notebook of a script.
 
-python -m benchmark.publish.notebook ddpg --env-id Pendulum-v1 --total-timesteps 10000 --learning-starts 1000 --execute
+python -m benchmark.publish.notebook ddpg --execute \\
+    --env-id Pendulum-v1 --total-timesteps 10000 --learning-starts 1000
 
-The script's flags become the notebook's arguments. It goes to docs/notebooks/SCRIPT.ipynb, or to --output; --execute
-runs it, in the current directory. Never edit a notebook by hand: edit the script and make it again.
+The script's flags become the notebook's arguments. It goes to docs/notebooks/SCRIPT.ipynb, or to
+--output; --execute runs it, in the current directory. Never edit a notebook by hand: edit the
+script and make it again.
 
-The notebook has the script's sections, in its order and its words, with main()'s body in cells of its own. Cells that
-are not in the script record videos while it trains, save the networks, show the evaluation, and draw the curves.
+The notebook has the script's sections, in its order and its words, with main()'s body in cells of
+its own. Cells that are not in the script record videos while it trains, save the networks, show the
+evaluation, and draw the curves.
 """
 
-import argparse
 import ast
 import textwrap
 from importlib import import_module
@@ -19,8 +21,19 @@ import nbformat
 import tyro
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
 
+from benchmark import shared
 from benchmark.shared import ROOT
 
+IMPORTS = """
+import json
+import math
+
+import matplotlib.pyplot as plt
+"""
+FILE = """
+# What run directories get a copy of
+__file__ = str(Path(utils.__file__).with_name("{script}.py"))
+"""
 VIDEOS = """
 # Not in the script: a video of the first environment every so many steps of it, while it trains
 if hasattr(envs, "envs"):  # Atari's environments are not in a list
@@ -41,76 +54,132 @@ print(*sorted(path.name for path in run.dir.glob("*.pt")))
 EVALUATION = """
 # Not in the script: what the final evaluation recorded
 record = json.loads((run.dir / "eval.json").read_text())
-print(json.dumps({name: record[name] for name in record if name not in ("returns", "lengths", "args")}, indent=2))
+for name in ("returns", "lengths", "args"):
+    del record[name]
+print(json.dumps(record, indent=2))
 """
 CURVES = """
 # Not in the script: the curves that it logged
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-events = EventAccumulator(str(run.dir), size_guidance=dict(scalars=0)).Reload()
-tags = [tag for tag in events.Tags()["scalars"] if tag.startswith(("charts/episodic_return", "losses/"))]
-figure, panels = plt.subplots(math.ceil(len(tags) / 3), 3, figsize=(11, 2.2 * math.ceil(len(tags) / 3)), squeeze=False)
-for tag, panel in zip(tags, panels.flat):
-    panel.plot(*zip(*[(event.step, event.value) for event in events.Scalars(tag)]), linewidth=1)
-    panel.set_title(tag, fontsize=9)
+events = EventAccumulator(str(run.dir), size_guidance={"scalars": 0}).Reload()
+tags = events.Tags()["scalars"]
+tags = [tag for tag in tags if tag.startswith(("charts/episodic_return", "losses/"))]
+rows = math.ceil(len(tags) / 3)
+figure, panels = plt.subplots(rows, 3, figsize=(11, 2.2 * rows), squeeze=False)
 for panel in panels.flat[len(tags) :]:
     panel.axis("off")
+for tag, panel in zip(tags, panels.flat, strict=False):
+    points = events.Scalars(tag)
+    panel.plot([event.step for event in points], [event.value for event in points], linewidth=1)
+    panel.set_title(tag, fontsize=9)
 figure.tight_layout()
 """
 
 
+class Script:
+    """A script's source by lines."""
+
+    def __init__(self, source):
+        self.lines = source.splitlines()
+        self.tree = ast.parse(source)
+        (self.main,) = [node for node in self.tree.body if getattr(node, "name", None) == "main"]
+        banners = enumerate(self.lines, 1)
+        self.banners = [i for i, line in banners if line.strip().startswith("# === ")]
+
+    def text(self, first, last):
+        """The lines first ... last, as they would stand at the left margin."""
+        return textwrap.dedent("\n".join(self.lines[first - 1 : last])).strip("\n")
+
+    def statement(self, words):
+        """The statement of main() that begins with these words, or None."""
+        for node in self.main.body:
+            if ast.unparse(node).startswith(words):
+                return node
+        return None
+
+    def sections(self):
+        """(name, first line, last line) of each section, without its banner."""
+        frame = min(node.lineno for node in [self.main, *self.main.decorator_list])
+        for first, following in zip(self.banners, [*self.banners[1:], None], strict=True):
+            name = self.lines[first - 1].strip().removeprefix("# === ")
+            if first < self.main.lineno:
+                last = min(following, frame) - 1
+            else:
+                last = following - 1 if following else self.main.end_lineno
+            yield name, first + 1, last
+
+
 def cells(source, script, changed):
-    """The notebook's cells: of the docstring, of each section, and of main(), which loses its `def` and its returns."""
-    lines, tree = source.splitlines(), ast.parse(source)
-    text = lambda first, last: "\n".join(lines[first - 1 : last]).strip("\n")  # noqa: E731
-    main = next(node for node in tree.body if getattr(node, "name", None) == "main")
-    banners = [i for i, line in enumerate(lines, 1) if line.strip().startswith("# === ")]
-    head, made = ast.get_docstring(tree).splitlines(), f"`cleanrl_lite/{script}.py` by `python -m benchmark.publish.notebook`"
+    """The notebook's cells: of the docstring, of each section, and of main().
+
+    main() loses its frame, what --evaluate does, and its returns.
+    """
+    parsed = Script(source)
+    head = ast.get_docstring(parsed.tree).splitlines()
     fields = "\n".join(f"    {line}" for line in head[1:] if line)
-    yield new_markdown_cell(f"# {script}\n\n{head[0]}\n\n{fields}\n\nMade from {made}: edit the script, not this.")
-    extra = "import json\nimport math\n\nimport matplotlib.pyplot as plt\n\n"
-    here = f'\n\n__file__ = str(Path(utils.__file__).with_name("{script}.py"))  # what run directories get a copy of'
-    yield new_code_cell(extra + text(tree.body[1].lineno, banners[0] - 1) + here)
-    for first, last in zip(banners, [*banners[1:], len(lines) + 1]):
-        name, inside = lines[first - 1].strip().removeprefix("# === "), first > main.lineno
-        last = min(last - 1, main.end_lineno) if inside else min(last, main.lineno) - 1
+    made = f"Made from `cleanrl_lite/{script}.py` by `python -m benchmark.publish.notebook`"
+    title = f"# {script}\n\n{head[0]}\n\n{fields}\n\n{made}: edit the script, not this."
+    yield new_markdown_cell(title)
+    imports = parsed.text(parsed.tree.body[1].lineno, parsed.banners[0] - 1)
+    file = FILE.strip().format(script=script)
+    yield new_code_cell(f"{IMPORTS.strip()}\n\n{imports}\n\n{file}")
+    for name, first, last in parsed.sections():
         yield new_markdown_cell(f"## {name}")
         if name == "setup":
-            run = next(node for node in main.body if isinstance(node, ast.Assign) and "utils.Run(" in ast.unparse(node))
-            given = ", ".join(f"{flag}={value!r}" for flag, value in changed.items())
-            yield new_code_cell(f"args = Args({given})")
-            yield new_code_cell(textwrap.dedent(text(first + 1, run.lineno - 1)))
-            yield new_code_cell(VIDEOS.strip())  # before the run resets the environments
-            first = run.lineno - 1
-        body = textwrap.dedent(text(first + 1, last)) if inside else text(first + 1, last)
-        body = body.replace("if run.result is not None:  # --evaluate\n    return run.result\n", "")
-        yield new_code_cell(body.replace("return run.end()", "returns = run.end()"))
-    yield from (new_code_cell(extra.strip()) for extra in (NETWORKS, EVALUATION, CURVES))
+            yield from setup_cells(parsed, first, last, changed)
+        else:
+            body = parsed.text(first, last)
+            yield new_code_cell(body.replace("return run.end()", "returns = run.end()"))
+    for extra in (NETWORKS, EVALUATION, CURVES):
+        yield new_code_cell(extra.strip())
+
+
+def setup_cells(parsed, first, last, changed):
+    """Arguments; environments and agent, videos before the run resets the environments; the run."""
+    evaluate = parsed.statement("if args.evaluate:")
+    run = parsed.statement("run = ")
+    given = ", ".join(f"{flag}={value!r}" for flag, value in changed.items())
+    yield new_code_cell(f"args = Args({given})")
+    before = parsed.text(first, evaluate.lineno - 1)
+    after = parsed.text(evaluate.end_lineno + 1, run.lineno - 1)
+    yield new_code_cell("\n".join(filter(None, [before, after])))
+    yield new_code_cell(VIDEOS.strip())
+    yield new_code_cell(parsed.text(run.lineno, last))
 
 
 def notebook(script, changed):
     """The notebook of cleanrl_lite/SCRIPT.py with these arguments changed."""
-    made = new_notebook(cells=list(cells((ROOT / f"cleanrl_lite/{script}.py").read_text(), script, changed)))
+    source = (ROOT / f"cleanrl_lite/{script}.py").read_text()
+    made = new_notebook(cells=list(cells(source, script, changed)))
     for i, cell in enumerate(made.cells):
         cell["id"] = f"cell-{i}"  # not a random one: the same script makes the same notebook
-    made.metadata["kernelspec"] = dict(name="python3", display_name="Python 3", language="python")
+    kernel = {"name": "python3", "display_name": "Python 3", "language": "python"}
+    made.metadata["kernelspec"] = kernel
     return made
 
 
+def execute(made):
+    from nbclient import NotebookClient
+
+    resources = {"metadata": {"path": "."}}
+    NotebookClient(made, timeout=None, resources=resources).execute()
+
+
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("script", help="such as ddpg")
-    parser.add_argument("--output", help="where to write it (docs/notebooks/SCRIPT.ipynb)")
-    parser.add_argument("--execute", action="store_true", help="run it, in the current directory")
+    parser = shared.parser(__doc__)
+    add = parser.add_argument
+    add("script", help="such as ddpg")
+    add("--output", help="where to write it (docs/notebooks/SCRIPT.ipynb)")
+    add("--execute", action="store_true", help="run it, in the current directory")
     args, words = parser.parse_known_args()
     Args = import_module(f"cleanrl_lite.{args.script}").Args
-    chosen, defaults = vars(tyro.cli(Args, args=words)), vars(Args())
+    chosen = vars(tyro.cli(Args, args=words))
+    defaults = vars(Args())
     changed = {flag: chosen[flag] for flag in chosen if chosen[flag] != defaults[flag]}
     made = notebook(args.script, changed)
     if args.execute:
-        from nbclient import NotebookClient
-
-        NotebookClient(made, timeout=None, resources=dict(metadata=dict(path="."))).execute()
+        execute(made)
     path = Path(args.output or ROOT / f"docs/notebooks/{args.script}.ipynb")
     path.parent.mkdir(parents=True, exist_ok=True)
     nbformat.write(made, path)

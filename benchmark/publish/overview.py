@@ -1,4 +1,6 @@
-"""The tables of docs/results.md, written to benchmark/results/overview.md:  python -m benchmark.publish.overview
+"""The tables of docs/results.md, written to benchmark/results/overview.md.
+
+    python -m benchmark.publish.overview
 
 The cells that can be compared with CleanRL's figures, in the main table; the aggregate over
 environments (interquartile mean of normalised scores, Agarwal et al. 2021, arXiv:2108.13264); every
@@ -17,6 +19,7 @@ from collections import defaultdict
 import numpy as np
 from scipy import stats
 
+from benchmark import shared
 from benchmark.launch.launch import value
 from benchmark.publish import collect
 from benchmark.publish.collect import (
@@ -29,21 +32,50 @@ from benchmark.publish.collect import (
     spread,
     steps,
 )
-from benchmark.shared import RESULTS, ROOT, default_args
+from benchmark.shared import RESULTS, ROOT, script_defaults
 
-SCRIPTS = "vpg a2c ppo_simple".split()
-SCRIPTS += "ppo ppo_continuous ppo_masked ppo_microrts ppo_multiagent ppo_selfplay ppo_lstm ppo_envpool".split()
-SCRIPTS += "ppo_continuous_envpool ppo_continuous_mjx ppo_godot".split()
-SCRIPTS += "ppo_continuous_adaptive ppo_continuous_asymmetric ppo_hybrid".split()
-SCRIPTS += "ppo_atari ppo_atari_multigpu ppo_atari_lstm ppo_image".split()
-SCRIPTS += "dqn dqn_atari c51 c51_atari ddpg td3 sac sac_her".split()
-CHOICES = {"ENVS", "SEEDS", "STEPS", "EXP_NAME", "FLAGS", "THREADS"}  # what a user asks of benchmark/experiments/*.sh
+SCRIPTS = [
+    "vpg",
+    "a2c",
+    "ppo_simple",
+    "ppo",
+    "ppo_continuous",
+    "ppo_masked",
+    "ppo_microrts",
+    "ppo_multiagent",
+    "ppo_selfplay",
+    "ppo_lstm",
+    "ppo_envpool",
+    "ppo_continuous_envpool",
+    "ppo_continuous_mjx",
+    "ppo_godot",
+    "ppo_continuous_adaptive",
+    "ppo_continuous_asymmetric",
+    "ppo_hybrid",
+    "ppo_atari",
+    "ppo_atari_multigpu",
+    "ppo_atari_lstm",
+    "ppo_image",
+    "dqn",
+    "dqn_atari",
+    "c51",
+    "c51_atari",
+    "ddpg",
+    "td3",
+    "sac",
+    "sac_her",
+]
+# What a user asks of benchmark/experiments/*.sh
+CHOICES = {"ENVS", "SEEDS", "STEPS", "EXP_NAME", "FLAGS", "THREADS"}
 SEEDS = 3  # a comparison and the aggregate need that many seeds of a cell
 CONFIDENCE = 0.95
 RESAMPLES = 5_000
-ABOVE, SAME, BELOW = "▲ above", "within noise", "▼ below"
+ABOVE = "▲ above"
+SAME = "within noise"
+BELOW = "▼ below"
 
 
+# === comparisons with CleanRL's figures
 def deviation(other):
     """CleanRL's standard deviation over seeds, unbiased: the published one is over n."""
     seeds = int(other["seeds"])
@@ -51,12 +83,14 @@ def deviation(other):
 
 
 def chance(ours, other):
-    """The p-value of a two-sided Welch's t-test, on the mean, deviation and seeds of both sides."""
-    deviations = np.std(ours, ddof=1), deviation(other)
-    if max(deviations) == 0:  # no spread, no t
-        return float(np.mean(ours) == float(other["mean"]))
-    mine = np.mean(ours), deviations[0], len(ours)
-    theirs = float(other["mean"]), deviations[1], int(other["seeds"])
+    """The p-value of a two-sided Welch's t-test.
+
+    It knows the mean, the deviation and the number of seeds of both sides.
+    """
+    mine = np.mean(ours), np.std(ours, ddof=1), len(ours)
+    theirs = float(other["mean"]), deviation(other), int(other["seeds"])
+    if mine[1] == theirs[1] == 0:  # no spread, no t
+        return float(mine[0] == theirs[0])
     return stats.ttest_ind_from_stats(*mine, *theirs, equal_var=False).pvalue
 
 
@@ -67,8 +101,12 @@ def judge(ours, other):
     return ABOVE if np.mean(ours) > float(other["mean"]) else BELOW
 
 
+def returns_of(runs):
+    return [run["last_100_mean"] for run in runs]
+
+
 def comparable(runs, given=""):
-    """Has CleanRL a figure for what these runs did? Finished, no flags but `given`, as many steps."""
+    """Has CleanRL a figure for what these runs did? Finished, no flags but `given`, as long."""
     script, _, exp_name, _ = key(runs[0])
     cleanrl = published(runs[0]).get("training")
     if not runs[0]["finished"] or not cleanrl:
@@ -85,12 +123,15 @@ def verdict(runs):
     cleanrl = published(runs[0])["training"]
     if not cleanrl["std"] or int(cleanrl["seeds"] or 0) < SEEDS:
         return ""
-    return judge([run["last_100_mean"] for run in runs], cleanrl)
+    return judge(returns_of(runs), cleanrl)
 
 
 def all_cells():
     """All experiments, in the order of the scripts."""
-    return [runs for script in SCRIPTS for _, runs in sorted(groups(script).items())]
+    cells = []
+    for script in SCRIPTS:
+        cells += [runs for _, runs in sorted(groups(script).items())]
+    return cells
 
 
 def compared():
@@ -109,9 +150,11 @@ def at_random():
     return json.loads((RESULTS / "random.json").read_text())
 
 
+# === tables
 def mark(runs):
     """The verdict, its p-value, and whether anything was learned."""
-    ours, cleanrl = [run["last_100_mean"] for run in runs], published(runs[0])["training"]
+    ours = returns_of(runs)
+    cleanrl = published(runs[0])["training"]
     zero = at_random().get(runs[0]["env_id"], -np.inf)
     if max(np.mean(ours), float(cleanrl["mean"])) <= zero:
         return f"{verdict(runs)}, neither learns"
@@ -124,7 +167,7 @@ def compared_cells(runs):
     script, env_id, *_ = key(runs[0])
     total = runs[0]["total_timesteps"]
     given = f" `{flags(runs)}`" if flags(runs) else ""
-    ours = f"**{spread([run['last_100_mean'] for run in runs])}**"
+    ours = f"**{spread(returns_of(runs))}**"
     theirs = reported(published(runs[0])["training"], total)
     return [script + given, env_id, steps(total), str(len(runs)), ours, theirs]
 
@@ -136,28 +179,30 @@ def main_table():
     yield f"{head} our mean is |"
     yield f"{rule}---|"
     for runs in compared():
-        yield f"| {' | '.join([*compared_cells(runs), mark(runs)])} |"
+        yield shared.row([*compared_cells(runs), mark(runs)])
     yield ""
-    yield "Mean ± standard deviation over seeds. *Above* and *below*: a two-sided Welch's t-test tells"
-    yield "the means apart (p < 0.05), given the mean, the deviation and the number of seeds of both"
-    yield "sides; *within noise*: it does not."
+    yield "Mean ± standard deviation over seeds. *Above* and *below*: a two-sided Welch's t-test"
+    yield "tells the means apart (p < 0.05), given the mean, the deviation and the number of seeds"
+    yield "of both sides; *within noise*: it does not."
     seeds = sorted({int(published(runs[0])["training"]["seeds"]) for runs in compared()})
     number = " or ".join(map(str, seeds))
     yield f"CleanRL's figures have {number} seeds, so only large differences show."
-    if few := open_cells():
+    few = open_cells()
+    if few:
         yield ""
         yield f"Fewer than {SEEDS} seeds so far, so no verdict:"
         yield ""
         yield head
         yield rule
         for runs in few:
-            yield f"| {' | '.join(compared_cells(runs))} |"
+            yield shared.row(compared_cells(runs))
 
 
 def flags(runs):
-    """An experiment's flags where they are not the defaults, without those that only say how it is computed."""
-    given = {name: value for name, value in runs[0]["arguments"].items() if name not in collect.MACHINE_FLAGS}
-    return " ".join(collect.flag(*item) for item in sorted(given.items()))
+    """An experiment's flags that are not the defaults, but those on how it is computed."""
+    arguments = sorted(runs[0]["arguments"].items())
+    given = [item for item in arguments if item[0] not in collect.MACHINE_FLAGS]
+    return " ".join(collect.flag(*item) for item in given)
 
 
 def tables():
@@ -171,37 +216,50 @@ def tables():
 
 
 def best():
-    """Markdown: the highest published figures, one row for each script, environment and number of steps."""
-    lines = ["| script | environment | steps | best published | project | measured as |", "|---|---|---:|---:|---|---|"]
+    """Markdown: the highest published figures, a row for each script, environment and length."""
+    yield "| script | environment | steps | best published | project | measured as |"
+    yield "|---|---|---:|---:|---|---|"
     seen = set()
     for script in SCRIPTS:
         for (_, env_id, _, _), runs in sorted(groups(script).items()):
-            row = published(runs[0]).get("best")
-            if row and (name := (script, env_id, row["project"], row["mean"])) not in seen:
-                seen.add(name)
-                at, project = int(row["total_timesteps"]), row["project"] + collect.version(row)
-                result = [steps(at), reported(row, at), project, row["definition"]]
-                lines.append(f"| {' | '.join([script, env_id, *result])} |")
-    return lines
+            found = published(runs[0]).get("best")
+            if not found or (script, env_id, found["project"], found["mean"]) in seen:
+                continue
+            seen.add((script, env_id, found["project"], found["mean"]))
+            at = int(found["total_timesteps"])
+            project = found["project"] + collect.version(found)
+            result = [steps(at), reported(found, at), project, found["definition"]]
+            yield shared.row([script, env_id, *result])
 
 
+# === the aggregate
 def sample(other):
-    """As many values as CleanRL had seeds, for the bootstrap: only their mean and deviation were
-    published. They lie evenly, as far apart as gives their resampled mean the error of CleanRL's."""
+    """As many values as CleanRL had seeds, for the bootstrap.
+
+    Only their mean and deviation were published. They lie evenly, as far apart as gives their
+    resampled mean the error of CleanRL's.
+    """
     values = np.linspace(-1.0, 1.0, int(other["seeds"]))
     return float(other["mean"]) + values / values.std() * deviation(other)
 
 
-def units(script, measure=lambda run: run["last_100_mean"]):
-    """{env_id: (ours, CleanRL's, zero)} of the cells with a verdict in which CleanRL's agent learned.
+def last_100_mean(run):
+    return run["last_100_mean"]
+
+
+def units(script, measure=last_100_mean):
+    """{env_id: (ours, CleanRL's, zero)} of the cells with a verdict where CleanRL's agent learned.
 
     ours: measure(run), the return or an array of returns, with the seeds on the last axis; as many
-    of them for every environment. CleanRL's: sample(). zero: the mean return of random actions."""
-    zeros, found = at_random(), {}
+    of them for every environment. CleanRL's: sample(). zero: the mean return of random actions.
+    """
+    zeros = at_random()
+    found = {}
     for _, runs in sorted(groups(script).items()):
         if not verdict(runs):
             continue
-        env_id, cleanrl = runs[0]["env_id"], published(runs[0])["training"]
+        env_id = runs[0]["env_id"]
+        cleanrl = published(runs[0])["training"]
         if env_id not in zeros:
             command = f"python -m benchmark.measure.random_policy {env_id}"
             raise SystemExit(f"error: no return at random: run {command}")
@@ -211,7 +269,8 @@ def units(script, measure=lambda run: run["last_100_mean"]):
     fewest = min((len(runs) for runs, _, _ in found.values()), default=0)
     for env_id, (runs, theirs, zero) in found.items():
         ours = np.stack([measure(run) for run in runs[:fewest]], axis=-1)
-        found[env_id] = ours, np.broadcast_to(theirs, (*ours.shape[:-1], len(theirs))), zero
+        theirs = np.broadcast_to(theirs, (*ours.shape[:-1], len(theirs)))
+        found[env_id] = ours, theirs, zero
     return found
 
 
@@ -234,12 +293,14 @@ def median(scores):
 
 
 def interval(cells, measure, resamples=RESAMPLES):
-    """measure() of the normalised scores of units(), and its 95 % stratified bootstrap interval: our
-    seeds and CleanRL's are drawn anew, each within its environment."""
-    ours, theirs, zeros = zip(*cells.values())
+    """measure() of the normalised scores of units(), and its 95 % stratified bootstrap interval.
+
+    Our seeds and CleanRL's are drawn anew, each within its environment.
+    """
+    ours, theirs, zeros = zip(*cells.values(), strict=True)
 
     def statistic(*samples, axis=-1):
-        sides = zip(samples[: len(ours)], samples[len(ours) :], zeros)
+        sides = zip(samples[: len(ours)], samples[len(ours) :], zeros, strict=True)
         return measure(np.stack([normalised(*side) for side in sides], axis=-2))
 
     found = stats.bootstrap(
@@ -257,8 +318,8 @@ def interval(cells, measure, resamples=RESAMPLES):
 
 def aggregates():
     """Markdown: interquartile mean, mean and median of the normalised scores."""
-    lines = ["| script | environments | seeds each | interquartile mean | mean | median |"]
-    lines += ["|---|---|---:|---:|---:|---:|"]
+    yield "| script | environments | seeds each | interquartile mean | mean | median |"
+    yield "|---|---|---:|---:|---:|---:|"
     for script in SCRIPTS:
         cells = units(script)
         if len(cells) < 2:
@@ -268,20 +329,21 @@ def aggregates():
             point, low, high = interval(cells, measure)
             figures.append(f"{point:.2f} [{low:.2f}, {high:.2f}]")
         seeds = min(ours.shape[-1] for ours, _, _ in cells.values())
-        lines.append(f"| {script} | {', '.join(cells)} | {seeds} | {' | '.join(figures)} |")
-    return lines
+        yield shared.row([script, ", ".join(cells), str(seeds), *figures])
 
 
+# === what is complete
 def planned(script):
-    """{(env_id, exp_name, total_timesteps): seeds} that benchmark/experiments/SCRIPT.sh would run."""
-    environ = {name: value for name, value in os.environ.items() if name not in CHOICES} | dict(RUN="cat")
+    """{(env_id, exp_name, steps): seeds} that benchmark/experiments/SCRIPT.sh would run."""
+    environ = {name: value for name, value in os.environ.items() if name not in CHOICES}
     command = ["sh", ROOT / f"benchmark/experiments/{script}.sh"]
-    shell = subprocess.run(command, env=environ, capture_output=True, text=True)
+    shell = subprocess.run(command, env={**environ, "RUN": "cat"}, capture_output=True, text=True)
     found = defaultdict(set)
-    for words in map(shlex.split, shell.stdout.splitlines()):
+    default = script_defaults(script)["total_timesteps"]
+    for line in shell.stdout.splitlines():
+        words = shlex.split(line)
         if words[1] != f"cleanrl_lite/{script}.py":  # what it is compared with
             continue
-        default = default_args((ROOT / words[1]).read_text())["total_timesteps"]
         total = int(value(words, "--total-timesteps", default))
         experiment = value(words, "--env-id", ""), value(words, "--exp-name", script), total
         found[experiment].add(int(value(words, "--seed", 1)))
@@ -289,13 +351,17 @@ def planned(script):
 
 
 def lacking(script):
-    """The planned runs that are not finished: {(total_timesteps, seeds that lack, seeds planned): [experiment]}."""
+    """The planned runs that are not finished.
+
+    {(total_timesteps, how many seeds are missing, how many are planned): [experiment]}
+    """
     found = defaultdict(list)
     done = {(*key(run), run["total_timesteps"]) for run in recorded() if run["finished"]}
     for (env_id, name, total), seeds in planned(script).items():
         left = {seed for seed in seeds if (script, env_id, name, seed, total) not in done}
         if left:
-            found[total, len(left), len(seeds)].append(env_id + (f" `{name}`" if name != script else ""))
+            label = env_id if name == script else f"{env_id} `{name}`"
+            found[total, len(left), len(seeds)].append(label)
     return found
 
 
@@ -303,16 +369,21 @@ def state():
     """Markdown: which scripts have all of their planned runs, and what the others lack."""
     left = {script: lacking(script) for script in SCRIPTS}
     done = [script for script in SCRIPTS if not left[script]]
-    fewest = min((len(seeds) for script in done for seeds in planned(script).values()), default=0)
-    lines = [f"**Complete**, with {fewest} seeds or more in every environment: {', '.join(done) or 'nothing yet'}."]
+    counts = []
+    for script in done:
+        counts += [len(seeds) for seeds in planned(script).values()]
+    head = f"**Complete**, with {min(counts, default=0)} seeds or more in every environment"
+    yield f"{head}: {', '.join(done) or 'nothing yet'}."
     if len(done) < len(SCRIPTS):
-        lines += ["", "**Not complete.** Missing are:", ""]
+        yield ""
+        yield "**Not complete.** Missing are:"
+        yield ""
     for script in SCRIPTS:
         parts = []
-        for (total, few, planned_), names in sorted(left[script].items(), reverse=True):
-            parts.append(f"{', '.join(names)} to {steps(total)} steps ({few} of {planned_} seeds)")
-        lines += [f"- {script}: {'; '.join(parts)}"] if parts else []
-    return lines
+        for (total, few, seeds), names in sorted(left[script].items(), reverse=True):
+            parts.append(f"{', '.join(names)} to {steps(total)} steps ({few} of {seeds} seeds)")
+        if parts:
+            yield f"- {script}: {'; '.join(parts)}"
 
 
 def effort():
@@ -320,12 +391,12 @@ def effort():
     found = defaultdict(list)
     for run in recorded():
         found[f"{run['hardware']}; torch {run['versions']['torch']}"].append(run)
-    lines = ["| machine | runs | hours, summed over runs | steps |", "|---|---:|---:|---:|"]
+    yield "| machine | runs | hours, summed over runs | steps |"
+    yield "|---|---:|---:|---:|"
     for machine, runs in sorted(found.items()):
         hours = sum(run["wall_seconds"] or 0 for run in runs) / 3600
         total = sum(run["global_step"] for run in runs)
-        lines.append(f"| {machine} | {len(runs)} | {figure(hours)} | {total / 1e6:.1f}M |")
-    return lines
+        yield shared.row([machine, str(len(runs)), figure(hours), f"{total / 1e6:.1f}M"])
 
 
 PARTS = {  # of the file: heading, and the function that writes it
@@ -339,7 +410,10 @@ PARTS = {  # of the file: heading, and the function that writes it
 
 
 def page():
-    lines = ["# All results", "", "Written by `python -m benchmark.publish.overview`; docs/results.md explains the columns."]
+    lines = ["# All results", ""]
+    lines += [
+        "Written by `python -m benchmark.publish.overview`; docs/results.md explains the columns."
+    ]
     for name, (heading, write) in PARTS.items():
         lines += ["", f"## {heading}", "", f"<!-- --8<-- [start:{name}] -->", "", *write()]
         lines += ["", f"<!-- --8<-- [end:{name}] -->"]

@@ -1,46 +1,59 @@
-"""Learning curves of all collected runs:  python -m benchmark.publish.plot
+"""Learning curves of all collected runs.
 
-Reads benchmark/results (see collect.py) and draws docs/img/{script}.png, the same against time as {script}_time.png,
-aggregate.png and readme.png. A picture has one panel for each environment, a panel one colour for each experiment (a
-name and its flags); dashes mark experiments that were stopped before their end. Thin lines are seeds: the mean return
-of the last training episodes (5 % of the run's episodes, at least 10 and at most 100). The thick line is their mean,
-the band its 95 % bootstrap interval over resampled seeds. The orange line and its band are
-CleanRL's published mean and standard deviation. In the aggregate, returns are normalised (0 is the
-random policy's, 1 CleanRL's published one), the line is the interquartile mean over seeds and
-environments, and the bootstrap is stratified: our seeds and CleanRL's are drawn within each
-environment.
+    python -m benchmark.publish.plot
+
+Reads benchmark/results (see collect.py) and draws docs/img/{script}.png, the same against time as
+{script}_time.png, aggregate.png and readme.png. A picture has one panel for each environment, a
+panel one colour for each experiment (a name and its flags); dashes mark experiments that were
+stopped before their end. Thin lines are seeds: the mean return of the last training episodes (5 %
+of the run's episodes, at least 10 and at most 100). The thick line is their mean, the band its 95 %
+bootstrap interval over resampled seeds. The orange line and its band are CleanRL's published mean
+and standard deviation. In the aggregate, returns are normalised (0 is the random policy's, 1
+CleanRL's published one), the line is the interquartile mean over seeds and environments, and the
+bootstrap is stratified: our seeds and CleanRL's are drawn within each environment.
 """
 
-import argparse
 import gzip
 from pathlib import Path
 
 import matplotlib
 
 matplotlib.use("agg")
-import matplotlib.pyplot as plt  # noqa: E402
-import numpy as np  # noqa: E402
-from matplotlib.ticker import EngFormatter, MaxNLocator  # noqa: E402
+import matplotlib.pyplot as plt
+import numpy as np
+from matplotlib.ticker import EngFormatter, MaxNLocator
 
-from benchmark.publish.collect import episodes_path, groups, published, starts, steps  # noqa: E402
-from benchmark.publish.overview import SCRIPTS, interquartile_mean, interval, units  # noqa: E402
+from benchmark import shared
+from benchmark.publish.collect import episodes_path, groups, published, starts, steps
+from benchmark.publish.overview import SCRIPTS, interquartile_mean, interval, units
 
-README = [("ppo", "CartPole-v1"), ("ppo_continuous", "Hopper-v4"), ("ppo_continuous", "HalfCheetah-v4")]
-README += [("ppo_continuous", "Walker2d-v4")]
+README = [
+    ("ppo", "CartPole-v1"),
+    ("ppo_continuous", "Hopper-v4"),
+    ("ppo_continuous", "HalfCheetah-v4"),
+    ("ppo_continuous", "Walker2d-v4"),
+]
 # Legible on white and on black.
-OURS, THEIRS, INK = "#3987e5", "#d97b29", "#75808c"
-COLOURS = OURS, "#c2489b", "#2f9e6e", "#8f6fd8", "#b3901c", "#cf4b4b", "#23a0b5"
+OURS = "#3987e5"
+THEIRS = "#d97b29"
+INK = "#75808c"
+COLOURS = [OURS, "#c2489b", "#2f9e6e", "#8f6fd8", "#b3901c", "#cf4b4b", "#23a0b5"]
 
 
+# === curves
 def curve(run, time=False):
     """Environment steps, or minutes since the start, and smoothed returns of one run."""
+    columns = (3 if time else 0, 1)
     with gzip.open(episodes_path(run), "rt") as file:
-        at, returns = np.loadtxt(file, delimiter=",", skiprows=1, usecols=(3 if time else 0, 1), ndmin=2).T
-    at = at / 60 if time else at
+        rows = np.loadtxt(file, delimiter=",", skiprows=1, usecols=columns, ndmin=2)
+    at, returns = rows.T
+    if time:
+        at = at / 60
     window = int(np.clip(0.05 * len(returns), 10, 100))
     sums = np.concatenate([[0], returns.cumsum()])
-    first = np.maximum(np.arange(1, len(sums)) - window, 0)
-    return at, (sums[1:] - sums[first]) / (np.arange(1, len(sums)) - first)
+    last = np.arange(1, len(sums))
+    first = np.maximum(last - window, 0)
+    return at, (sums[last] - sums[first]) / (last - first)
 
 
 def bootstrap(values, samples=2000):
@@ -50,44 +63,77 @@ def bootstrap(values, samples=2000):
 
 
 def lines(ax, runs, colour, time=False):
-    """An experiment: thin lines for seeds, a thick one for their mean, a band for its interval."""
+    """An experiment: thin lines for seeds, a thick one for their mean, a band for its interval.
+
+    Returns where its longest curve ends.
+    """
     curves = [curve(run, time) for run in runs]
-    # Where every seed has data; against time to the end of the slowest: the others keep their last return till then.
-    end = max if time else min
-    grid = np.linspace(max(x[0] for x, _ in curves), end(x[-1] for x, _ in curves), 200)
+    ends = [x[-1] for x, _ in curves]
+    # Where every seed has data; against time to the end of the slowest: the others keep their last
+    # return till then.
+    end = max(ends) if time else min(ends)
+    grid = np.linspace(max(x[0] for x, _ in curves), end, 200)
     values = np.stack([np.interp(grid, x, y) for x, y in curves])
     if len(runs) > 1:
         for x, y in curves:
             own = np.linspace(x[0], x[-1], 200)
             ax.plot(own, np.interp(own, x, y), color=colour, linewidth=0.7, alpha=0.5)
         ax.fill_between(grid, *bootstrap(values), color=colour, alpha=0.2, linewidth=0)
-    finished = all(run["finished"] for run in runs)
-    label = f"{runs[0]['exp_name']}, {len(runs)} seed{'s' * (len(runs) > 1)}" + ", stopped" * (not finished)
-    ax.plot(grid, values.mean(0), color=colour, linewidth=1.9, linestyle="-" if finished else (0, (3, 1)), label=label)
-    return max(x[-1] for x, _ in curves)
+    label = f"{runs[0]['exp_name']}, {len(runs)} seed{'s' * (len(runs) > 1)}"
+    style = "-"
+    if not all(run["finished"] for run in runs):
+        label += ", stopped"
+        style = (0, (3, 1))
+    ax.plot(grid, values.mean(0), color=colour, linewidth=1.9, linestyle=style, label=label)
+    return max(ends)
+
+
+# === panels
+def cleanrl(ax, run, total):
+    """CleanRL's mean and standard deviation, unless they say nothing, being far above."""
+    row = published(run).get("training")
+    if not row:
+        return
+    at = int(row["total_timesteps"])
+    if at > 10 * total:
+        return
+    mean = float(row["mean"])
+    std = float(row["std"] or 0)
+    label = "CleanRL" if at == total else f"CleanRL at {steps(at)}"
+    ax.axhspan(mean - std, mean + std, color=THEIRS, alpha=0.14, linewidth=0)
+    ax.axhline(mean, color=THEIRS, linewidth=1.4, linestyle=(0, (5, 3)), label=label)
 
 
 def panel(ax, experiments, time=False):
-    """An environment: its experiments (lists of runs, one for each seed), the script's own first."""
+    """An environment: its experiments (lists of runs, one a seed), the script's own first."""
     experiments = sorted(experiments, key=lambda runs: runs[0]["exp_name"] != runs[0]["script"])
     names = list(dict.fromkeys(runs[0]["exp_name"] for runs in experiments))
-    first, total = experiments[0][0], max(runs[0]["total_timesteps"] for runs in experiments)
-    end = max(lines(ax, runs, COLOURS[names.index(runs[0]["exp_name"])], time) for runs in experiments)
-    row = published(first).get("training")
-    if row and (at := int(row["total_timesteps"])) <= 10 * total:  # else it says nothing, far above
-        label = "CleanRL" + (f" at {steps(at)}" if at != total else "")
-        mean, std = float(row["mean"]), float(row["std"] or 0)
-        ax.axhspan(mean - std, mean + std, color=THEIRS, alpha=0.14, linewidth=0)
-        ax.axhline(mean, color=THEIRS, linewidth=1.4, linestyle=(0, (5, 3)), label=label)
-    ax.set_title(first["env_id"].split(":")[-1], loc="left", fontsize=10.5, color=INK, fontweight="bold")
+    first = experiments[0][0]
+    total = max(runs[0]["total_timesteps"] for runs in experiments)
+    ends = []
+    for runs in experiments:
+        colour = COLOURS[names.index(runs[0]["exp_name"])]
+        ends.append(lines(ax, runs, colour, time))
+    cleanrl(ax, first, total)
+    name = first["env_id"].split(":")[-1]
+    ax.set_title(name, loc="left", fontsize=10.5, color=INK, fontweight="bold")
     if time:
-        ax.set_xlim(0, end)
+        ax.set_xlim(0, max(ends))
     else:
         ax.set_xlim(0, total)
         ax.xaxis.set_major_locator(MaxNLocator(6, steps=[1, 2, 5, 10]))
         ax.xaxis.set_major_formatter(EngFormatter(sep=""))
-    below = dict(loc="upper left", bbox_to_anchor=(0, -0.1), borderaxespad=0, borderpad=0)
-    ax.legend(**below, fontsize=8, labelcolor=INK, frameon=False, labelspacing=0.2, handlelength=2.2)
+    ax.legend(
+        loc="upper left",
+        bbox_to_anchor=(0, -0.1),  # below the panel
+        borderaxespad=0,
+        borderpad=0,
+        fontsize=8,
+        labelcolor=INK,
+        frameon=False,
+        labelspacing=0.2,
+        handlelength=2.2,
+    )
     decorate(ax)
 
 
@@ -99,11 +145,12 @@ def decorate(ax):
     ax.spines[:].set_visible(False)
 
 
+# === pictures
 def save(figure, path, x, y):
     figure.supxlabel(x, fontsize=9, color=INK)
     figure.supylabel(y, fontsize=9, color=INK)
     path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path, dpi=180, transparent=True, pil_kwargs=dict(optimize=True))
+    figure.savefig(path, dpi=180, transparent=True, pil_kwargs={"optimize": True})
     plt.close(figure)
     print(f"{path}: {path.stat().st_size // 1000} kB")
 
@@ -115,7 +162,7 @@ def grid_of_axes(count):
     figure, axes = plt.subplots(rows, columns, figsize=size, layout="constrained", squeeze=False)
     for ax in axes.flat[count:]:
         ax.set_visible(False)
-    return figure, axes.flat
+    return figure, list(axes.flat[:count])
 
 
 def draw(experiments, path, time=False):
@@ -126,48 +173,56 @@ def draw(experiments, path, time=False):
     figure, axes = grid_of_axes(len(panels))
     labels = max(map(len, panels.values()))
     figure.set_figheight(figure.get_figheight() * (1 + 0.06 * labels))  # room for the legends
-    for ax, group in zip(axes, panels.values()):
+    for ax, group in zip(axes, panels.values(), strict=True):
         panel(ax, group, time)
-    save(figure, path, "minutes" if time else "environment steps", "return of training episodes")
+    x = "minutes" if time else "environment steps"
+    save(figure, path, x, "return of training episodes")
 
 
 def draw_aggregate(path, points=30, resamples=1000):
-    """A panel per script: interquartile mean over seeds and environments of the normalised returns."""
+    """A panel per script: interquartile mean over seeds and environments of normalised returns."""
 
     def returns(run):
-        return np.interp(at(run, points), *curve(run))
+        at = np.linspace(0, run["total_timesteps"], points)
+        return np.interp(at, *curve(run))
 
-    chosen = [(script, units(script, returns)) for script in SCRIPTS]
-    chosen = [(script, cells) for script, cells in chosen if len(cells) >= 2]
-    figure, axes = grid_of_axes(len(chosen))
-    for ax, (script, cells) in zip(axes, chosen):
+    cells_of = {script: units(script, returns) for script in SCRIPTS}
+    cells_of = {script: cells for script, cells in cells_of.items() if len(cells) >= 2}
+    figure, axes = grid_of_axes(len(cells_of))
+    x = np.linspace(0, 100, points)
+    for ax, (script, cells) in zip(axes, cells_of.items(), strict=True):
         middle, low, high = interval(cells, interquartile_mean, resamples)
         seeds = min(ours.shape[-1] for ours, _, _ in cells.values())
-        x = np.linspace(0, 100, points)
         ax.fill_between(x, low, high, color=OURS, alpha=0.22, linewidth=0)
         ax.plot(x, middle, color=OURS, linewidth=1.9)
         ax.axhline(1, color=THEIRS, linewidth=1.4, linestyle=(0, (5, 3)))
-        ax.annotate("CleanRL", (0, 1), xytext=(3, 3), textcoords="offset points", fontsize=8, color=THEIRS)
+        ax.annotate(
+            "CleanRL",
+            (0, 1),
+            xytext=(3, 3),
+            textcoords="offset points",
+            fontsize=8,
+            color=THEIRS,
+        )
         label = f"{len(cells)} environments, {seeds} seeds"
         ax.text(0.985, 0.012, label, transform=ax.transAxes, ha="right", fontsize=8, color=INK)
-        ax.set_title(f"{script}.py", loc="left", fontsize=10.5, color=INK, fontweight="bold")
+        title = f"{script}.py"
+        ax.set_title(title, loc="left", fontsize=10.5, color=INK, fontweight="bold")
         ax.set_xlim(0, 100)
         decorate(ax)
     save(figure, path, "% of the steps", "normalised return")
 
 
-def at(run, points):
-    return np.linspace(0, run["total_timesteps"], points)
-
-
 def only_starts(runs):
     """Is every one of these runs the start of a longer one, whose curve is drawn anyway?"""
-    seeds = sum(starts(runs).values(), [])
-    return {run["seed"] for run in runs} == set(seeds)
+    seeds = set()
+    for found in starts(runs).values():
+        seeds.update(found)
+    return {run["seed"] for run in runs} == seeds
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = shared.parser(__doc__)
     parser.add_argument("--out", type=Path, default=Path("docs/img"), help="folder of the pictures")
     args = parser.parse_args()
     found = groups()

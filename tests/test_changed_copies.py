@@ -105,6 +105,9 @@ ACTORS = [
 NOT_COMPILED = {
     *STOPS,
     "bigger_network",
+    "counting_sac",
+    "dropout_sac",
+    "entropy_number",
     "layer_replaced",
     "layer_reset",
     "residual_dqn",
@@ -239,8 +242,7 @@ def few_recompilations():
 def assert_same(one, other):
     """Weights and everything that was logged are close; counts are equal."""
     assert one.shapes() == other.shapes()
-    print("CLOSE", one.distance(other))
-    assert one.distance(other) < 0.005
+    assert one.distance(other) < 0.001  # 1e-5 is usual
     assert one.scalars.keys() == other.scalars.keys()
     for tag, points in one.scalars.items():
         steps, values = zip(*points, strict=True)

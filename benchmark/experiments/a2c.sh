@@ -1,9 +1,11 @@
 #!/bin/sh
-# The published runs of a2c.py, JOBS at a time (default 2), one thread each; again to go on where it was stopped:
-#     benchmark/experiments/a2c.sh                                  all of them
-#     ENVS=CartPole-v1 SEEDS="1 2" benchmark/experiments/a2c.sh     some of them
-#     RUN=cat benchmark/experiments/a2c.sh                          show the commands only
-# Run directories go to runs/benchmark/; `python -m benchmark.publish.collect` makes the results out of them.
+# The published runs of a2c.py, JOBS at a time (default 2), one thread each; again to go on where
+# it was stopped:
+#     benchmark/experiments/a2c.sh                               all of them
+#     ENVS=CartPole-v1 SEEDS="1 2" benchmark/experiments/a2c.sh  some of them
+#     RUN=cat benchmark/experiments/a2c.sh                       show the commands only
+# Run directories go to runs/benchmark/; `python -m benchmark.publish.collect` makes the results
+# out of them.
 for env in ${ENVS:-CartPole-v1 Acrobot-v1}; do
     for seed in ${SEEDS:-1 2 3}; do
         echo "python cleanrl_lite/a2c.py --env-id $env --seed $seed $*"

@@ -1,10 +1,13 @@
 #!/bin/sh
-# What needs a GPU, on one machine with 16 cores: check every script on CUDA, measure speed, then train, JOBS runs at a
-# time (default 12) on the one GPU. The same command again goes on where it was stopped:
-#     benchmark/experiments/gpu.sh                  until all is done
-#     LIMIT=570 benchmark/experiments/gpu.sh        for at most 570 seconds; running jobs save a checkpoint first
-#     RUN=cat benchmark/experiments/gpu.sh          show the training commands only
-# `python -m benchmark.measure.cuda_check table` and `python -m benchmark.publish.collect` turn the output into results.
+# What needs a GPU, on one machine with 16 cores: check every script on CUDA, measure speed, then
+# train, JOBS runs at a time (default 12) on the one GPU. The same command again goes on where it
+# was stopped:
+#     benchmark/experiments/gpu.sh  until all is done
+#     LIMIT=570 benchmark/experiments/gpu.sh
+#                                   for at most 570 seconds; running jobs save a checkpoint first
+#     RUN=cat benchmark/experiments/gpu.sh  show the training commands only
+# `python -m benchmark.measure.cuda_check table` and `python -m benchmark.publish.collect` turn
+# the output into results.
 set -e
 end=$(($(date +%s) + ${LIMIT:-8640000}))
 within() {  # runs a command, interrupted 20 s before the limit
@@ -12,11 +15,12 @@ within() {  # runs a command, interrupted 20 s before the limit
     [ $left -gt 0 ] && timeout -s INT $left "$@"
 }
 once() {  # cuda_check.py in full, unless an earlier call did it
-    [ -e "runs/cuda/$1.done" ] || { within python -m benchmark.measure.cuda_check "$@" && touch "runs/cuda/$1.done"; }
+    [ -e "runs/cuda/$1.done" ] && return
+    within python -m benchmark.measure.cuda_check "$@" && touch "runs/cuda/$1.done"
 }
 commands() {  # in order of worth
-    ENVS="PongNoFrameskip-v4 BreakoutNoFrameskip-v4" SEEDS=1 EXP_NAME=ppo_atari_bf16 FLAGS="--bf16 --cuda-graph" \
-        RUN=cat benchmark/experiments/ppo_atari.sh
+    ENVS="PongNoFrameskip-v4 BreakoutNoFrameskip-v4" SEEDS=1 EXP_NAME=ppo_atari_bf16 \
+        FLAGS="--bf16 --cuda-graph" RUN=cat benchmark/experiments/ppo_atari.sh
     for seeds in "2 3" 1; do
         envs="HalfCheetah-v4 Hopper-v4 Walker2d-v4"
         [ "$seeds" != 1 ] || envs="InvertedPendulum-v4 Humanoid-v4"
@@ -26,8 +30,10 @@ commands() {  # in order of worth
     done
 }
 [ "$RUN" != cat ] || { commands && exit; }
-python -c "import torch, sys; sys.exit(None if torch.cuda.is_available() else 'error: torch finds no GPU')"
-once check --jobs "${JOBS:-12}" || echo "not every script works on CUDA, or no time was left: see runs/cuda"
+python -c "import torch; raise SystemExit(not torch.cuda.is_available())" ||
+    { echo "error: torch finds no GPU" >&2 && exit 1; }
+once check --jobs "${JOBS:-12}" ||
+    echo "not every script works on CUDA, or no time was left: see runs/cuda"
 once speed || echo "not every speed was measured: see runs/cuda"
 commands > runs/gpu.txt
 within python -m benchmark.launch --jobs "${JOBS:-12}" < runs/gpu.txt

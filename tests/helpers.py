@@ -158,10 +158,10 @@ EPISODES = "episodic_return", "episodic_length", "success_rate"
 
 
 def adams(state):
-    """{name: Adam's state} of a checkpoint; a2c has RMSprop."""
-    parts = {name: state[name] for name in state if name.endswith(("adam", "rmsprop"))}
-    assert parts, state.keys()
-    return parts
+    """{name: Adam's state} of a checkpoint; a2c has RMSprop, which does not count its steps."""
+    names = [name for name in state if name.endswith(("adam", "rmsprop"))]
+    assert names, state.keys()
+    return {name: {"step": torch.tensor(state["global_step"]), **state[name]} for name in names}
 
 
 def rollout_only(script, **flags):

@@ -43,7 +43,7 @@ def test_the_learning_rate_follows_the_kl_divergence(monkeypatch, tmp_path):
     assert epochs[:, 0] == pytest.approx(expected)
     flags |= dict(total_timesteps=128, update_epochs=1, kl_threshold=1e-20, learning_rate=1e-6)
     run, _ = helpers.train("ppo_continuous_adaptive", tmp_path / "limit", **flags)
-    assert torch.load(run / "checkpoint.pt")["learning_rate"].item() == pytest.approx(1e-6)
+    assert helpers.load(run)["learning_rate"]["value"].item() == pytest.approx(1e-6)
 
 
 def test_the_critic_predicts_normalised_returns(monkeypatch, tmp_path):
@@ -92,7 +92,7 @@ def test_the_critic_predicts_normalised_returns(monkeypatch, tmp_path):
 def test_the_learning_rate_is_resumed(tmp_path):
     flags = dict(kl_threshold=1e-20, learning_rate=3e-3, update_epochs=2)
     run, _ = helpers.train("ppo_continuous_adaptive", tmp_path, **flags)
-    first = torch.load(run / "checkpoint.pt")["learning_rate"].item()
+    first = helpers.load(run)["learning_rate"]["value"].item()
     args = helpers.small_args(
         "ppo_continuous_adaptive", tmp_path, **flags, total_timesteps=640, resume=str(run)
     )
@@ -161,7 +161,9 @@ def test_go1(tmp_path, real_envpool):
         return seen
 
     assert play(1) == play(1) != play(2)
-    helpers.train("ppo_continuous_asymmetric", tmp_path, env_id="benchmark.environments.go1:Go1Getup-v1")
+    helpers.train(
+        "ppo_continuous_asymmetric", tmp_path, env_id="benchmark.environments.go1:Go1Getup-v1"
+    )
 
 
 def test_another_learning_rate_after_a_resume(tmp_path):

@@ -30,11 +30,13 @@ FAST = dict(
 ONE_STEP = dict(total_timesteps=1_000)  # of an episode: nothing has to travel backwards
 
 
-def small_mlp(inputs, outputs):
+class SmallMLP(nn.Sequential):
     """What the scripts have, but narrower, and half as slow: these tests are about what is
     learned."""
-    layers = nn.Linear(inputs, 64), nn.ReLU(), nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, outputs)
-    return nn.Sequential(*layers)
+
+    def __init__(self, inputs, outputs, bf16):
+        layers = nn.Linear(inputs, 64), nn.ReLU(), nn.Linear(64, 64), nn.ReLU()
+        super().__init__(*layers, nn.Linear(64, outputs))
 
 
 def trained(script, env_id, tmp_path, ppo=(), replay=()):
@@ -52,7 +54,7 @@ def trained(script, env_id, tmp_path, ppo=(), replay=()):
     }
     with pytest.MonkeyPatch.context() as patch:
         if helpers.family(script) == "ddpg":
-            patch.setattr(helpers.module(script), "mlp", small_mlp)
+            patch.setattr(helpers.module(script), "MLP", SmallMLP)
         agents = helpers.spy_on_agents(patch, script)
         helpers.train(script, tmp_path, env_id=env_id, gamma=0.9, **flags)
     return agents[0]

@@ -13,7 +13,7 @@ from torch.distributions import Categorical, Normal
 from cleanrl_lite import ppo_hybrid
 from tests import helpers, probe_envs
 
-CHOICES = [(1, 4), (6, 8)]  # of eight columns; the numbers are 0, 4 and 5
+OPTIONS = [3, 2]  # of two choices; and three numbers
 
 
 def test_vectors_become_actions():
@@ -23,14 +23,13 @@ def test_vectors_become_actions():
     env.observation_space, numbers = Box(0, 1, (1,)), Box(np.float32([0, -5]), np.float32([10, 5]))
     env.action_space = Tuple((numbers, Dict(b=Discrete(2), a=Discrete(3, start=4))))
     wrapped = ppo_hybrid.MixedActions(env)
-    assert wrapped.action_space.shape == (7,) and wrapped.choices == [(2, 4), (4, 7)]
-    pair, named = wrapped.action(np.float32([0.5, -3.0, 1, -1, -1, -1, 1]))
+    assert wrapped.action_space.shape == (4,)
+    assert sorted(wrapped.options) == [2, 3] and wrapped.num_numbers == 2
+    indices = {3: 2, 2: 0}  # of the choice with so many options
+    vector = [indices[options] for options in wrapped.options]
+    pair, named = wrapped.action(np.float32([*vector, 0.5, -3.0]))
     assert pair == pytest.approx([7.5, -5]) and named == dict(a=6, b=0)
     assert env.action_space.contains((pair, named))
-    for choice in range(3):  # what the script stores for a choice is that choice
-        vector = ppo_hybrid.choose(np.random.randn(1, 7), wrapped.choices)
-        one_hot = (vector[0, 4:7] == 1).nonzero()[0]
-        assert len(one_hot) == 1 and wrapped.action(vector[0])[1]["a"] == 4 + one_hot[0], choice
 
 
 def test_rounding_does_not_leave_the_bounds():
@@ -49,28 +48,26 @@ def test_rounding_does_not_leave_the_bounds():
 
 def test_probabilities():
     """The sum over independent parts, by hand."""
-    agent = ppo_hybrid.Agent(2, 8, CHOICES)
+    agent = ppo_hybrid.Agent(2, OPTIONS, 3)
     torch.nn.init.normal_(agent.actor[-1].weight)
     agent.actor_logstd.data = torch.tensor([0.5, -1.0, 0.0])
-    assert agent.numbers.tolist() == [0, 4, 5]
-    outputs = agent.actor(torch.randn(50, 2))
-    dist = agent.policy(outputs)
-    actions = torch.from_numpy(
-        ppo_hybrid.choose(np.random.randn(50, 8).astype(np.float32), CHOICES)
-    )
-    gaussian = Normal(outputs[:, [0, 4, 5]], agent.actor_logstd.exp())
-    logprob, entropy = gaussian.log_prob(actions[:, [0, 4, 5]]).sum(1), gaussian.entropy().sum(1)
-    for i, j in CHOICES:
-        part = Categorical(logits=outputs[:, i:j])
-        logprob, entropy = (
-            logprob + part.log_prob((actions[:, i:j] == 1).int().argmax(1)),
-            entropy + part.entropy(),
-        )
+    obs = torch.randn(50, 2)
+    first, second, mean = agent.actor(obs).split([3, 2, 3], dim=1)
+    dist, _ = agent(obs)
+    actions = dist.sample(torch.randn(50, 8)).detach()
+    gaussian = Normal(mean, agent.actor_logstd.exp())
+    logprob, entropy = gaussian.log_prob(actions[:, 2:]).sum(1), gaussian.entropy().sum(1)
+    for n, logits in enumerate((first, second)):
+        part = Categorical(logits=logits)
+        logprob = logprob + part.log_prob(actions[:, n])
+        entropy = entropy + part.entropy()
     torch.testing.assert_close(dist.log_prob(actions), logprob)
     torch.testing.assert_close(dist.entropy(), entropy)
-    greedy = agent.act(torch.randn(20, 2, dtype=torch.float64))
-    for i, j in CHOICES:
-        assert ((greedy[:, i:j] == 1).sum(1) == 1).all() and (greedy[:, i:j].abs() == 1).all()
+    agent.obs_stats.update(obs)
+    raw = torch.randn(20, 2, dtype=torch.float64)
+    first, second, mean = agent.actor(agent.normalize(raw.float())).split([3, 2, 3], dim=1)
+    greedy = torch.cat([first.argmax(1, True), second.argmax(1, True), mean], dim=1)
+    torch.testing.assert_close(agent.act(raw), greedy)
 
 
 def test_samples_follow_the_policy(monkeypatch, tmp_path):
@@ -80,9 +77,8 @@ def test_samples_follow_the_policy(monkeypatch, tmp_path):
         def __init__(self, *sizes):
             super().__init__(*sizes)
             self.actor[-1].weight.data.zero_()
-            number = self.numbers[0]
-            self.actor[-1].bias.data[number] = 0.2
-            self.actor[-1].bias.data[self.choices[0][0]] = 1.0
+            self.actor[-1].bias.data[-1] = 0.2
+            self.actor[-1].bias.data[0] = 1.0
             self.actor_logstd.data.fill_(math.log(0.1))
 
     monkeypatch.setattr(ppo_hybrid, "Agent", Biased)

@@ -1,6 +1,7 @@
-r"""mkdocs hook: turns the LaTeX that pymdownx.arithmatex found into MathML, which browsers draw without any script.
+r"""mkdocs hook: turns LaTeX that pymdownx.arithmatex found into MathML.
 
-It knows what these pages use: letters, numbers, Greek, _ and ^, \frac, \sqrt, \hat, \text. The rest stops the build.
+Browsers draw that without any script. It knows what these pages use: letters, numbers, Greek, _ and
+^, \frac, \sqrt, \hat, \text. The rest stops the build.
 """
 
 import html
@@ -8,26 +9,57 @@ import re
 
 from mkdocs.exceptions import PluginError
 
-IDENTIFIERS = (
-    "alpha beta gamma delta epsilon lambda mu phi pi rho sigma tau theta Delta nabla".split()
-)
-IDENTIFIERS = dict(zip(IDENTIFIERS, "αβγδελμφπρστθΔ∇"))
-OPERATORS = (
-    "cdot pm leftarrow sim lVert rVert lfloor rfloor lceil rceil ldots lt gt le ge sum in".split()
-)
-OPERATORS = dict(zip(OPERATORS, "·±←~‖‖⌊⌋⌈⌉…<>≤≥∑∈"))
-WORDS = "min max mean log exp tanh softplus clip sign arg Var".split()
+IDENTIFIERS = {
+    "alpha": "α",
+    "beta": "β",
+    "gamma": "γ",
+    "delta": "δ",
+    "epsilon": "ε",
+    "lambda": "λ",
+    "mu": "μ",
+    "phi": "φ",
+    "pi": "π",
+    "rho": "ρ",
+    "sigma": "σ",
+    "tau": "τ",
+    "theta": "θ",
+    "Delta": "Δ",
+    "nabla": "∇",
+}
+OPERATORS = {
+    "cdot": "·",
+    "pm": "±",
+    "leftarrow": "←",
+    "sim": "~",
+    "lVert": "‖",
+    "rVert": "‖",
+    "lfloor": "⌊",
+    "rfloor": "⌋",
+    "lceil": "⌈",
+    "rceil": "⌉",
+    "ldots": "…",
+    "lt": "<",
+    "gt": ">",
+    "le": "≤",
+    "ge": "≥",
+    "sum": "∑",
+    "in": "∈",
+}
+WORDS = {"min", "max", "mean", "log", "exp", "tanh", "softplus", "clip", "sign", "arg", "Var"}
+TAGS = {"": "mrow", "_": "msub", "^": "msup", "^_": "msubsup"}
+TOKEN = re.compile(r"\\text\{[^}]*\}|\\[A-Za-z]+|[A-Za-z]|\d+(?:\.\d+)?|[^\s\\]")
 
 
 def parse(tokens):
     """One element for each atom, with its _ and ^, up to the end or the closing brace."""
     row = []
     while tokens and tokens[0] != "}":
-        base, scripts = atom(tokens), {}
+        base = atom(tokens)
+        scripts = {}
         while tokens and tokens[0] in "_^":
             kind = tokens.pop(0)
             scripts[kind] = atom(tokens)
-        tag = {"": "mrow", "_": "msub", "^": "msup", "^_": "msubsup"}["".join(sorted(scripts))]
+        tag = TAGS["".join(sorted(scripts))]
         row.append(f"<{tag}>{base}{scripts.get('_', '')}{scripts.get('^', '')}</{tag}>")
     return "".join(row)
 
@@ -39,9 +71,7 @@ def atom(tokens):
         tokens.pop(0)
         return f"<mrow>{inner}</mrow>"
     if not token.startswith("\\"):
-        tag = "mi" if token.isalpha() else "mn" if token[0].isdigit() else "mo"
-        text = html.escape(token.replace("-", "\u2212"))
-        return f'<mo stretchy="false">{text}</mo>' if token in "()[]|" else f"<{tag}>{text}</{tag}>"
+        return symbol(token)
     name = token[1:]
     if name == "frac":
         return f"<mfrac>{atom(tokens)}{atom(tokens)}</mfrac>"
@@ -62,13 +92,25 @@ def atom(tokens):
     raise PluginError(f"docs/mathml.py does not know {token}")
 
 
+def symbol(token):
+    """A letter, a number or a sign."""
+    text = html.escape(token.replace("-", "\u2212"))
+    if token in "()[]|":
+        return f'<mo stretchy="false">{text}</mo>'
+    if token.isalpha():
+        return f"<mi>{text}</mi>"
+    if token[0].isdigit():
+        return f"<mn>{text}</mn>"
+    return f"<mo>{text}</mo>"
+
+
 def on_page_content(content, page, config, files):
     def replace(match):
         latex = html.unescape(match[2]).strip()
         display = "block" if latex.startswith("\\[") else "inline"
-        tokens = re.findall(
-            r"\\text\{[^}]*\}|\\[A-Za-z]+|[A-Za-z]|\d+(?:\.\d+)?|[^\s\\]", latex[2:-2]
-        )
-        return f'<{match[1]} class="arithmatex"><math display="{display}">{parse(tokens)}</math></{match[1]}>'
+        inner = parse(TOKEN.findall(latex[2:-2]))
+        math = f'<math display="{display}">{inner}</math>'
+        return f'<{match[1]} class="arithmatex">{math}</{match[1]}>'
 
-    return re.sub(r'<(span|div) class="arithmatex">(.*?)</\1>', replace, content, flags=re.S)
+    pattern = r'<(span|div) class="arithmatex">(.*?)</\1>'
+    return re.sub(pattern, replace, content, flags=re.S)

@@ -1,6 +1,7 @@
 """Environments that need a wrapper. Copy this file to the current directory, then for example:
 
-python cleanrl_lite/ppo.py --env-id my_envs:MiniGrid-v0 --env-kwargs '{"env_id": "MiniGrid-Empty-5x5-v0"}'
+python cleanrl_lite/ppo.py --env-id my_envs:MiniGrid-v0 \\
+    --env-kwargs '{"env_id": "MiniGrid-Empty-5x5-v0"}'
 """
 
 import gymnasium as gym

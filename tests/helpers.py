@@ -358,11 +358,7 @@ def look(main, inds):
     """The agent's distribution and value for samples (or, with an LSTM, sequences) of the batch
     of main()."""
     agent, obs = main["agent"], main["b_obs"][inds]
-    return (
-        agent(obs, main["b_states"][inds], main["b_loads"][inds])[:2]
-        if "b_states" in main
-        else agent(obs)
-    )
+    return agent(obs, main["b_states"][inds[0]])[:2] if "b_states" in main else agent(obs)
 
 
 def spy_on_agents(monkeypatch, script):

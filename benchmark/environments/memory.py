@@ -34,10 +34,13 @@ class MemoryS7(gym.Env):
     sizes = np.array([11, 6, 3])  # how many objects, colours, states there are
     index = 20 * np.arange(49).reshape(7, 7, 1) + np.cumsum(sizes) - sizes
 
-    def make(self, seed):
-        import envpool
+    def __init__(self):
+        import envpool  # here, so that utils.make says in one line that it is missing
 
-        return envpool.make(
+        self.envpool = envpool
+
+    def make(self, seed):
+        return self.envpool.make(
             "MiniGrid-MemoryS7-v0",
             env_type="gymnasium",
             num_envs=1,

@@ -83,18 +83,6 @@ def test_a_part_in_which_nothing_is_valid_has_no_gradient():
         torch.testing.assert_close(weight, expected)
 
 
-def test_acting_masks_as_learning_does():
-    """Logits in numpy are those in torch, of parts without a valid choice too."""
-    masks = torch.tensor([[1.0, 0, 1, 0, 0, -1], [1, 1, 1, 1, 1, -1], [0, 0, 0, 0, 1, -1]])
-    obs = torch.cat([torch.randn(3, 4), masks], 1)
-    logits = torch.randn(3, 6)
-    for script in ("ppo_masked", "ppo_selfplay"):
-        agent = helpers.module(script).Agent(4, 2, 3)
-        acting = agent.mask(logits.numpy(), obs.numpy())
-        assert acting.dtype == np.float32
-        np.testing.assert_array_equal(acting, agent.mask(logits, obs))
-
-
 @pytest.mark.parametrize("script", ["ppo_masked", "ppo_multiagent", "ppo_selfplay"])
 def test_actions_have_the_environments_type(script):
     """MultiDiscrete(dtype=int32) takes no int64; its own checker says so."""
@@ -226,7 +214,7 @@ def test_a_command_that_goes_on_in_mid_episode(monkeypatch, tmp_path):
     with monkeypatch.context() as patch:
         patch.setattr(utils.Run, "goes_on", stopped)
         assert helpers.command_line("ppo_masked", words[1]) == 143
-    assert "envs" in helpers.load(helpers.only_run(tmp_path / "parts"))
+    assert helpers.load(helpers.only_run(tmp_path / "parts"))["envs"]
     helpers.next_second()
     assert helpers.command_line("ppo_masked", [*words[1], "--resume", "auto"]) == 0
     whole, parts = (helpers.only_run(tmp_path / name) for name in ("whole", "parts"))

@@ -51,8 +51,12 @@ def stand_in(steps):
             terminated = position.abs() > 2
             done = terminated | (lengths >= max_episode_steps)
             ended = [SimpleNamespace(obs=obs), totals, lengths, numbers]
-            batch = unflatten(None, [torch.where(done.reshape(-1, *[1] * (new.dim() - 1)), new, old)
-                                     for new, old in zip(leaves(start(numbers)), leaves(ended))])  # fmt: skip
+            pairs = zip(leaves(start(numbers)), leaves(ended), strict=True)
+            parts = [
+                torch.where(done.reshape(-1, *[1] * (new.dim() - 1)), new, old)
+                for new, old in pairs
+            ]
+            batch = unflatten(None, parts)
             results = batch[0].obs, rewards, terminated, done, obs, totals, lengths
             # in evaluations, and in the step that compiles, they are numpy's
             if torch.is_tensor(actions):
@@ -167,9 +171,10 @@ def test_a_resumed_run_is_the_run(tmp_path, steps):
         helpers.assert_same_state(mine[name], theirs[name])
 
 
-def test_the_last_rollout_is_short(tmp_path, steps):
+def test_whole_rollouts(tmp_path, steps):
+    """It ends with the rollout in which --total-timesteps is reached."""
     run_dir, _ = helpers.train(SCRIPT, tmp_path, **LOGGED | dict(total_timesteps=200))
-    assert len(steps) == 67 and helpers.load(run_dir)["global_step"] == 201
+    assert len(steps) == 80 and helpers.load(run_dir)["global_step"] == 240
 
 
 @pytest.mark.parametrize("part", [1, 4])  # rewards, and observations before a reset

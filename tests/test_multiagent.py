@@ -1,6 +1,7 @@
 """ppo_multiagent.py: one actor for all agents, what the critics see, a ratio for each agent;
 environments."""
 
+import itertools
 import json
 
 import numpy as np
@@ -57,10 +58,10 @@ def test_what_the_critics_see():
     """The state and nothing else; with local critics an agent's own observation and nothing
     else."""
     agent, obs = small_agent()
-    torch.testing.assert_close(agent.value(obs), agent.critic(obs[:, 6:8]))
+    torch.testing.assert_close(agent(obs)[1], agent.critic(obs[:, 6:8]))
     agent, obs = small_agent(central=False)
     torch.testing.assert_close(
-        agent.value(obs), torch.cat([agent.critic(obs[:, :3]), agent.critic(obs[:, 3:6])], 1)
+        agent(obs)[1], torch.cat([agent.critic(obs[:, :3]), agent.critic(obs[:, 3:6])], 1)
     )
 
 
@@ -83,8 +84,6 @@ def test_an_agent_without_a_valid_choice_has_no_gradient():
     (idle,) = torch.autograd.grad(terms[:, 1].sum(), weight, retain_graph=True)
     (active,) = torch.autograd.grad(terms[:, 0].sum(), weight)
     assert not idle.any() and active.any()
-    acting = agent.mask(np.zeros((50, 8), np.float32), obs.numpy())
-    np.testing.assert_array_equal(acting, agent.mask(torch.zeros(50, 8), obs))
 
 
 @CRITICS
@@ -104,7 +103,7 @@ def test_a_team_learns(central, monkeypatch, tmp_path):
     for signs in ((-1, -1, 1), (1, -1, -1), (-1, 1, -1), (1, 1, 1)):
         assert agents[0].act(observation(signs, 0)).tolist() == [[int(sign > 0) for sign in signs]]
         for bonus in (0, 1):
-            values = agents[0].value(observation(signs, bonus))[0].tolist()
+            values = agents[0](observation(signs, bonus))[1][0].tolist()
             assert values == pytest.approx([1 + bonus] if central else [1.5] * 3, abs=0.15)
 
 
@@ -268,7 +267,7 @@ def test_cleaner(tmp_path, real_envpool):
     from benchmark.environments.cleaner import Cleaner
 
     seen = play(Cleaner(), 1)
-    for (before, *_), (after, reward, terminated, truncated) in zip(seen, seen[1:]):
+    for (before, *_), (after, reward, terminated, truncated) in itertools.pairwise(seen):
         tiles, agents = (obs["state"][:300].reshape(3, 10, 10) for obs in (before, after))
         if after["state"][-1] > 0:  # no reset
             assert after["state"][-1] == pytest.approx(before["state"][-1] + 0.01)
@@ -296,7 +295,10 @@ def test_cleaner(tmp_path, real_envpool):
     env.reset(seed=1)
     assert env.render().shape == (320, 320, 3)
     helpers.train(
-        "ppo_multiagent", tmp_path, env_id="benchmark.environments.cleaner:Cleaner-v0", capture_video=True
+        "ppo_multiagent",
+        tmp_path,
+        env_id="benchmark.environments.cleaner:Cleaner-v0",
+        capture_video=True,
     )
     assert list(tmp_path.rglob("*.mp4"))
 
@@ -309,7 +311,7 @@ def test_spread(tmp_path):
     from benchmark.environments.spread import Spread
 
     seen = play(Spread(), 1)
-    for obs, reward, terminated, truncated in seen:
+    for obs, reward, terminated, _ in seen:
         assert obs["agents"].shape == (3, 18) and np.array_equal(
             obs["agents"].ravel(), obs["state"]
         )
@@ -317,6 +319,9 @@ def test_spread(tmp_path):
     assert [i % 26 for i, (*_, truncated) in enumerate(seen) if truncated] == [25] * 10
     assert_seeded(Spread)
     helpers.train(
-        "ppo_multiagent", tmp_path, env_id="benchmark.environments.spread:SimpleSpread-v3", capture_video=True
+        "ppo_multiagent",
+        tmp_path,
+        env_id="benchmark.environments.spread:SimpleSpread-v3",
+        capture_video=True,
     )
     assert list(tmp_path.rglob("*.mp4"))

@@ -64,11 +64,8 @@ def batch(agent, *observations):
     """Raw observations as the agent takes them; for ppo_masked with a mask behind them, in which
     all is valid."""
     obs = torch.tensor(np.array(observations), dtype=torch.float32)
-    return (
-        torch.cat([obs, torch.ones(len(obs), math.prod(agent.shape))], 1)
-        if hasattr(agent, "mask")
-        else obs
-    )
+    masked = hasattr(agent, "obs_dim")
+    return torch.cat([obs, torch.ones(len(obs), math.prod(agent.shape))], 1) if masked else obs
 
 
 @torch.no_grad()

@@ -1,6 +1,8 @@
 """ppo_selfplay.py: what it learns by playing against itself, opponents, random openings,
 envpool's games."""
 
+import itertools
+
 import numpy as np
 import pytest
 import torch
@@ -122,14 +124,15 @@ def test_random_openings_in_processes():
     args, seen = ppo_selfplay.Args(env_id=NIM, num_envs=6, async_envs=True, random_moves=6), []
     for _ in range(2):
         utils.setup(args)
-        before = utils.rng_state()[1]
+        before = utils.rng_state()["numpy"]
         envs = utils.vector_env(
             [lambda: ppo_selfplay.make_game(args)] * 6, True, AutoresetMode.SAME_STEP
         )
-        assert utils.rng_state()[1] == before  # of the main process
-        seen.append([envs.reset(seed=list(range(6)))[0].argmax(1).tolist() for _ in range(5)])
+        assert utils.rng_state()["numpy"] == before  # of the main process
+        starts = [envs.reset(seed=seed)[0] for seed in (list(range(6)), *[None] * 4)]
+        seen.append([start.argmax(1).tolist() for start in starts])
         envs.close()
-    assert seen[0] == seen[1] and len(set(zip(*seen[0]))) == 6
+    assert seen[0] == seen[1] and len(set(zip(*seen[0], strict=True))) == 6
 
 
 # --- envpool
@@ -151,7 +154,7 @@ def test_envpools_games(game, tmp_path, real_envpool):
                 ppo_selfplay.random_move(obs, env.get_wrapper_attr("exists").shape)
             )
             assert not truncated and (over or reward == 0)
-        assert all(one != other for one, other in zip(players, players[1:]))
+        assert all(one != other for one, other in itertools.pairwise(players))
         rewards.append(reward)
     # no invalid moves
     assert set(rewards) <= ({-1.0, 0.0, 1.0} if game == "Othello-v1" else {0.0, 1.0})

@@ -325,7 +325,7 @@ def children(process):
 
 def start(folder, **flags):
     words = helpers.small_flags("ppo_godot", folder, total_timesteps=10**7, **flags)
-    process = subprocess.Popen(
+    return subprocess.Popen(
         [sys.executable, "-m", "cleanrl_lite.ppo_godot", *map(str, words)],
         cwd=helpers.ROOT,
         env=helpers.environment(),
@@ -334,7 +334,6 @@ def start(folder, **flags):
         text=True,
         start_new_session=True,
     )
-    return process
 
 
 def under_way(folder):

@@ -34,6 +34,10 @@ FILE = """
 # What run directories get a copy of
 __file__ = str(Path(utils.__file__).with_name("{script}.py"))
 """
+THREADS = """
+# Not in the script, where @utils.leaves_no_trace does this for main()
+torch.set_num_threads(args.threads or torch.get_num_threads())
+"""
 VIDEOS = """
 # Not in the script: a video of the first environment every so many steps of it, while it trains
 if hasattr(envs, "envs"):  # Atari's environments are not in a list
@@ -140,7 +144,7 @@ def setup_cells(parsed, first, last, changed):
     evaluate = parsed.statement("if args.evaluate:")
     run = parsed.statement("run = ")
     given = ", ".join(f"{flag}={value!r}" for flag, value in changed.items())
-    yield new_code_cell(f"args = Args({given})")
+    yield new_code_cell(f"args = Args({given})\n{THREADS.rstrip()}")
     before = parsed.text(first, evaluate.lineno - 1)
     after = parsed.text(evaluate.end_lineno + 1, run.lineno - 1)
     yield new_code_cell("\n".join(filter(None, [before, after])))

@@ -126,7 +126,8 @@ def test_initialisation(rollout_script, monkeypatch, tmp_path):
         weight = weight if len(weight) <= weight.shape[1] else weight.T
         identity = torch.eye(len(weight))
         torch.testing.assert_close(weight @ weight.T / gain**2, identity, rtol=1e-4, atol=1e-5)
-    assert not hasattr(agent, "actor_logstd") or not agent.actor_logstd.any()
+    log_std = getattr(agent, "actor_logstd", None)
+    assert log_std is None or not log_std.any()
 
 
 @torch.no_grad()

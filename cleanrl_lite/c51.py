@@ -288,7 +288,7 @@ def main(args: Args):
 
     # === update
     # A number that changes during the run must be a tensor: a Python number is a constant of
-    # the compiled graph, so that every new value compiles it again.
+    # the graph: a new value compiles it again (--cuda-graph: is lost).
     def update(rows):
         """A step of Adam on the cross-entropy with the projected distribution."""
         obs, actions, rewards, next_obs, terminations = replay.unpack(rows)
@@ -319,7 +319,7 @@ def main(args: Args):
         """How many multiples of `every` the last step of the environments has passed."""
         return global_step // every - (global_step - args.num_envs) // every
 
-    q_network = utils.NumpyForward(agent.q_network, device, live=True)
+    q_network = utils.NumpyForward(lambda: agent.q_network, device)
     atoms = agent.atoms.cpu().numpy()
     obs = run.obs.astype(np.float32)
     global_step = run.global_step
@@ -350,7 +350,7 @@ def main(args: Args):
         new_obs = new_obs.astype(np.float32)
         next_obs = new_obs.copy()
         for n, episodic_return, episodic_length in run.finished_episodes(infos):
-            # new_obs[n] is the first observation of the next episode already
+            # new_obs[n] is already the first observation of the next episode
             next_obs[n] = infos["final_obs"][n]
             writer.add_scalar("charts/episodic_return", episodic_return, global_step)
             writer.add_scalar("charts/episodic_length", episodic_length, global_step)

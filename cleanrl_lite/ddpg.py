@@ -279,7 +279,7 @@ def main(args: Args):
 
     # === update
     # A number that changes during the run must be a tensor: a Python number is a constant of
-    # the compiled graph, so that every new value compiles it again.
+    # the graph: a new value compiles it again (--cuda-graph: is lost).
     def update_critic(rows):
         """A step of Adam on the squared error of the Bellman equation (eq. 4 and 5)."""
         obs, actions, rewards, next_obs, terminations = replay.unpack(rows)
@@ -357,7 +357,7 @@ def main(args: Args):
         new_obs = new_obs.astype(np.float32)
         next_obs = new_obs.copy()
         for n, episodic_return, episodic_length in run.finished_episodes(infos):
-            # new_obs[n] is the first observation of the next episode already
+            # new_obs[n] is already the first observation of the next episode
             next_obs[n] = infos["final_obs"][n]
             writer.add_scalar("charts/episodic_return", episodic_return, global_step)
             writer.add_scalar("charts/episodic_length", episodic_length, global_step)

@@ -241,7 +241,7 @@ def main(args: Args):
     b_returns = torch.zeros_like(b_logprobs)
 
     # A number that changes during the run must be a tensor, as learning_rate is: a Python
-    # number is a constant of the compiled graph, so that every new value compiles it again.
+    # number is a constant of the graph: a new value compiles it again (--cuda-graph: is lost).
     def update(inds):
         """PPO's loss (eq. 9) and a step of Adam on the samples inds of the batch."""
         dist, value = agent(b_obs[inds])
@@ -306,7 +306,7 @@ def main(args: Args):
             dones[t] = terminations[t] | truncations
             global_step += args.num_envs
             for n, episodic_return, episodic_length in run.finished_episodes(infos):
-                # obs[n] is the first observation of the next episode already
+                # obs[n] is already the first observation of the next episode
                 next_obs[t, n] = infos["final_obs"][n]
                 writer.add_scalar("charts/episodic_return", episodic_return, global_step)
                 writer.add_scalar("charts/episodic_length", episodic_length, global_step)

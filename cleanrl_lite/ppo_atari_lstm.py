@@ -360,7 +360,7 @@ def main(args: Args):
             dir=run.dir.parent,
             resume="allow",
             sync_tensorboard=True,
-            settings={"finish_timeout": 300},  # seconds
+            settings={"finish_timeout": 300},
         )
     # A resumed run writes the points after its checkpoint again.
     writer = SummaryWriter(run.dir, flush_secs=10, purge_step=run.global_step + 1)
@@ -378,7 +378,7 @@ def main(args: Args):
     b_returns = torch.zeros_like(b_logprobs)
 
     # A number that changes during the run must be a tensor, as learning_rate is: a Python
-    # number is a constant of the compiled graph, so that every new value compiles it again.
+    # number is a constant of the graph: a new value compiles it again (--cuda-graph: is lost).
     def update(inds):
         """PPO's loss (eq. 9) and a step of Adam on the sequences inds (seq_len, sequences)."""
         dist, value, _ = agent(b_obs[inds], b_states[inds[0]])

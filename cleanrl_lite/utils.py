@@ -65,12 +65,12 @@ def parse(Args):
 
 
 def write_out(match):
-    """1e6 as 1000000, which tyro takes for a whole number."""
+    """1e6 as 1000000, which tyro accepts as an int."""
     return f"{float(match[0]):.15g}"
 
 
 def explain(kind, error, trace):
-    """sys.excepthook: one line for what is no bug, such as a full disk; a traceback for bugs."""
+    """sys.excepthook: one line for a full disk and the like, a traceback for bugs."""
     if kind is RuntimeError and isinstance(error.__context__, OSError):
         error = error.__context__  # torch.save's own words hide the reason
     if kind.__module__.startswith("wandb"):
@@ -95,14 +95,16 @@ def setup(args):
 
 
 def check_numbers(args):
-    """Refuses what no flag can be: NaN, negative numbers, sizes and frequencies of 0."""
+    """Refuses NaN and negative numbers, and 0 for sizes and frequencies."""
     sizes = "envs steps episodes size len orders minibatches epochs"
     positive = (*sizes.split(), "frequency", "rate", "lr", "fraction", "clip_coef")
+    limits = {"seed": 2**31, "threads": 1025}  # more threads are a segmentation fault
     for name, value in vars(args).items():
         flag = "--" + name.replace("_", "-")
-        limit = 2**31 if name == "seed" else 2**53
+        limit = limits.get(name, math.inf)
         if type(value) in (int, float) and name not in ("v_min", "v_max"):
-            check(0 <= value < limit, f"{flag} must be >= 0 and < {limit}, got {value}")
+            check(0 <= value < math.inf, f"{flag} must be finite and not negative, got {value}")
+            check(value < limit, f"{flag} must be less than {limit}, got {value}")
             check(value or not name.endswith(positive), f"{flag} must be > 0, got {value}")
 
 
@@ -124,8 +126,9 @@ def leaves_no_trace(main):
         finally:
             sys.excepthook = hook  # W&B sets its own, which prints tracebacks
             torch.set_num_threads(threads)
-            if Run.current:  # it did not end as it should
-                Run.current.close(exit_code=1)
+            run = Run.under_way.get(threading.get_ident())
+            if run:  # main raised an exception
+                run.close(exit_code=1)
 
     return restoring
 
@@ -161,7 +164,7 @@ def allocate(shape, dtype, device):
 
 # === environments
 def make(args, render_mode=None, **kwargs):
-    """gymnasium.make; turns its errors into one line, and goes on where `render_mode` fails."""
+    """gymnasium.make; turns its errors into one line, and goes on without rendering if it must."""
     errors = gym.error.Error, ImportError, TypeError, ValueError, AttributeError, AssertionError
     try:
         kwargs |= json.loads(args.env_kwargs)
@@ -242,11 +245,11 @@ class VectorEnv(gym.vector.SyncVectorEnv):
     def check_step(self, i, obs, reward=0.0):
         shape = self.single_observation_space.shape
         if np.shape(obs) != shape or not (np.isfinite(obs).all() and math.isfinite(reward)):
-            found = f"observation {obs} (not of shape {shape}?), reward {reward}"
-            raise FloatingPointError(f"environment {i}: {found}")
+            wrong = f"a shape other than {shape}, NaN or infinity"
+            raise FloatingPointError(f"environment {i}: {wrong}: {obs}, reward {reward}")
 
 
-class OwnNumbers(gym.Wrapper):
+class OwnRandomStream(gym.Wrapper):
     """Gives np.random a stream of its own in each process: a fork repeats the main process's."""
 
     def reset(self, *, seed=None, options=None):
@@ -263,14 +266,15 @@ def vector_env(env_fns, async_envs, autoreset_mode):
     workers = [functools.partial(in_worker, env_fn) for env_fn in env_fns]
     # Workers inherit what is blocked: Ctrl-C and SIGTERM are for the main process to handle.
     blocked = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM})
-    envs = gym.vector.AsyncVectorEnv(workers, autoreset_mode=autoreset_mode)
-    signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
-    return envs
+    try:
+        return gym.vector.AsyncVectorEnv(workers, autoreset_mode=autoreset_mode)
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
 
 
 def in_worker(env_fn):
     copies = gym.wrappers.TransformObservation(env_fn(), np.array, None)
-    return OwnNumbers(copies)
+    return OwnRandomStream(copies)
 
 
 def kill_workers():
@@ -309,7 +313,8 @@ def play(args, make_env, agent, directory, step, name, stopped=lambda: False):
     episodes = []
     while len(episodes) < args.eval_episodes and not stopped():
         # The first episode is seeded, the others go on with its random numbers.
-        episodes.append(play_episode(env, agent, None if episodes else args.seed + 10_000))
+        seed = None if episodes else args.seed + 10_000
+        episodes.append(play_episode(env, agent, seed, stopped))
     env.close()
     agent.train()
     set_rng_state(state)
@@ -335,8 +340,8 @@ def play(args, make_env, agent, directory, step, name, stopped=lambda: False):
     return returns, lengths
 
 
-def play_episode(env, agent, seed):
-    """The return and length of one episode; one without an end is cut at 100,000 steps."""
+def play_episode(env, agent, seed, stopped):
+    """The return and length of one episode; an endless one is cut at 100,000 steps."""
     device = next(agent.parameters()).device
     space = env.action_space
     obs, _ = env.reset(seed=seed)
@@ -351,7 +356,9 @@ def play_episode(env, agent, seed):
         obs, reward, terminated, truncated, _ = env.step(action)
         total += float(np.sum(reward))
         length += 1
-        over = terminated or truncated or length == 100_000
+        over = terminated or truncated or length == 100_000 or stopped()
+        if length % 10_000 == 0:
+            tqdm.write(f"evaluation: step {length:,} of an episode; it is cut at 100,000")
     return total, length
 
 
@@ -390,7 +397,7 @@ def load(path, script=None, env_id=None, agent=None):
     except Exception as error:
         check(False, f"cannot load {path}: {type(error).__name__}: {str(error)[:200]}")
     if script and saved["script"] != Path(script).stem:  # as in a renamed copy
-        print(f"{path} was made by {saved['script']}.py, and loads in {Path(script).name}")
+        print(f"note: {path} was saved by {saved['script']}.py, and loads in {Path(script).name}")
     saved["dir"] = path.resolve().parent
     return saved
 
@@ -415,18 +422,19 @@ def last_directory(args, script):
     found = {}
     for path in Path(args.runs_dir).glob("*/checkpoint.pt"):
         if path.parent.name.startswith(run_name(args)):
-            saved = load(path)
-            if {"script": saved["script"], **saved["args"], "resume": "auto"} == wanted:
-                found[path.stat().st_mtime] = path.parent
+            with suppress(SystemExit):  # load refuses a broken one
+                saved = load(path)
+                if {"script": saved["script"], **saved["args"], "resume": "auto"} == wanted:
+                    found[path.stat().st_mtime] = path.parent
     return found[max(found)] if found else None
 
 
 def lock(directory):
-    """Reserves a run directory for this process; ends with it, however that ends."""
+    """Reserves a run directory until the process ends, even by SIGKILL."""
     file_lock = FileLock(directory / "lock", timeout=0)
     with suppress(Timeout):
         file_lock.acquire()
-    check(file_lock.is_locked, f"{directory} is in use by another process")
+    check(file_lock.is_locked, f"{directory} is in use by another run")
     return file_lock
 
 
@@ -453,7 +461,7 @@ def unpickle_envs(envs, pickled):
 class Run:
     """A run's directory, checkpoints of the agent and `parts`, evaluations and console."""
 
-    current = None  # the run of the main() that is under way
+    under_way = {}  # noqa: RUF012  by thread: a process may have several
 
     def __init__(self, args, script, make_env, envs, agent, **parts):
         self.args = args
@@ -462,34 +470,35 @@ class Run:
         self.envs = envs
         self.agent = agent
         self.parts = {"agent": agent, **parts}
+        self.device = next(agent.parameters()).device
         self.writer = None  # the script's SummaryWriter
         self.values = {}  # goes_on()'s of a checkpoint, if its episodes go on
         self.returns = []  # of the last 20 episodes, for the console
         self.stop = 0  # the number of the signal that asks the run to stop
+        self.handlers = {}  # the signals' before this run
 
         path = last_directory(args, self.script) if args.resume == "auto" else args.resume
         saved = load(path, script, args.env_id, agent) if path else {}
-        self.dir = saved["dir"] if saved else new_directory(args, self.script)
-        self.lock = lock(self.dir)
-        step = self.global_step = saved.get("global_step", 0)
-        self.last_eval = step
+        step = self.global_step = self.last_eval = self.log_step = saved.get("global_step", 0)
         self.last_save = step if saved else -1  # -1: save at once
-        self.reset_envs()
-        if saved:
-            self.restore(saved)
-        write_json(self.dir / "args.json", {"script": self.script.stem, **vars(args)})
-
-        self.log_step = step
-        self.log_time = self.print_time = time.perf_counter()
+        self.log_time = None
+        self.print_time = time.perf_counter()
         total = args.total_timesteps
         # disable=None: unless this is a terminal
         self.bar = tqdm(initial=step, total=total, unit="step", file=sys.stdout, disable=None)
+        self.dir = saved["dir"] if saved else new_directory(args, self.script)
+        self.lock = lock(self.dir)
+        Run.under_way[threading.get_ident()] = self  # leaves_no_trace closes it, whatever happens
+        if saved:
+            self.restore(saved)
+        else:
+            self.reset_envs()
+        write_json(self.dir / "args.json", {"script": self.script.stem, **vars(args)})
         print(f"run directory: {self.dir}")
-        self.handlers = {}
+        print(f"{self.device}, torch {torch.__version__}, gymnasium {gym.__version__}")
         if threading.current_thread() is threading.main_thread():
             for number in (signal.SIGINT, signal.SIGTERM):
                 self.handlers[number] = signal.signal(number, self.on_signal)
-        Run.current = self
 
     def reset_envs(self):
         """Seeds that no other environment, seed or resumed run has, nor the random actions."""
@@ -503,12 +512,14 @@ class Run:
         self.obs, _ = self.envs.reset(seed=seeds)
 
     def restore(self, saved):
-        """Takes up the run where the checkpoint was made."""
-        check("values" in saved, f"{self.dir} holds the networks only: it cannot be resumed")
+        """Continues the run from its checkpoint."""
+        whole = isinstance(saved.get("rng"), dict)
+        check(whole, f"{self.dir} holds the networks only, or is of an older version: evaluate it")
         flags = vars(self.args)
         changed = {name for name, value in saved["args"].items() if value != flags.get(name)}
         fixed = changed & {"num_envs", "buffer_size"}
         check(not fixed, "a resumed run keeps its --num-envs and --buffer-size")
+        self.reset_envs()
         for name, part in self.parts.items():
             part.load_state_dict(saved[name])
         set_rng_state(saved["rng"])
@@ -525,18 +536,19 @@ class Run:
     def goes_on(self, global_step, obs, **values):
         """Evaluates and saves where that is due; False at the end.
 
-        `values` are of the episodes under way: saved with the environments, restored with them.
+        `values` belong to the unfinished episodes: saved and restored with the environments.
         """
         began = time.perf_counter()
         args = self.args
-        stop = self.stop
+        self.log_time = self.log_time or began
         finished = global_step >= args.total_timesteps
         self.global_step = global_step
         if is_due(args.eval_every, self.last_eval, global_step) and not finished:
             self.evaluate()
+        stop = self.stop
         if is_due(args.save_every, self.last_save, global_step) or finished or stop:
             self.save(obs, values)
-        self.log_time += time.perf_counter() - began  # does not count in the speed
+        self.log_time += time.perf_counter() - began  # not counted in charts/SPS
         return not (finished or stop)
 
     def save(self, obs, values):
@@ -560,7 +572,7 @@ class Run:
             os.fsync(file.fileno())
         temporary.replace(self.dir / "checkpoint.pt")
         if self.last_save < 1 and "obs_stats.mean" not in weights and np.abs(obs).max() > 1e3:
-            advice = "few agents learn. See docs/guides/environments.md"
+            advice = "most agents fail to learn. See docs/guides/environments.md"
             tqdm.write(f"warning: observations beyond 1,000: {advice}")
         self.last_save = self.global_step
 
@@ -592,7 +604,7 @@ class Run:
         return list(zip(ended, returns, statistics["l"][ended].tolist(), strict=True))
 
     def log(self, scalars, global_step):
-        """Writes {tag: tensor or number} and the speed, unless one is not finite."""
+        """Writes {tag: tensor or number} and the speed; raises FloatingPointError for NaN."""
         now = time.perf_counter()
         sps = (global_step - self.log_step) / (now - self.log_time)
         for tag, scalar in {**scalars, "charts/SPS": sps}.items():
@@ -607,7 +619,7 @@ class Run:
     def show_progress(self, now, sps):
         """Moves the bar on a terminal; elsewhere prints a line every ten seconds."""
         bar = self.bar
-        mean = f"return {np.mean(self.returns or np.nan):.1f}"
+        mean = f"return {np.mean(self.returns):.1f}" if self.returns else "no episode has ended"
         bar.set_postfix_str(mean, refresh=False)
         bar.update(self.global_step - bar.n)
         left = max(bar.total - self.global_step, 0)
@@ -636,7 +648,7 @@ class Run:
 
     def close(self, exit_code):
         """Leaves nothing behind but files, and says how to resume."""
-        Run.current = None
+        Run.under_way.pop(threading.get_ident(), None)
         for number, handler in self.handlers.items():
             signal.signal(number, handler)
         for process in getattr(self.envs, "processes", []):
@@ -645,6 +657,8 @@ class Run:
         self.lock.release()
         if self.writer:
             self.writer.close()
+        if self.args.compile:
+            trace_autograd(False)
         if self.args.track:
             import wandb
 
@@ -656,7 +670,7 @@ class Run:
 
 
 def is_due(every, last, step):
-    """Whether `step` has passed a multiple of `every` since `last`; 0 is never, but at once."""
+    """Whether `step` has passed a multiple of `every` since `last` (0: only if last is -1)."""
     every = every or math.inf
     return step // every > last // every
 
@@ -671,9 +685,8 @@ class CompiledUpdate:
 
     def __init__(self, run, update):
         update.__code__ = update.__code__.replace()  # each run in a process compiles its own
-        if hasattr(torch._dynamo.config, "trace_autograd_ops"):  # right with fullgraph=True only
-            torch._dynamo.config.trace_autograd_ops = True
-        options = {"cpp_wrapper": not torch.cuda.is_available(), "cpp.use_decompose_tanh": True}
+        trace_autograd(True)
+        options = {"cpp_wrapper": run.device.type == "cpu", "cpp.use_decompose_tanh": True}
         options = {name: options[name] for name in options.keys() & torch._inductor.list_options()}
         self.compiled = torch.compile(update, fullgraph=True, dynamic=False, options=options)
         self.update = update
@@ -687,20 +700,27 @@ class CompiledUpdate:
         self.called = True
         began = time.perf_counter()
         metrics = self.call(tensors)
-        self.run.log_time += time.perf_counter() - began  # does not count in the speed
+        self.run.log_time += time.perf_counter() - began  # not counted in charts/SPS
         return metrics
 
     def call(self, tensors):
+        too_often = getattr(torch._dynamo.exc, "FailOnRecompileLimitHit", ())
         try:
             return self.compiled(*tensors)
-        except torch._dynamo.exc.FailOnRecompileLimitHit:
+        except too_often:
             reason = f"{self.update.__name__} reads a Python number or list that changes"
             reason += "; keep it in a tensor, and change that with fill_"
         except torch._dynamo.exc.TorchDynamoException as error:
-            reason = str(error).splitlines()[0]
+            reason = "compilation failed: " + str(error).splitlines()[0]
         tqdm.write(f"continuing in eager mode: {reason}", file=sys.stderr)
         self.compiled = self.update
         return self.update(*tensors)
+
+
+def trace_autograd(on):
+    """Lets torch.compile see torch.autograd.grad: right with fullgraph=True only."""
+    if hasattr(torch._dynamo.config, "trace_autograd_ops"):
+        torch._dynamo.config.trace_autograd_ops = on
 
 
 class CudaGraph:
@@ -735,14 +755,15 @@ class NumpyForward:
     """`module` as a function of numpy arrays: a row of a small MLP takes 5 us, in torch 25.
 
     For Linear, Tanh, ReLU and an nn.Sequential of them. At the first and every hundredth call it
-    reads the layers anew and compares a row with torch, in which it acts where they differ. On a
-    GPU, weights that are `live` (change between calls) stay there.
+    reads the layers anew and compares a row with torch, to which it falls back if they differ.
+    Where weights change between calls, `module` is a function that gives the module of now. On a
+    GPU such weights stay there.
     """
 
-    def __init__(self, module, device, live=False):
-        self.module = module
+    def __init__(self, module, device):
+        self.live = not isinstance(module, torch.nn.Module)
+        self.module = module if self.live else lambda: module
         self.device = device
-        self.stays = live and device.type == "cuda"
         self.calls = 0
 
     def __call__(self, x):
@@ -758,19 +779,20 @@ class NumpyForward:
 
     @torch.no_grad()
     def in_torch(self, x):
-        return self.module(torch.as_tensor(x, device=self.device)).cpu().numpy()
+        return self.module()(torch.as_tensor(x, device=self.device)).cpu().numpy()
 
     def read_layers(self, row):
-        module = self.module
+        module = self.module()
         layers = list(module) if type(module) is torch.nn.Sequential else [module]
         self.layers = [in_numpy(layer) for layer in layers]
         hooked = any(part._forward_hooks or part._forward_pre_hooks for part in module.modules())
         known = None not in self.layers and not hooked
-        if self.stays:
+        if self.live and self.device.type == "cuda":
             self.layers = [self.in_torch]
         elif not known or not np.allclose(self.forward(row), self.in_torch(row), 1e-3, 1e-4):
             self.layers = [self.in_torch]
-            say_once(f"acting in torch, not in numpy: {type(module).__name__}")
+            name = type(module).__name__
+            say_once(f"{name} acts in torch, not in numpy, which knows Linear, Tanh and ReLU")
 
 
 @functools.cache
@@ -793,7 +815,7 @@ def relu(x):
 
 
 def check_actions(taken, expected):
-    """Refuses a rollout whose actions the agent's distribution does not give for the same noise."""
-    differ = ~torch.isclose(taken, expected, rtol=1e-3, atol=1e-3)
+    """Stops where agent(obs) with the same noise gives other actions than those taken."""
+    differ = ~torch.isclose(taken, expected, rtol=1e-3, atol=1e-3, equal_nan=True)
     few = differ.sum() <= 1 + 0.001 * differ.numel()  # where two choices are equally good
     check(few, "the policy that acts is not the one that learns: change both")

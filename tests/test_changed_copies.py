@@ -320,8 +320,9 @@ def test_acts_with_the_network_that_learns(name, script, monkeypatch, tmp_path):
 
     @torch.no_grad()
     def act(obs):
-        action = utils.Run.current.agent.act(torch.as_tensor(obs, dtype=torch.float32)).numpy()
-        space = utils.Run.current.envs.single_action_space
+        (run,) = utils.Run.under_way.values()
+        action = run.agent.act(torch.as_tensor(obs, dtype=torch.float32)).numpy()
+        space = run.envs.single_action_space
         return action if script in ("ppo", "dqn") else action.clip(space.low, space.high)
 
     def spied(envs, actions):

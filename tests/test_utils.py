@@ -89,7 +89,7 @@ def test_acting_in_numpy_is_acting_in_torch(name, live, capsys):
     network = {**KNOWN, **FOREIGN}[name]()
     utils.say_once.cache_clear()
     for _ in range(2):  # as for two rollouts
-        acting = utils.NumpyForward(network, CPU, live=live)
+        acting = utils.NumpyForward((lambda: network) if live else network, CPU)
         for _ in range(120):
             acting(np.zeros((1, 4), dtype=np.float32))
         assert_acts_as_torch(acting, network)
@@ -101,7 +101,7 @@ def test_acting_in_numpy_is_acting_in_torch(name, live, capsys):
 def test_acting_in_numpy_with_weights_that_change(name):
     """The networks of dqn and c51 learn while they act."""
     network = {**KNOWN, **FOREIGN}[name]()
-    acting = utils.NumpyForward(network, CPU, live=True)
+    acting = utils.NumpyForward(lambda: network, CPU)
     for _ in range(5):
         with torch.no_grad():
             for param in network.parameters():
@@ -115,7 +115,7 @@ def test_acting_with_the_old_weight_norm(live):
     """Its layer is an ordinary Linear whose weight a hook makes of other parameters."""
     network = weight_normed(nn.utils.weight_norm)
     for _ in range(3):
-        acting = utils.NumpyForward(network, CPU, live=live)
+        acting = utils.NumpyForward((lambda: network) if live else network, CPU)
         for _ in range(3):
             assert_acts_as_torch(acting, network)
             if live:
@@ -127,7 +127,7 @@ def test_acting_with_the_old_weight_norm(live):
 def test_acting_with_a_network_that_is_changed_later(change):
     """Noticed within a hundred calls."""
     network = mlp()
-    acting = utils.NumpyForward(network, CPU, live=True)
+    acting = utils.NumpyForward(lambda: network, CPU)
     assert_acts_as_torch(acting, network)
     if change == "layer":
         network[2] = nn.Linear(8, 3)
@@ -243,7 +243,7 @@ def test_no_compile():
 def process_state():
     handlers = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]
     pools = [(pool["filepath"], pool["num_threads"]) for pool in threadpool_info()]
-    return handlers, torch.get_num_threads(), pools, utils.Run.current
+    return handlers, torch.get_num_threads(), pools, dict(utils.Run.under_way)
 
 
 @pytest.fixture
@@ -262,7 +262,7 @@ def note_threads(monkeypatch):
 
     def spied(run):
         pools = {pool["num_threads"] for pool in threadpool_info()}
-        threads.append((torch.get_num_threads(), pools, utils.Run.current is run))
+        threads.append((torch.get_num_threads(), pools, run in utils.Run.under_way.values()))
         return evaluate(run)
 
     monkeypatch.setattr(utils.Run, "evaluate", spied)

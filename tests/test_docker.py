@@ -20,7 +20,8 @@ HADOLINT = shutil.which(
     "hadolint", path=os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
 )
 needs_engine = pytest.mark.skipif(not ENGINE, reason="CONTAINER_ENGINE names no engine")
-SMALL = ["--no-compile", "--total-timesteps", "2048", "--num-envs", "1", "--num-steps", "256", "--eval-episodes", "1"]
+SMALL = ["--no-compile", "--total-timesteps", "2048", "--eval-episodes", "1"]
+SMALL += ["--num-envs", "1", "--num-steps", "256"]
 
 
 @pytest.mark.slow
@@ -69,11 +70,10 @@ def test_a_run_with_a_video_not_as_root(image, tmp_path):
 @pytest.mark.slow
 @needs_engine
 def test_compiles_and_plays_atari(image, tmp_path):
-    words = (
-        ["ppo_atari.py", "--total-timesteps", "256", "--num-envs", "2", "--num-steps", "32", "--eval-episodes", "1"]
-    )
+    words = ["ppo_atari.py", "--total-timesteps", "256", "--eval-episodes", "1"]
+    words += ["--num-envs", "2", "--num-steps", "32"]
     done = container(tmp_path, *words, timeout=600)
-    assert done.returncode == 0 and "compilation failed" not in done.stderr, done.stderr
+    assert done.returncode == 0 and "continuing in eager mode" not in done.stderr, done.stderr
 
 
 @pytest.mark.slow

@@ -32,7 +32,8 @@ class Endless(gym.Env):
         return np.zeros((4, 3), dtype=np.float32), {}
 
     def step(self, action):
-        return np.zeros((4, 3), dtype=np.float32), self.reward, False, False, dict(episode="of its own")
+        obs = np.zeros((4, 3), dtype=np.float32)
+        return obs, self.reward, False, False, dict(episode="of its own")
 
 
 def fails():
@@ -306,8 +307,8 @@ def test_a_scaled_run_resumes_and_evaluates(script, scaled, tmp_path, capsys):
 
 @pytest.mark.slow
 def test_environments_of_another_package(tmp_path):
-    """benchmark/measure/environments.py installs MiniGrid in a virtual environment: two commands run,
-    the third is refused."""
+    """benchmark/measure/environments.py installs MiniGrid in a virtual environment: two commands
+    run, the third is refused."""
     path = tmp_path / "found.json"
     command = [sys.executable, "-m", "benchmark.measure.environments", "--only", "minigrid"]
     done = helpers.run(

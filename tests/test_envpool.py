@@ -2,6 +2,7 @@
 nowhere; the pool's seeds, episodes and faults. Fast tests step tests/like_envpool.py, slow ones
 envpool itself."""
 
+import functools
 import json
 import os
 import signal
@@ -59,7 +60,7 @@ def test_no_minibatch_has_a_step_that_only_resets(envpool_script, monkeypatch, t
     )
     assert len(kept) == 3 and all(20 < (~rows).sum() < 40 for rows in kept)
     for epoch in range(6):
-        samples = sum(used[2 * epoch : 2 * epoch + 2], [])
+        samples = used[2 * epoch] + used[2 * epoch + 1]
         assert set(samples) == set(np.flatnonzero(kept[epoch // 2])) and len(samples) == 120
     logged = [value for _, value in helpers.scalars(run_dir)["losses/explained_variance"]]
     assert logged == pytest.approx(explained, rel=1e-3, abs=1e-4)
@@ -304,9 +305,8 @@ def test_envpool_is_gymnasium(env_id, real_envpool):
     steps, then again.
     """
     envs = [gym.make(env_id, max_episode_steps=120) for _ in range(4)]
-    make = lambda: real_envpool.make_gymnasium(
-        env_id, num_envs=4, seed=[1, 2, 3, 4], max_episode_steps=120
-    )  # noqa: E731
+    limits = dict(seed=[1, 2, 3, 4], max_episode_steps=120)
+    make = functools.partial(real_envpool.make_gymnasium, env_id, num_envs=4, **limits)
     pool, twin, ends, space = make(), make(), set(), envs[0].action_space
     (obs, _), (same, _) = pool.reset(), twin.reset()
     assert np.array_equal(obs, same) and len(np.unique(obs, axis=0)) == 4

@@ -82,8 +82,8 @@ def test_rounding_does_not_leave_the_bounds(monkeypatch):
         env.action_space = gym.spaces.Box(*bounds, dtype=dtype)
         env.observation_space = gym.spaces.Box(0, 255, (36, 36, 3), np.uint8)
         env.reset = lambda **kwargs: (image, {})
-        env.step = lambda action: taken.append(action) or (image, 0.0, False, False, {})  # noqa: B023
-        monkeypatch.setattr(utils, "make", lambda *words, **kwargs: env)  # noqa: B023
+        env.step = lambda action: taken.append(action) or (image, 0.0, False, False, {})
+        monkeypatch.setattr(utils, "make", lambda *words, **kwargs: env)
         wrapped = ppo_image.make_env(ppo_image.Args(image_size=36))
         wrapped.reset()
         for action in (-1, 1, 2):
@@ -272,6 +272,5 @@ def test_images_of_envpool(task, name, repeat, real_envpool, tmp_path):
     assert (sums, total) == play(1, repeat, 8) and sums != play(2, repeat, 8)[0]
     every, same = play(1, 1, 8 * repeat)
     assert sums == every[::repeat] and total == pytest.approx(same)
-    helpers.train(
-        "ppo_image", tmp_path, env_id=f"benchmark.environments.envpool_images:{name}", max_episode_steps=20
-    )
+    env_id = f"benchmark.environments.envpool_images:{name}"
+    helpers.train("ppo_image", tmp_path, env_id=env_id, max_episode_steps=20)

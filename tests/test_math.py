@@ -243,9 +243,9 @@ OPTIONS = dict(
         ("ppo", {}),
         ("ppo", PLAIN),
         *((name, OPTIONS.get(name, {})) for name in helpers.ROLLOUT_SCRIPTS if name != "ppo"),
-    ]
-    + [("ppo_image", dict(env_kwargs='{"env_id": "Pendulum-v1"}', max_episode_steps=50))]
-    + [("ppo_multiagent", dict(central_critic=False))],
+        ("ppo_image", dict(env_kwargs='{"env_id": "Pendulum-v1"}', max_episode_steps=50)),
+        ("ppo_multiagent", dict(central_critic=False)),
+    ],
 )
 def test_update(script, options, monkeypatch, tmp_path):
     """Every minibatch's metrics, and the parameters after it, against the formulas, autograd and
@@ -346,7 +346,7 @@ def rollouts_of(script, monkeypatch, tmp_path, env="Logged", **flags):
     """What compute_gae is given in a run on three environments, rollouts of 40 steps; and the
     agent's final state."""
     rollouts, gae = [], helpers.module(script).compute_gae
-    spy = lambda *rollout: rollouts.append(copy.deepcopy(rollout)) or gae(*rollout)  # noqa: E731
+    spy = lambda *rollout: rollouts.append(copy.deepcopy(rollout)) or gae(*rollout)
     monkeypatch.setattr(helpers.module(script), "compute_gae", spy)
     probe_envs.TRANSITIONS.clear()
     sizes = dict(num_envs=3, num_steps=40, num_minibatches=2, env_id=probe(env, script))
@@ -377,7 +377,7 @@ def test_reward_scaling(monkeypatch, tmp_path):
     """The rewards are divided by the standard deviation of the discounted returns so far, each
     episode on its own."""
     received = []
-    note = lambda envs, actions, result: received.append((result[1].copy(), result[2] | result[3]))  # noqa: E731
+    note = lambda envs, actions, result: received.append((result[1].copy(), result[2] | result[3]))
     helpers.spy_on_steps(monkeypatch, "ppo_continuous", note)
     rollouts, agent = rollouts_of("ppo_continuous", monkeypatch, tmp_path, total_timesteps=360)
     running, returns = np.zeros(3), []
@@ -399,10 +399,12 @@ def test_observation_statistics_are_those_of_all_observations(monkeypatch, tmp_p
         monkeypatch, "ppo_continuous", lambda envs, actions, result: seen.append(result[0].copy())
     )
     reset = utils.VectorEnv.reset
-    spy = lambda envs, **kwargs: (
-        seen.__setitem__(0, (result := reset(envs, **kwargs))[0].copy()),
-        result,
-    )[1]  # noqa: E731
+
+    def spy(envs, **kwargs):
+        result = reset(envs, **kwargs)
+        seen[0] = result[0].copy()
+        return result
+
     monkeypatch.setattr(utils.VectorEnv, "reset", spy)
     run_dir, _ = helpers.train(
         "ppo_continuous", tmp_path, env_id="Hopper-v4", num_envs=3, total_timesteps=768
@@ -439,7 +441,7 @@ def test_huge_observations_and_rewards_are_cut(monkeypatch, tmp_path):
         monkeypatch,
         lambda f, main, inds: observations.append(main["b_obs"].abs().max()) or f(*inds),
     )
-    spy = lambda *rollout: rewards.append(np.abs(rollout[0]).max()) or gae(*rollout)  # noqa: E731
+    spy = lambda *rollout: rewards.append(np.abs(rollout[0]).max()) or gae(*rollout)
     monkeypatch.setattr(ppo_continuous, "compute_gae", spy)
     sizes = dict(
         num_envs=1, num_steps=400, total_timesteps=1200, num_minibatches=1, update_epochs=1
@@ -481,7 +483,7 @@ def test_target_kl_is_the_mean_of_an_epoch(divergences, bound, updates, monkeypa
 
 def test_minibatch_of_one(tmp_path):
     sizes = dict(num_envs=1, num_steps=4, num_minibatches=4, total_timesteps=4)
-    with pytest.raises(SystemExit, match="^error: minibatches of one sample need --no-norm-adv$"):
+    with pytest.raises(SystemExit, match=r"^error: minibatches of one sample need --no-norm-adv$"):
         helpers.train("ppo", tmp_path, **sizes)
     run_dir, _ = helpers.train("ppo", tmp_path, norm_adv=False, **sizes)
     assert all(value.isfinite().all() for value in helpers.load(run_dir)["agent"].values())

@@ -387,7 +387,7 @@ def test_losses_time_limits_and_opponents_in_turn():
             ends.append((terminations.tolist(), truncations.tolist(), rewards.tolist()))
             ends[-1] += (
                 infos["final_info"]["statistics"]["r"].tolist(),
-                [final for final in infos["final_obs"]],
+                list(infos["final_obs"]),
             )
             np.testing.assert_array_equal(obs, first)
     (lost, _, rewards, returns, finals), (_, timed_out, *_, undecided, others) = ends

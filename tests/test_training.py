@@ -56,12 +56,11 @@ def test_same_seed_same_run(script, finished, tmp_path):
 def test_evaluations_put_the_random_streams_back(monkeypatch, tmp_path):
     """Whatever a policy or an environment draws from them."""
     ppo, act = helpers.module("ppo"), helpers.module("ppo").Agent.act
-    draw = lambda agent, obs: (
-        random.random(),
-        np.random.random(),
-        torch.rand(()),
-        act(agent, obs),
-    )[-1]
+
+    def draw(agent, obs):
+        random.random(), np.random.random(), torch.rand(())
+        return act(agent, obs)
+
     monkeypatch.setattr(ppo.Agent, "act", draw)
     runs = [helpers.train("ppo", tmp_path / str(every), eval_every=every)[0] for every in (0, 128)]
     helpers.assert_same_run(

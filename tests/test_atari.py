@@ -139,7 +139,10 @@ def test_life_loss_goes_on_with_the_same_game():
 def shorten(monkeypatch, script, frames):
     """Games of at most so many frames."""
     settings = helpers.module(script).game_settings
-    spy = lambda args: settings(args) | dict(max_num_frames_per_episode=frames)
+
+    def spy(args):
+        return settings(args) | dict(max_num_frames_per_episode=frames)
+
     monkeypatch.setattr(helpers.module(script), "game_settings", spy)
 
 
@@ -147,7 +150,10 @@ def rollouts_of(monkeypatch, tmp_path, note, **flags):
     """What compute_gae is given in a run of ppo_atari; note(envs, actions, result) is called
     after each step."""
     rollouts, gae = [], ppo_atari.compute_gae
-    spy = lambda *rollout: rollouts.append(copy.deepcopy(rollout)) or gae(*rollout)
+
+    def spy(*rollout):
+        return rollouts.append(copy.deepcopy(rollout)) or gae(*rollout)
+
     monkeypatch.setattr(ppo_atari, "compute_gae", spy)
     helpers.spy_on_steps(monkeypatch, "ppo_atari", note)
     helpers.train(
@@ -158,7 +164,10 @@ def rollouts_of(monkeypatch, tmp_path, note, **flags):
 
 def test_rewards_are_clipped_for_learning(monkeypatch, tmp_path):
     seen = []
-    note = lambda envs, actions, result: seen.append(result[1].copy())
+
+    def note(envs, actions, result):
+        return seen.append(result[1].copy())
+
     rollouts = rollouts_of(monkeypatch, tmp_path, note, env_id="SpaceInvadersNoFrameskip-v4")
     np.testing.assert_array_equal(rollouts[0][0], np.sign(seen))
     assert np.max(seen) > 1
@@ -169,7 +178,10 @@ def test_whole_games_are_logged(script, monkeypatch, tmp_path):
     """charts/episodic_return is the sum of the raw rewards of a whole game, at the step at which
     it ended."""
     seen, expected, running = [], [], np.zeros(2)
-    note = lambda envs, actions, result: seen.append(copy.deepcopy((result[1], result[4])))
+
+    def note(envs, actions, result):
+        return seen.append(copy.deepcopy((result[1], result[4])))
+
     helpers.spy_on_steps(monkeypatch, script, note)
     shorten(monkeypatch, script, frames=120)
     sizes = helpers.rollout_only(script, num_steps=64, update_epochs=1)
@@ -331,7 +343,10 @@ def test_idle_frames_at_a_games_start(monkeypatch):
     """Up to 30, in training and in evaluation: without them the greedy policy's games would all
     be the same."""
     found, original = {}, ale_py.vector_env.AtariVectorEnv
-    spy = lambda **kwargs: found.update(kwargs) or original(**kwargs)
+
+    def spy(**kwargs):
+        return found.update(kwargs) or original(**kwargs)
+
     monkeypatch.setattr(ale_py.vector_env, "AtariVectorEnv", spy)
     games().close()
     env = ppo_atari.make_env(ppo_atari.Args())

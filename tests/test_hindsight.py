@@ -233,7 +233,10 @@ def wrapped(monkeypatch, *wrappers, base=Reach):
 @pytest.mark.parametrize("place", [0, 4])
 def test_goals_are_where_the_agents_environment_has_them(place, monkeypatch, tmp_path):
     """As the environment is, and with a wrapper that drops the part before them."""
-    without_clock = lambda env: gym.wrappers.FilterObservation(env, list(Reach.observation_space))
+
+    def without_clock(env):
+        return gym.wrappers.FilterObservation(env, list(Reach.observation_space))
+
     wrapped(monkeypatch, *([] if place else [without_clock]), base=Clocked)
     batches, sample = [], HindsightBuffer.sample
 
@@ -282,7 +285,10 @@ def test_vectors_that_others_make_are_refused(kind, monkeypatch, tmp_path):
         flat = utils.flatten(env)
         space = Box(-9, 9, (6,)) if kind == "of another space" else flat.observation_space
         if kind == "of the Dict":
-            join = lambda obs: np.concatenate([*obs.values()][::-1])
+
+            def join(obs):
+                return np.concatenate([*obs.values()][::-1])
+
             return gym.wrappers.TransformObservation(env, join, space)
         return gym.wrappers.TransformObservation(flat, lambda obs: obs + np.float32(1), space)
 

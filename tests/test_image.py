@@ -82,8 +82,8 @@ def test_rounding_does_not_leave_the_bounds(monkeypatch):
         env.action_space = gym.spaces.Box(*bounds, dtype=dtype)
         env.observation_space = gym.spaces.Box(0, 255, (36, 36, 3), np.uint8)
         env.reset = lambda **kwargs: (image, {})
-        env.step = lambda action: taken.append(action) or (image, 0.0, False, False, {})
-        monkeypatch.setattr(utils, "make", lambda *words, **kwargs: env)
+        env.step = lambda action: taken.append(action) or (image, 0.0, False, False, {})  # noqa: B023
+        monkeypatch.setattr(utils, "make", lambda *words, **kwargs: env)  # noqa: B023
         wrapped = ppo_image.make_env(ppo_image.Args(image_size=36))
         wrapped.reset()
         for action in (-1, 1, 2):

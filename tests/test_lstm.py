@@ -157,13 +157,19 @@ def test_next_values_know_what_happened(monkeypatch, tmp_path):
     and at its end the value of the last observation with the memory of that episode, though the
     next one has begun."""
     rollouts, gae, seen = [], ppo_lstm.compute_gae, []
-    spy = lambda *rollout: rollouts.append(rollout[:5]) or gae(*rollout)
+
+    def spy(*rollout):
+        return rollouts.append(rollout[:5]) or gae(*rollout)
+
     monkeypatch.setattr(ppo_lstm, "compute_gae", spy)
-    note = lambda envs, actions, result: seen.append(
-        np.where(result[4]["_final_obs"][:, None], np.stack(result[4]["final_obs"]), result[0])
-        if "final_obs" in result[4]
-        else result[0].copy()
-    )
+
+    def note(envs, actions, result):
+        return seen.append(
+            np.where(result[4]["_final_obs"][:, None], np.stack(result[4]["final_obs"]), result[0])
+            if "final_obs" in result[4]
+            else result[0].copy()
+        )
+
     sizes = dict(
         env_id=probe("Scripted", "ppo"),
         num_envs=1,
@@ -193,7 +199,10 @@ def test_next_values_know_what_happened(monkeypatch, tmp_path):
 def test_sequences_are_consecutive_steps(monkeypatch, tmp_path):
     """Of one environment, from a multiple of --seq-len."""
     used, sizes = [], dict(num_envs=4, num_steps=32, seq_len=8, num_minibatches=2, update_epochs=1)
-    note = lambda f, main, inds: used.append(inds[0].clone()) or f(*inds)
+
+    def note(f, main, inds):
+        return used.append(inds[0].clone()) or f(*inds)
+
     helpers.spy_on_updates(monkeypatch, note)
     helpers.train("ppo_lstm", tmp_path, total_timesteps=128, **sizes)
     assert [tuple(inds.shape) for inds in used] == [(8, 8)] * 2
@@ -398,7 +407,10 @@ def test_games_that_are_cut(monkeypatch, tmp_path):
     and a truncated one bootstraps from its last observation, with its memory."""
     kinds, rollouts, finals, batch = ppo_atari_lstm, [], {}, {}
     settings, gae = kinds.game_settings, kinds.compute_gae
-    short = lambda args: settings(args) | dict(max_num_frames_per_episode=160)
+
+    def short(args):
+        return settings(args) | dict(max_num_frames_per_episode=160)
+
     monkeypatch.setattr(kinds, "game_settings", short)
     monkeypatch.setattr(
         kinds, "compute_gae", lambda *rollout: rollouts.append(rollout[:5]) or gae(*rollout)

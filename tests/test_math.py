@@ -346,7 +346,10 @@ def rollouts_of(script, monkeypatch, tmp_path, env="Logged", **flags):
     """What compute_gae is given in a run on three environments, rollouts of 40 steps; and the
     agent's final state."""
     rollouts, gae = [], helpers.module(script).compute_gae
-    spy = lambda *rollout: rollouts.append(copy.deepcopy(rollout)) or gae(*rollout)
+
+    def spy(*rollout):
+        return rollouts.append(copy.deepcopy(rollout)) or gae(*rollout)
+
     monkeypatch.setattr(helpers.module(script), "compute_gae", spy)
     probe_envs.TRANSITIONS.clear()
     sizes = dict(num_envs=3, num_steps=40, num_minibatches=2, env_id=probe(env, script))
@@ -377,7 +380,10 @@ def test_reward_scaling(monkeypatch, tmp_path):
     """The rewards are divided by the standard deviation of the discounted returns so far, each
     episode on its own."""
     received = []
-    note = lambda envs, actions, result: received.append((result[1].copy(), result[2] | result[3]))
+
+    def note(envs, actions, result):
+        return received.append((result[1].copy(), result[2] | result[3]))
+
     helpers.spy_on_steps(monkeypatch, "ppo_continuous", note)
     rollouts, agent = rollouts_of("ppo_continuous", monkeypatch, tmp_path, total_timesteps=360)
     running, returns = np.zeros(3), []
@@ -441,7 +447,10 @@ def test_huge_observations_and_rewards_are_cut(monkeypatch, tmp_path):
         monkeypatch,
         lambda f, main, inds: observations.append(main["b_obs"].abs().max()) or f(*inds),
     )
-    spy = lambda *rollout: rewards.append(np.abs(rollout[0]).max()) or gae(*rollout)
+
+    def spy(*rollout):
+        return rewards.append(np.abs(rollout[0]).max()) or gae(*rollout)
+
     monkeypatch.setattr(ppo_continuous, "compute_gae", spy)
     sizes = dict(
         num_envs=1, num_steps=400, total_timesteps=1200, num_minibatches=1, update_epochs=1

@@ -70,7 +70,10 @@ def stand_in(steps):
             return [SimpleNamespace(obs=leaves[0]), *leaves[1:]]
 
         tree = SimpleNamespace(leaves=leaves, structure=lambda batch: None, unflatten=unflatten)
-        put = lambda arrays, device: [torch.from_numpy(array) for array in arrays]
+
+        def put(arrays, device):
+            return [torch.from_numpy(array) for array in arrays]
+
         jax = SimpleNamespace(tree=tree, device_put=put, devices=lambda: [None])
         env = SimpleNamespace(observation_size=2, action_size=1, dt=0.05)
         return jax, env, lambda seeds: start(torch.as_tensor(seeds)), step

@@ -21,7 +21,7 @@ from torch.distributions import Categorical
 
 from cleanrl_lite import ppo_atari_multigpu, utils
 from tests import helpers
-from tests.test_slurm import cluster, free_port
+from tests.test_slurm import cluster, free_port  # noqa: F401
 from tests.test_slurm import pytestmark as slurm_marks
 
 pytestmark = pytest.mark.xdist_group("multigpu")
@@ -446,7 +446,7 @@ def test_a_process_that_is_killed(tmp_path):
 
 @pytest.mark.slow
 @slurm_marks[1]
-def test_two_nodes_of_slurm(cluster, tmp_path):
+def test_two_nodes_of_slurm(cluster, tmp_path):  # noqa: F811
     """The command of docs/guides/cluster.md, one process a node."""
     flags = dict(num_envs=4, num_steps=16, num_minibatches=2, total_timesteps=128, threads=1)
     words = [

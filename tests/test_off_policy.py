@@ -541,8 +541,12 @@ def test_number_of_gradient_steps(
         updates.append((steps[0], update.__name__))
         return {"losses/none": torch.zeros(())}
 
-    count = lambda envs, actions, result: steps.__setitem__(0, steps[0] + envs.num_envs)
-    note = lambda target, network, tau: updates.append((steps[0], "target"))
+    def count(envs, actions, result):
+        return steps.__setitem__(0, steps[0] + envs.num_envs)
+
+    def note(target, network, tau):
+        return updates.append((steps[0], "target"))
+
     monkeypatch.setattr(helpers.module(script), "update_target", note)
     helpers.spy_on_steps(monkeypatch, script, count)
     helpers.spy_on_updates(monkeypatch, check)
@@ -786,7 +790,10 @@ def test_what_is_stored_of_games(monkeypatch, tmp_path):
     monkeypatch.setattr(
         Replay, "add", lambda self, *parts: adds.append(copy.deepcopy(parts)) or add(self, *parts)
     )
-    note = lambda envs, actions, result: steps.append(copy.deepcopy((actions, *result)))
+
+    def note(envs, actions, result):
+        return steps.append(copy.deepcopy((actions, *result)))
+
     helpers.spy_on_steps(monkeypatch, "dqn_atari", note)
     flags = dict(
         env_id="SpaceInvadersNoFrameskip-v4", total_timesteps=1600, learning_starts=1598, end_e=1.0

@@ -21,7 +21,8 @@ NUMBERS = st.one_of(
     st.sampled_from([0.0, 1.0, 1e-8, 1e3, 1e12]),
 )
 COUNTS = "num_envs num_steps num_minibatches update_epochs batch_size train_frequency "
-COUNTS += "gradient_steps policy_frequency target_network_frequency eval_episodes n_atoms learning_starts eval_every save_every"
+COUNTS += "gradient_steps policy_frequency target_network_frequency eval_episodes n_atoms "
+COUNTS += "learning_starts eval_every save_every"
 FIXED = {"threads", "cuda", "compile"}
 # each may cost a gradient step
 DEAR = {"gradient_steps": st.integers(-2, 6), "policy_frequency": st.integers(-2, 6)}

@@ -155,7 +155,10 @@ def test_check_actions():
 def test_a_rollout_of_another_policy_is_refused(script, monkeypatch, tmp_path):
     """One that acts with weights that are not the agent's."""
     shift = np.float32([5, 0] if script == "ppo" else 0.5)
-    shifted = lambda acting, x: acting.in_torch(x) + shift
+
+    def shifted(acting, x):
+        return acting.in_torch(x) + shift
+
     monkeypatch.setattr(utils.NumpyForward, "__call__", shifted)
     with pytest.raises(SystemExit, match=r"the policy that acts is not the one that learns"):
         helpers.train(script, tmp_path)
@@ -333,7 +336,10 @@ def test_a_run_in_a_thread(three_threads, tmp_path):
 def test_random_numbers_are_put_back():
     """Those of Python, numpy and torch."""
     state = copy.deepcopy(utils.rng_state())
-    draw = lambda: (utils.random.random(), np.random.random(), torch.rand(()).item())
+
+    def draw():
+        return (utils.random.random(), np.random.random(), torch.rand(()).item())
+
     drawn = draw()
     assert draw() != drawn
     utils.set_rng_state(state)

@@ -14,7 +14,6 @@ from benchmark.publish import export_onnx
 from tests import helpers
 
 AGENTS = helpers.ROOT / "benchmark/results/agents"
-SCRIPT = helpers.ROOT / "benchmark/publish/export_onnx.py"
 INSTALLED = all(map(importlib.util.find_spec, ["onnx", "onnxscript", "onnxruntime"]))
 needs_onnx = pytest.mark.skipif(not INSTALLED, reason="needs the extra `onnx`")
 
@@ -90,8 +89,8 @@ def test_bfloat16(tmp_path):
 @pytest.mark.slow
 def test_the_guide(tmp_path, monkeypatch):
     """Its command writes one file and prints its name only; its program plays the agent."""
-    words = [sys.executable, SCRIPT, AGENTS / "CartPole-v1__ppo", "policy.onnx"]
-    done = helpers.run(words, cwd=tmp_path)
+    words = [sys.executable, "-m", "benchmark.publish.export_onnx", AGENTS / "CartPole-v1__ppo"]
+    done = helpers.run([*words, "policy.onnx"], cwd=tmp_path, PYTHONPATH=str(helpers.ROOT))
     assert (done.returncode, done.stdout, done.stderr) == (0, "policy.onnx\n", "")
     assert [path.name for path in tmp_path.iterdir()] == ["policy.onnx"]
     monkeypatch.chdir(tmp_path)
@@ -122,7 +121,7 @@ def test_refusals(tmp_path):
         export_onnx.export(tmp_path, tmp_path / "policy.onnx")
     words = ["export_onnx.py", str(AGENTS / "CartPole-v1__ppo"), "policy.onnx"]
     program = f"import runpy, sys; sys.argv = {words}; sys.modules['onnxscript'] = None; "
-    program += f"runpy.run_path({str(SCRIPT)!r}, run_name='__main__')"
-    done = helpers.run([sys.executable, "-c", program], cwd=tmp_path)
+    program += "runpy.run_module('benchmark.publish.export_onnx', run_name='__main__')"
+    done = helpers.run([sys.executable, "-c", program], cwd=tmp_path, PYTHONPATH=str(helpers.ROOT))
     message = "error: onnx(script)? is not installed. Run: pip install -c constraints.txt -e '.[onnx]'\n"
     assert done.returncode == 1 and re.fullmatch(message.replace("[", r"\["), done.stderr)

@@ -29,7 +29,9 @@ KEYS = dict(AWS_ACCESS_KEY_ID="test", AWS_SECRET_ACCESS_KEY="test", AWS_DEFAULT_
 
 def set_docker(endpoint, use):
     config = json.dumps(dict(batch=dict(use_docker=use))).encode()
-    urllib.request.urlopen(urllib.request.Request(f"{endpoint}/moto-api/config", data=config)).close()
+    urllib.request.urlopen(
+        urllib.request.Request(f"{endpoint}/moto-api/config", data=config)
+    ).close()
 
 
 @pytest.fixture(scope="module")
@@ -44,8 +46,13 @@ def account():
             patch.setenv(name, value)
         urllib.request.urlopen(f"{environ['AWS_ENDPOINT_URL']}/moto-api/reset", data=b"").close()
         set_docker(environ["AWS_ENDPOINT_URL"], False)
-        subnets = [subnet["SubnetId"] for subnet in boto3.client("ec2").describe_subnets()["Subnets"]]
-        groups = [group["GroupId"] for group in boto3.client("ec2").describe_security_groups()["SecurityGroups"]]
+        subnets = [
+            subnet["SubnetId"] for subnet in boto3.client("ec2").describe_subnets()["Subnets"]
+        ]
+        groups = [
+            group["GroupId"]
+            for group in boto3.client("ec2").describe_security_groups()["SecurityGroups"]
+        ]
         given = dict(
             Image=test_docker.IMAGE,
             InstanceTypes="c5.large,m5.large",
@@ -85,7 +92,9 @@ def task(account, folder, job, index=0):
     """A task as a container would be: the job's command, an empty folder for the runs."""
     words = [sys.executable, *job["container"]["command"], str(folder)]
     environ = dict(os.environ, **account, AWS_BATCH_JOB_ARRAY_INDEX=str(index))
-    return subprocess.Popen(words, cwd=helpers.ROOT, env=environ, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+    return subprocess.Popen(
+        words, cwd=helpers.ROOT, env=environ, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
+    )
 
 
 def saved(folder):
@@ -101,7 +110,10 @@ def test_the_template():
     (policy,) = template["Resources"]["JobRole"]["Properties"]["Policies"]
     rules = policy["PolicyDocument"]["Statement"]
     assert [rule["Action"] for rule in rules] == [["s3:GetObject", "s3:PutObject"], "s3:ListBucket"]
-    assert [next(iter(rule["Resource"].values())) for rule in rules] == ["${Bucket.Arn}/*", ["Bucket", "Arn"]]
+    assert [next(iter(rule["Resource"].values())) for rule in rules] == [
+        "${Bucket.Arn}/*",
+        ["Bucket", "Arn"],
+    ]
 
 
 def test_an_array_with_one_failure(account, tmp_path):
@@ -109,14 +121,30 @@ def test_an_array_with_one_failure(account, tmp_path):
     from moto.batch.models import batch_backends
 
     s3 = f"s3://{account['BUCKET']}/first"
-    words = ["ppo", "--env-ids", "CartPole-v1", "CartPol-v1", "--seeds", "1", "--aws-batch", "--s3", s3]
+    words = [
+        "ppo",
+        "--env-ids",
+        "CartPole-v1",
+        "CartPol-v1",
+        "--seeds",
+        "1",
+        "--aws-batch",
+        "--s3",
+        s3,
+    ]
     words += ["--mem", "2G", "--cpus", "2", "--time", "1:30:00"]
     code, output = launcher(account, tmp_path, *words, flags=["--total-timesteps", "512"])
     assert code == 0 and "submitted 2 jobs as AWS Batch job" in output, output
     job = submitted()
-    assert job["arrayProperties"]["size"] == 2 and job["timeout"] == dict(attemptDurationSeconds=5400)
-    overrides = batch_backends["123456789012"]["us-east-1"].get_job_by_id(job["jobId"]).container_overrides
-    needs = {need["type"]: need["value"] for need in overrides["resourceRequirements"]}  # moto describes them not
+    assert job["arrayProperties"]["size"] == 2 and job["timeout"] == dict(
+        attemptDurationSeconds=5400
+    )
+    overrides = (
+        batch_backends["123456789012"]["us-east-1"].get_job_by_id(job["jobId"]).container_overrides
+    )
+    needs = {
+        need["type"]: need["value"] for need in overrides["resourceRequirements"]
+    }  # moto describes them not
     assert needs == dict(VCPU="2", MEMORY="2048")
     for index, code in (0, 0), (1, 1):
         process = task(account, tmp_path / f"container{index}", job, index)
@@ -128,7 +156,11 @@ def test_an_array_with_one_failure(account, tmp_path):
     assert "doesn't exist" in launcher(account, tmp_path, "--log", "ppo-CartPol-v1-1")[1]
     assert not list(tmp_path.glob("*/checkpoint.pt"))
     code, output = launcher(account, tmp_path, *words, flags=["--total-timesteps", "512"])
-    assert code == 0 and "submitted 1 jobs as AWS Batch job" in output and "arrayProperties" not in submitted(), output
+    assert (
+        code == 0
+        and "submitted 1 jobs as AWS Batch job" in output
+        and "arrayProperties" not in submitted()
+    ), output
 
 
 def test_collect(account, tmp_path):
@@ -137,7 +169,18 @@ def test_collect(account, tmp_path):
     for name in ("benchmark", "cleanrl_lite"):
         shutil.copytree(helpers.ROOT / name, root / name, ignore=shutil.ignore_patterns("runs"))
     s3, runs = f"s3://{account['BUCKET']}/second", tmp_path / "runs"
-    words = ["ppo", "--env-ids", "CartPole-v1", "--seeds", "77", "--exp-name", "collected", "--aws-batch", "--s3", s3]
+    words = [
+        "ppo",
+        "--env-ids",
+        "CartPole-v1",
+        "--seeds",
+        "77",
+        "--exp-name",
+        "collected",
+        "--aws-batch",
+        "--s3",
+        s3,
+    ]
     launcher(account, runs, *words, flags=["--total-timesteps", "4096"])
     process = task(account, tmp_path / "container", submitted())
     assert process.wait(180) == 0
@@ -161,12 +204,16 @@ def test_an_instance_is_taken_away(account, tmp_path):
     helpers.wait_for(lambda: list(container.glob("*/checkpoint.pt")))
     process.send_signal(signal.SIGTERM)
     assert process.wait(60) == 130
-    assert 0 < saved(container) < 30_080 and states(account, tmp_path) == {"ppo-CartPole-v1-1": "interrupted"}
+    assert 0 < saved(container) < 30_080 and states(account, tmp_path) == {
+        "ppo-CartPole-v1-1": "interrupted"
+    }
     (before,) = [path.parent.name for path in container.glob("*/checkpoint.pt")]
     shutil.rmtree(container)  # what it has left is on S3 alone
     process = task(account, container, job)
     assert process.wait(180) == 0
-    assert saved(container) == 30_080 and states(account, tmp_path) == {"ppo-CartPole-v1-1": "finished"}
+    assert saved(container) == 30_080 and states(account, tmp_path) == {
+        "ppo-CartPole-v1-1": "finished"
+    }
     (run_dir,) = [path.parent for path in container.glob("*/checkpoint.pt")]
     assert run_dir.name == before
     steps = [step for step, _ in helpers.scalars(run_dir)["charts/SPS"]]
@@ -199,7 +246,10 @@ def test_checkpoints_are_copied_last(account, tmp_path, monkeypatch):
     assert order == ["fourth/run/zz_events", "fourth/run/checkpoint.pt"]
     assert aws_batch.read(f"{s3}/run/checkpoint.pt") == "old"
     aws_batch.upload(tmp_path, s3, sent)
-    assert order[2:] == ["fourth/run/checkpoint.pt"] and aws_batch.read(f"{s3}/run/checkpoint.pt") == "new"
+    assert (
+        order[2:] == ["fourth/run/checkpoint.pt"]
+        and aws_batch.read(f"{s3}/run/checkpoint.pt") == "new"
+    )
     aws_batch.upload(tmp_path, s3, sent)
     assert len(order) == 3  # nothing has changed
 
@@ -228,15 +278,23 @@ def test_pages(account, tmp_path, monkeypatch):
         (["--s3", "bucket/prefix"], "is not s3://BUCKET/PREFIX"),
         (["--s3", "s3://no-such-bucket/x"], "bucket does not exist"),
         (["--s3", "s3://{BUCKET}/x", "--queue", "none"], "none"),
-        (["--s3", "s3://{BUCKET}/x", "--mem", "lots"], "--mem takes a size such as 8G or 500M, got lots"),
-        (["--s3", "s3://{BUCKET}/x", "--time", "1-0"], "--time takes a limit such as 1:30:00, or minutes, got 1-0"),
+        (
+            ["--s3", "s3://{BUCKET}/x", "--mem", "lots"],
+            "--mem takes a size such as 8G or 500M, got lots",
+        ),
+        (
+            ["--s3", "s3://{BUCKET}/x", "--time", "1-0"],
+            "--time takes a limit such as 1:30:00, or minutes, got 1-0",
+        ),
         (["--s3", "s3://{BUCKET}/x", "--max-parallel", "2"], "MaxvCpus"),
     ],
 )
 def test_wrong_input(account, tmp_path, words, said):
     """One line, no traceback, and nothing is marked as submitted."""
     words = [word.replace("{BUCKET}", account["BUCKET"]) for word in words]
-    code, output = launcher(account, tmp_path, "ppo", "--env-ids", "CartPole-v1", "--seeds", "1", "--aws-batch", *words)
+    code, output = launcher(
+        account, tmp_path, "ppo", "--env-ids", "CartPole-v1", "--seeds", "1", "--aws-batch", *words
+    )
     assert code and said in output and "Traceback" not in output, output
     manifest = tmp_path / "launch.json"
     assert not manifest.exists() or "submitted" not in manifest.read_text()
@@ -273,19 +331,34 @@ def containers(account, monkeypatch):
 def test_in_containers(account, containers, tmp_path):
     """The whole way: an array of two in two containers of the image, cancelled, submitted again, collected."""
     flags = shlex.split(os.environ.get("CONTAINER_BUILD_FLAGS", ""))
-    subprocess.run([test_docker.ENGINE, "build", *flags, "-t", test_docker.IMAGE, "."], cwd=helpers.ROOT, check=True)
+    subprocess.run(
+        [test_docker.ENGINE, "build", *flags, "-t", test_docker.IMAGE, "."],
+        cwd=helpers.ROOT,
+        check=True,
+    )
     s3 = f"s3://{account['BUCKET']}/containers"
     words = ["ppo", "--env-ids", "CartPole-v1", "--seeds", "1-2", "--aws-batch", "--s3", s3]
     code, output = launcher(account, tmp_path, *words, flags=["--total-timesteps", "20000"])
     assert code == 0 and "submitted 2 jobs as AWS Batch job" in output, output
-    assert set(states(account, tmp_path).values()) <= {"pending", "submitted", "runnable", "starting", "running"}
+    assert set(states(account, tmp_path).values()) <= {
+        "pending",
+        "submitted",
+        "runnable",
+        "starting",
+        "running",
+    }
     helpers.wait_for(lambda: set(states(account, tmp_path).values()) == {"finished"}, 300)
-    assert launcher(account, tmp_path, *words, flags=["--total-timesteps", "20000"])[1].startswith("nothing to submit")
+    assert launcher(account, tmp_path, *words, flags=["--total-timesteps", "20000"])[1].startswith(
+        "nothing to submit"
+    )
     words[words.index("1-2")] = "3"
     launcher(account, tmp_path, *words, flags=["--total-timesteps", "50000000"])
     helpers.wait_for(lambda: states(account, tmp_path)["ppo-CartPole-v1-3"] == "running", 120)
     assert "cancelled 1 AWS Batch tasks" in launcher(account, tmp_path, "--cancel")[1]
     helpers.wait_for(lambda: states(account, tmp_path)["ppo-CartPole-v1-3"] == "interrupted", 120)
     aws_batch.collect(launch.Manifest(tmp_path / "launch.json"))
-    steps = [helpers.load(path.parent)["global_step"] for path in tmp_path.glob("*__[12]__*/checkpoint.pt")]
+    steps = [
+        helpers.load(path.parent)["global_step"]
+        for path in tmp_path.glob("*__[12]__*/checkpoint.pt")
+    ]
     assert steps == [20_000] * 2 or steps == [20_096] * 2

@@ -10,9 +10,18 @@ from benchmark.measure import compare
 
 def write(folder, results, **more):
     folder.mkdir()
-    run = dict(script="ppo", env_id="CartPole-v1", exp_name="ppo", global_step=500, total_timesteps=500, finished=True)
+    run = dict(
+        script="ppo",
+        env_id="CartPole-v1",
+        exp_name="ppo",
+        global_step=500,
+        total_timesteps=500,
+        finished=True,
+    )
     run |= dict(arguments={})
-    results = [dict(seed=seed, last_100_mean=value, eval_mean=value) for seed, value in results.items()]
+    results = [
+        dict(seed=seed, last_100_mean=value, eval_mean=value) for seed, value in results.items()
+    ]
     runs = [run | result | more for result in results]
     (folder / "runs.json").write_text(json.dumps(runs))
     return str(folder)
@@ -57,15 +66,24 @@ def test_only_like_with_like(monkeypatch, capsys, tmp_path):
     none = "0 compared, 0 worse (0.0 expected by chance); 1 only in A"
     status, output = told(monkeypatch, capsys, one, other)
     assert (status, output.splitlines()[-1]) == (2, none) and '{"gamma": 0.9}: only in B' in output
-    longer = write(tmp_path / "c", {1: 1, 2: 2, 3: 3}, total_timesteps=1000)  # at the same step of another schedule
+    longer = write(
+        tmp_path / "c", {1: 1, 2: 2, 3: 3}, total_timesteps=1000
+    )  # at the same step of another schedule
     status, output = told(monkeypatch, capsys, one, longer)
     assert (status, output.splitlines()[-1]) == (2, none)
 
 
 def test_the_machine_does_not_matter(monkeypatch, capsys, tmp_path):
     """On a GPU or not, compiled or not, under another name: the same experiment, and each line says which."""
-    one = write(tmp_path / "a", {1: 100, 2: 101, 3: 99}, exp_name="ppo_tuned", arguments=dict(cuda=False, gamma=0.9))
-    other = write(tmp_path / "b", {1: 50, 2: 51, 3: 49}, arguments=dict(gamma=0.9, compile=False, threads=1))
+    one = write(
+        tmp_path / "a",
+        {1: 100, 2: 101, 3: 99},
+        exp_name="ppo_tuned",
+        arguments=dict(cuda=False, gamma=0.9),
+    )
+    other = write(
+        tmp_path / "b", {1: 50, 2: 51, 3: 49}, arguments=dict(gamma=0.9, compile=False, threads=1)
+    )
     status, output = told(monkeypatch, capsys, one, other)
     assert status == 1 and "CartPole-v1, ppo_tuned " in output and "1 compared, 1 worse" in output
 

@@ -35,7 +35,9 @@ def evaluate(script, run_dir, monkeypatch, act):
         return steps[-1][1]
 
     monkeypatch.setattr(module.Agent, "act", watched)
-    returns = helpers.main(script, module.Args(**helpers.load(run_dir)["args"] | dict(evaluate=str(run_dir))))
+    returns = helpers.main(
+        script, module.Args(**helpers.load(run_dir)["args"] | dict(evaluate=str(run_dir)))
+    )
     return returns, *map(torch.cat, zip(*steps))
 
 
@@ -82,7 +84,9 @@ def test_bfloat16(tmp_path):
     """onnxruntime refuses a file with convolutions in bfloat16."""
     run_dir, _ = helpers.train("dqn_atari", tmp_path, bf16=True)
     export_onnx.export(run_dir, run_dir / "policy.onnx")
-    assert policy(run_dir / "policy.onnx")(torch.zeros(3, 4, 84, 84, dtype=torch.uint8)).shape == (3,)
+    assert policy(run_dir / "policy.onnx")(torch.zeros(3, 4, 84, 84, dtype=torch.uint8)).shape == (
+        3,
+    )
 
 
 @needs_onnx
@@ -95,15 +99,23 @@ def test_the_guide(tmp_path, monkeypatch):
     assert [path.name for path in tmp_path.iterdir()] == ["policy.onnx"]
     monkeypatch.chdir(tmp_path)
     text, played = (helpers.ROOT / "docs/guides/agents.md").read_text(), {}
-    exec(re.search(r"```python\n(import gymnasium as gym\nimport onnxruntime.*?)```", text, re.S)[1], played)
+    exec(
+        re.search(r"```python\n(import gymnasium as gym\nimport onnxruntime.*?)```", text, re.S)[1],
+        played,
+    )
     assert played["episodic_return"] == 500
 
 
 @needs_onnx
 @pytest.mark.slow
 def test_what_torch_cannot_trace(tmp_path, monkeypatch):
-    monkeypatch.setattr(helpers.module("ppo").Agent, "act", lambda agent, obs: torch.tensor(obs.argmax(-1).tolist()))
-    with pytest.raises(SystemExit, match=r"^error: cannot export act\(\) of cleanrl_lite.ppo: write it with torch .*$"):
+    monkeypatch.setattr(
+        helpers.module("ppo").Agent, "act", lambda agent, obs: torch.tensor(obs.argmax(-1).tolist())
+    )
+    with pytest.raises(
+        SystemExit,
+        match=r"^error: cannot export act\(\) of cleanrl_lite.ppo: write it with torch .*$",
+    ):
         export_onnx.export(AGENTS / "CartPole-v1__ppo", tmp_path / "policy.onnx")
     assert not any(tmp_path.iterdir())
 
@@ -113,15 +125,20 @@ def test_refusals(tmp_path):
         export_onnx.export(tmp_path, tmp_path / "policy.onnx")
     run_dir, _ = helpers.train("ppo_lstm", tmp_path / "runs")
     with pytest.raises(
-        SystemExit, match="cannot export act.. of cleanrl_lite.ppo_lstm: it remembers. Play the agent with"
+        SystemExit,
+        match="cannot export act.. of cleanrl_lite.ppo_lstm: it remembers. Play the agent with",
     ):
         export_onnx.export(run_dir, tmp_path / "policy.onnx")
     torch.save(dict(script="ppo_godot"), tmp_path / "checkpoint.pt")
-    with pytest.raises(SystemExit, match="a game's agents play together. Play them with ppo_godot.py --evaluate"):
+    with pytest.raises(
+        SystemExit, match="a game's agents play together. Play them with ppo_godot.py --evaluate"
+    ):
         export_onnx.export(tmp_path, tmp_path / "policy.onnx")
     words = ["export_onnx.py", str(AGENTS / "CartPole-v1__ppo"), "policy.onnx"]
     program = f"import runpy, sys; sys.argv = {words}; sys.modules['onnxscript'] = None; "
     program += "runpy.run_module('benchmark.publish.export_onnx', run_name='__main__')"
     done = helpers.run([sys.executable, "-c", program], cwd=tmp_path, PYTHONPATH=str(helpers.ROOT))
-    message = "error: onnx(script)? is not installed. Run: pip install -c constraints.txt -e '.[onnx]'\n"
+    message = (
+        "error: onnx(script)? is not installed. Run: pip install -c constraints.txt -e '.[onnx]'\n"
+    )
     assert done.returncode == 1 and re.fullmatch(message.replace("[", r"\["), done.stderr)

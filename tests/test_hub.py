@@ -27,7 +27,11 @@ class Hub(BaseHTTPRequestHandler):
     def answer(self, content, status=200, **headers):
         body = content if isinstance(content, bytes) else json.dumps(content).encode()
         self.send_response(status)
-        headers = {"Content-Type": "application/json", "Content-Length": len(body), "X-Repo-Commit": "0" * 40} | headers
+        headers = {
+            "Content-Type": "application/json",
+            "Content-Length": len(body),
+            "X-Repo-Commit": "0" * 40,
+        } | headers
         for name, value in headers.items():
             self.send_header(name.replace("_", "-"), str(value))
         self.end_headers()
@@ -47,7 +51,9 @@ class Hub(BaseHTTPRequestHandler):
         elif found := re.match(r"/api/models/(.+)/commit/main", self.path):
             for line in map(json.loads, body.splitlines()):
                 if line["key"] == "file":
-                    self.repositories[found[1]][line["value"]["path"]] = base64.b64decode(line["value"]["content"])
+                    self.repositories[found[1]][line["value"]["path"]] = base64.b64decode(
+                        line["value"]["content"]
+                    )
             address = f"http://{self.headers['Host']}/{found[1]}/commit/{'0' * 40}"
             self.answer(dict(success=True, commitOid="0" * 40, commitUrl=address, hookOutput=""))
         else:
@@ -56,13 +62,26 @@ class Hub(BaseHTTPRequestHandler):
     def do_GET(self):
         if found := re.match(r"/api/models/([^/]+/[^/]+)/tree/", self.path):
             files = self.repositories[found[1]]
-            entries = [dict(type="file", path=path, size=len(files[path]), oid=sha1(files[path])) for path in files]
+            entries = [
+                dict(type="file", path=path, size=len(files[path]), oid=sha1(files[path]))
+                for path in files
+            ]
             self.answer(entries)
         elif found := re.match(r"/api/models/([^/]+/[^/]+)", self.path):
             if found[1] not in self.repositories:
                 return self.answer(dict(error="not found"), 404, X_Error_Code="RepoNotFound")
             files = [dict(rfilename=path) for path in self.repositories[found[1]]]
-            self.answer(dict(id=found[1], sha="0" * 40, siblings=files, private=False, tags=[], downloads=0, likes=0))
+            self.answer(
+                dict(
+                    id=found[1],
+                    sha="0" * 40,
+                    siblings=files,
+                    private=False,
+                    tags=[],
+                    downloads=0,
+                    likes=0,
+                )
+            )
         elif found := re.match(r"/([^/]+/[^/]+)/resolve/[^/]+/(.+)", self.path):
             content = self.repositories[found[1]][found[2]]
             self.answer(content, ETag=f'"{sha1(content)}"', Content_Type="application/octet-stream")
@@ -84,7 +103,12 @@ def server(tmp_path):
     http = ThreadingHTTPServer(("127.0.0.1", 0), Hub)
     threading.Thread(target=http.serve_forever, daemon=True).start()
     address = f"http://127.0.0.1:{http.server_port}"
-    yield dict(HF_ENDPOINT=address, HF_TOKEN="hf_stand_in", HF_HOME=str(tmp_path / "hf"), HF_HUB_DISABLE_XET="1")
+    yield dict(
+        HF_ENDPOINT=address,
+        HF_TOKEN="hf_stand_in",
+        HF_HOME=str(tmp_path / "hf"),
+        HF_HUB_DISABLE_XET="1",
+    )
     http.shutdown()
 
 
@@ -109,12 +133,17 @@ def test_a_folder_that_stands_alone(finished, tmp_path):
     names = {path.name for path in folder.iterdir()}
     assert {"checkpoint.pt", "args.json", "eval.json", "replay.mp4", "README.md", "ppo.py"} <= names
     state = torch.load(folder / "checkpoint.pt", weights_only=True)
-    assert "adam" not in state and "rng" not in state and (folder / "replay.mp4").stat().st_size > 1000
+    assert (
+        "adam" not in state and "rng" not in state and (folder / "replay.mp4").stat().st_size > 1000
+    )
     elsewhere = shutil.copytree(folder, tmp_path / "far" / "away")
     done = helpers.run([sys.executable, "ppo.py", "--evaluate", "."], cwd=elsewhere)
     assert done.returncode == 0, done.stderr
     assert evaluation(elsewhere)["returns"] == helpers.read_json(finished / "eval.json")["returns"]
-    text, mean = (folder / "README.md").read_text(), helpers.read_json(finished / "eval.json")["mean"]
+    text, mean = (
+        (folder / "README.md").read_text(),
+        helpers.read_json(finished / "eval.json")["mean"],
+    )
     assert f"value: {mean:.2f} +/- " in text and "--num-steps 32" in text and "replay.mp4" in text
     assert text.startswith("---\n") and "tags: [CartPole-v1, ppo, " in text
 
@@ -133,7 +162,9 @@ def test_refusals(finished, tmp_path):
         with pytest.raises(SystemExit, match=message):
             hub.export(source, target)
     torn = shutil.copytree(finished, tmp_path / "torn")
-    (torn / "eval.json").write_text(json.dumps({name: value for name, value in whole.items() if name != "std"}))
+    (torn / "eval.json").write_text(
+        json.dumps({name: value for name, value in whole.items() if name != "std"})
+    )
     with pytest.raises(KeyError):
         hub.export(torn, tmp_path / "new")
     assert not (tmp_path / "new").exists()
@@ -146,7 +177,9 @@ def test_to_the_hub_and_back(finished, tmp_path, server):
     helpers.run([*HUB, "export", finished, tmp_path / "agent"], cwd=helpers.ROOT)
     done = helpers.run([*HUB, "push", tmp_path / "agent", "me/agent"], cwd=helpers.ROOT, **server)
     assert done.returncode == 0, done.stderr
-    assert (tmp_path / "agent/checkpoint.pt").read_bytes() == Hub.repositories["me/agent"]["checkpoint.pt"]
+    assert (tmp_path / "agent/checkpoint.pt").read_bytes() == Hub.repositories["me/agent"][
+        "checkpoint.pt"
+    ]
     done = helpers.run([*HUB, "pull", "me/agent", tmp_path / "back"], cwd=helpers.ROOT, **server)
     assert done.returncode == 0, done.stderr
     for path in (tmp_path / "agent").iterdir():

@@ -14,20 +14,41 @@ import pytest
 from benchmark.launch import launch, slurm
 from tests import helpers
 
-SMALL = ["--no-compile", "--num-envs", "4", "--num-steps", "32", "--eval-episodes", "1", "--save-every", "128"]
+SMALL = [
+    "--no-compile",
+    "--num-envs",
+    "4",
+    "--num-steps",
+    "32",
+    "--eval-episodes",
+    "1",
+    "--save-every",
+    "128",
+]
 JOB = "ppo-CartPole-v1-1"
 
 
 def command(folder, *words, steps):
     flags = [*SMALL, "--total-timesteps", str(steps)]
-    return [sys.executable, "-m", "benchmark.launch", *words, "--runs-dir", str(folder), "--", *flags]
+    return [
+        sys.executable,
+        "-m",
+        "benchmark.launch",
+        *words,
+        "--runs-dir",
+        str(folder),
+        "--",
+        *flags,
+    ]
 
 
 def start(folder, *words, steps):
     pipes = dict(stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     environ = helpers.environment(PYTHONWARNINGS="ignore")
     words = words or ("ppo", "--env-ids", "CartPole-v1", "--seeds", "1")
-    return subprocess.Popen(command(folder, *words, steps=steps), cwd=helpers.ROOT, env=environ, **pipes)
+    return subprocess.Popen(
+        command(folder, *words, steps=steps), cwd=helpers.ROOT, env=environ, **pipes
+    )
 
 
 def finish(folder, *words, steps, status=0):
@@ -64,7 +85,10 @@ def test_seeds():
         (["ppo", "--env-ids", "CartPole-v1", "--jobs", "0"], "--jobs must be >= 1, got 0"),
         (["ppo"], "name scripts and --env-ids, or pipe a list"),
         (["pp", "--env-ids", "CartPole-v1"], "there is no cleanrl_lite/pp.py"),
-        (["ppo", "--env-ids", "CartPole-v1", "--seeds", "1", "1-2"], "two jobs are named ppo-CartPole-v1-1"),
+        (
+            ["ppo", "--env-ids", "CartPole-v1", "--seeds", "1", "1-2"],
+            "two jobs are named ppo-CartPole-v1-1",
+        ),
         (["--log", "nobody"], "nobody.log. --status lists the jobs"),
         (["--status"], "error: there are no jobs in "),
     ],
@@ -73,7 +97,9 @@ def test_a_wrong_command(words, message, tmp_path, monkeypatch, capsys):
     monkeypatch.setattr("sys.argv", ["launch", *words, "--runs-dir", str(tmp_path)])
     with pytest.raises(SystemExit) as end:
         launch.main()
-    assert end.value.code not in (0, None) and message in f"{end.value.code} {capsys.readouterr().err}"
+    assert (
+        end.value.code not in (0, None) and message in f"{end.value.code} {capsys.readouterr().err}"
+    )
     assert not list(tmp_path.iterdir())
 
 
@@ -113,7 +139,10 @@ def test_what_is_in_the_queue_stays_there(tmp_path, monkeypatch):
 
 def test_other_flags_for_a_job_at_work(tmp_path, monkeypatch):
     """After the launcher was killed, or in Slurm's queue: one line, not a second job of the same name beside it."""
-    words, other = ["-c", "import time; print(1, flush=True); time.sleep(60)"], ["cleanrl_lite/ppo.py"]
+    words, other = (
+        ["-c", "import time; print(1, flush=True); time.sleep(60)"],
+        ["cleanrl_lite/ppo.py"],
+    )
     process = subprocess.Popen([sys.executable, *words], stdout=subprocess.PIPE)
     try:
         process.stdout.readline()
@@ -124,7 +153,11 @@ def test_other_flags_for_a_job_at_work(tmp_path, monkeypatch):
         found.jobs["job"] = dict(command=words, state="running", pid=process.pid, seconds=0.0)
         with pytest.raises(SystemExit, match="error: job is still at work"):
             found.plan({"job": other})
-        assert found.plan({"job": words}) == [] and log.exists() and found.jobs["job"]["command"] == words
+        assert (
+            found.plan({"job": words}) == []
+            and log.exists()
+            and found.jobs["job"]["command"] == words
+        )
     finally:
         process.kill()
         process.wait()
@@ -162,12 +195,17 @@ def test_the_run_directory_is_in_the_log(tmp_path):
     found.plan({"job": ["cleanrl_lite/ppo.py"]})
     log = launch.log_path(tmp_path, "job")
     log.parent.mkdir()
-    log.write_text("run directory: runs/one\ncpu\n" + "wandb: Run history:\n" * 25 + "wandb: Find logs at: x\n")
+    log.write_text(
+        "run directory: runs/one\ncpu\n" + "wandb: Run history:\n" * 25 + "wandb: Find logs at: x\n"
+    )
     launch.ended(found.jobs["job"], 0, 1.0, log)
     assert (found.jobs["job"]["state"], found.jobs["job"]["run_dir"]) == ("finished", "runs/one")
     assert found.jobs["job"]["last_line"] == "wandb: Find logs at: x"
     assert found.plan({"job": ["cleanrl_lite/ppo.py"]}) == [] and log.exists()
-    assert found.plan({"job": ["cleanrl_lite/ppo.py", "--gamma", "0.9"]}) == ["job"] and not log.exists()
+    assert (
+        found.plan({"job": ["cleanrl_lite/ppo.py", "--gamma", "0.9"]}) == ["job"]
+        and not log.exists()
+    )
 
 
 def test_a_process_that_is_not_the_job():
@@ -179,7 +217,9 @@ def test_a_process_that_is_not_the_job():
         assert launch.at_work(dict(pid=process.pid, command=words))
         assert not launch.at_work(dict(pid=process.pid, command=["cleanrl_lite/ppo.py"]))
         process.kill()
-        helpers.wait_for(lambda: not launch.at_work(dict(pid=process.pid, command=words)), 10)  # a zombie
+        helpers.wait_for(
+            lambda: not launch.at_work(dict(pid=process.pid, command=words)), 10
+        )  # a zombie
     finally:
         process.kill()
         process.wait()
@@ -192,10 +232,19 @@ def test_commands_from_a_pipe(tmp_path):
     done = helpers.run(command(tmp_path, steps=256), cwd=helpers.ROOT, input=lines)
     assert done.returncode == 0, done.stdout
     ((name, job),) = manifest(tmp_path).items()
-    assert name == "a-CartPole-v1-1" and (job["state"], job["status"], job["crashes"]) == ("finished", 0, 0)
+    assert name == "a-CartPole-v1-1" and (job["state"], job["status"], job["crashes"]) == (
+        "finished",
+        0,
+        0,
+    )
     run_dir = Path(job["run_dir"])
     args = helpers.load(run_dir)["args"]
-    assert (args["exp_name"], args["gamma"], args["total_timesteps"], args["seed"]) == ("a", 0.9, 256, 1)
+    assert (args["exp_name"], args["gamma"], args["total_timesteps"], args["seed"]) == (
+        "a",
+        0.9,
+        256,
+        1,
+    )
     stamped = helpers.read_json(run_dir / "machine.json")
     assert stamped == {field: job[field] for field in ("hardware", "versions", "commit")}
     assert 0 < job["seconds"] and job["hardware"] and job["commit"]
@@ -204,8 +253,14 @@ def test_commands_from_a_pipe(tmp_path):
 def test_without_slurm(tmp_path):
     """One line, and nothing is marked as submitted."""
     words = ["ppo", "--env-ids", "CartPole-v1", "--slurm", "--runs-dir", tmp_path]
-    done = helpers.run([sys.executable, "-m", "benchmark.launch", *words], cwd=helpers.ROOT, PATH="/nowhere")
-    assert done.returncode == 1 and "sbatch not found" in done.stderr and "Traceback" not in done.stderr
+    done = helpers.run(
+        [sys.executable, "-m", "benchmark.launch", *words], cwd=helpers.ROOT, PATH="/nowhere"
+    )
+    assert (
+        done.returncode == 1
+        and "sbatch not found" in done.stderr
+        and "Traceback" not in done.stderr
+    )
     assert "submitted" not in json.dumps(launch.Manifest(tmp_path / "launch.json").jobs)
 
 
@@ -231,7 +286,9 @@ def test_a_killed_job_continues(tmp_path):
     output, _ = process.communicate(timeout=120)
     assert process.returncode == 0, output
     (job,) = manifest(tmp_path).values()
-    assert (job["state"], job["kills"], job["crashes"]) == ("finished", 1, 0) and steps_in(tmp_path) == [20_480]
+    assert (job["state"], job["kills"], job["crashes"]) == ("finished", 1, 0) and steps_in(
+        tmp_path
+    ) == [20_480]
 
 
 @pytest.mark.slow
@@ -270,16 +327,31 @@ def test_the_launcher_is_killed(tmp_path):
 def test_a_signal_before_the_task_can_hear_it(tmp_path):
     """Slurm may send a task its time-limit signal while it is being started: it lives on."""
     found = launch.Manifest(tmp_path / "launch.json")
-    found.plan({"job": ["cleanrl_lite/ppo.py", "--env-id", "CartPole-v1", *SMALL, "--total-timesteps", "256"]})
+    found.plan(
+        {
+            "job": [
+                "cleanrl_lite/ppo.py",
+                "--env-id",
+                "CartPole-v1",
+                *SMALL,
+                "--total-timesteps",
+                "256",
+            ]
+        }
+    )
     found.save()
     (tmp_path / "launch").mkdir()
     jobs_file = tmp_path / "launch/array.json"
     jobs_file.write_text(json.dumps(["job"]))
     names = ("partition", "time", "mem", "gpus", "max_parallel")
-    args = SimpleNamespace(**dict.fromkeys(names), cpus=1, grace=50, sbatch=[], name="launch", runs_dir=str(tmp_path))
+    args = SimpleNamespace(
+        **dict.fromkeys(names), cpus=1, grace=50, sbatch=[], name="launch", runs_dir=str(tmp_path)
+    )
     script = slurm.batch_script("launch", 1, jobs_file, args)
     task = subprocess.Popen(["sh", "-c", script], env=os.environ | {"SLURM_ARRAY_TASK_ID": "0"})
     time.sleep(0.2)
     task.send_signal(signal.SIGUSR1)
     assert task.wait(120) == 0
-    assert json.loads((tmp_path / "launch/job.json").read_text())["jobs"]["job"]["state"] == "finished"
+    assert (
+        json.loads((tmp_path / "launch/job.json").read_text())["jobs"]["job"]["state"] == "finished"
+    )

@@ -10,7 +10,9 @@ nbformat = pytest.importorskip("nbformat")
 from benchmark.publish import notebook  # noqa: E402
 from tests import helpers  # noqa: E402
 
-SHORT = dict(env_id="Pendulum-v1", total_timesteps=2_000, learning_starts=500, compile=False, eval_episodes=2)
+SHORT = dict(
+    env_id="Pendulum-v1", total_timesteps=2_000, learning_starts=500, compile=False, eval_episodes=2
+)
 
 
 def sources(made):
@@ -21,7 +23,9 @@ def test_the_published_notebook_is_todays():
     """Where this fails, run the command at the top of benchmark/publish/notebook.py."""
     published = nbformat.read(helpers.ROOT / "docs/notebooks/ddpg.ipynb", as_version=4)
     assert sources(published) == sources(
-        notebook.notebook("ddpg", dict(env_id="Pendulum-v1", total_timesteps=10_000, learning_starts=1_000))
+        notebook.notebook(
+            "ddpg", dict(env_id="Pendulum-v1", total_timesteps=10_000, learning_starts=1_000)
+        )
     )
     outputs = [output for cell in published.cells for output in cell.get("outputs", [])]
     assert any("image/png" in output.get("data", {}) for output in outputs)
@@ -52,8 +56,12 @@ def test_a_notebook_runs(tmp_path, monkeypatch):
     pytest.importorskip("ipykernel")
     nbclient = pytest.importorskip("nbclient")
     made = notebook.notebook("ddpg", SHORT)
-    monkeypatch.delenv("MPLBACKEND", raising=False)  # another one than the notebook's would not draw into it
-    nbclient.NotebookClient(made, timeout=600, resources=dict(metadata=dict(path=tmp_path))).execute()
+    monkeypatch.delenv(
+        "MPLBACKEND", raising=False
+    )  # another one than the notebook's would not draw into it
+    nbclient.NotebookClient(
+        made, timeout=600, resources=dict(metadata=dict(path=tmp_path))
+    ).execute()
     (run_dir,) = (tmp_path / "runs").glob("Pendulum-v1__ddpg__*")
     assert {"actor.pt", "qf1.pt"} <= {path.name for path in run_dir.glob("*.pt")}
     assert json.loads((run_dir / "eval.json").read_text())["global_step"] == 2_000

@@ -283,9 +283,7 @@ def test_one_process_a_run(tmp_path):
     before = (run_dir / "checkpoint.pt").read_bytes()
     with FileLock(run_dir / "lock"):
         for resume in (str(run_dir), "auto"):
-            with pytest.raises(
-                SystemExit, match=f"^error: {run_dir} is in use by another process$"
-            ):
+            with pytest.raises(SystemExit, match=f"^error: {run_dir} is in use by another run$"):
                 helpers.main("ppo", helpers.small_args("ppo", tmp_path, resume=resume))
     assert (run_dir / "checkpoint.pt").read_bytes() == before
     assert helpers.main("ppo", helpers.small_args("ppo", tmp_path, resume="auto")) == returns

@@ -23,7 +23,9 @@ from tests import helpers
 from tests.helpers import ROOT, VISUAL_SCRIPTS
 
 RUNS = json.loads((ROOT / "benchmark/results/runs.json").read_text())
-SCRIPTS = [name for name in helpers.SCRIPTS if name not in VISUAL_SCRIPTS]  # their results are those of their parents
+SCRIPTS = [
+    name for name in helpers.SCRIPTS if name not in VISUAL_SCRIPTS
+]  # their results are those of their parents
 
 
 def test_readme_is_what_the_files_give():
@@ -99,19 +101,30 @@ def test_tables_are_what_the_files_give():
 
 def test_the_speed_beside_cleanrl_is_what_the_pairs_give():
     record = helpers.read_json(ROOT / "benchmark" / "results" / "speed_cleanrl.json")
-    assert speed_cleanrl.table(record) == (ROOT / "benchmark" / "results" / "speed_cleanrl.md").read_text()
+    assert (
+        speed_cleanrl.table(record)
+        == (ROOT / "benchmark" / "results" / "speed_cleanrl.md").read_text()
+    )
 
 
 def test_the_speed_of_variants_is_what_the_pairs_give():
     records = helpers.read_json(ROOT / "benchmark" / "results" / "speed_variants.json")
-    assert speed_variants.table(records) == (ROOT / "benchmark" / "results" / "speed_variants.md").read_text()
+    assert (
+        speed_variants.table(records)
+        == (ROOT / "benchmark" / "results" / "speed_variants.md").read_text()
+    )
 
 
 def test_stable_baselines3_returns_are_what_the_file_gives():
     entries = returns_sb3.read()
-    assert entries and (ROOT / "benchmark/results/returns_sb3.md").read_text() == returns_sb3.table(entries)
+    assert entries and (ROOT / "benchmark/results/returns_sb3.md").read_text() == returns_sb3.table(
+        entries
+    )
     for line in entries:  # of an experiment of ours, as long as it
-        assert line["total_timesteps"] == returns_sb3.experiment(*(line[name] for name in returns_sb3.NAMES[:3]))[0]
+        assert (
+            line["total_timesteps"]
+            == returns_sb3.experiment(*(line[name] for name in returns_sb3.NAMES[:3]))[0]
+        )
 
 
 @pytest.mark.slow
@@ -121,34 +134,69 @@ def test_stable_baselines3_with_our_hyperparameters(script, tmp_path, monkeypatc
     name = script.upper()
     learn = vars(getattr(stable_baselines3, name))["learn"]
     seen = []
-    monkeypatch.setattr(f"stable_baselines3.{name}.learn", lambda self, n: seen.append(self) or learn(self, n))
+    monkeypatch.setattr(
+        f"stable_baselines3.{name}.learn", lambda self, n: seen.append(self) or learn(self, n)
+    )
     monkeypatch.setattr(returns_sb3, "ROOT", tmp_path)
     args = collect.default_args((ROOT / f"cleanrl_lite/{script}.py").read_text())
-    args |= dict(num_envs=2, train_frequency=2, learning_starts=300, gamma=0.9, tau=0.1, batch_size=32, buffer_size=999)
-    args |= dict(policy_lr=2e-3) if script == "sac" else dict(learning_rate=2e-3, exploration_noise=0.7)
+    args |= dict(
+        num_envs=2,
+        train_frequency=2,
+        learning_starts=300,
+        gamma=0.9,
+        tau=0.1,
+        batch_size=32,
+        buffer_size=999,
+    )
+    args |= (
+        dict(policy_lr=2e-3) if script == "sac" else dict(learning_rate=2e-3, exploration_noise=0.7)
+    )
     args |= dict(policy_frequency=3)
     returns, evaluation = returns_sb3.train(script, "Pendulum-v1", args, 800, seed=1, episodes=3)
     assert len(returns) == 4 and len(evaluation) == 3 and max(returns + evaluation) < 0
     (model,) = seen
-    same = {attribute: args[attribute] for attribute in ("gamma", "tau", "batch_size", "learning_starts")}
+    same = {
+        attribute: args[attribute]
+        for attribute in ("gamma", "tau", "batch_size", "learning_starts")
+    }
     assert {attribute: getattr(model, attribute) for attribute in same} == same
-    assert (model.learning_rate, model._n_updates, model.replay_buffer.buffer_size) == (2e-3, 250, 499)
-    assert script == "sac" or (model.policy_delay, model.action_noise.noises[0]._sigma[0]) == (3, 0.7)
-    monitors = [np.loadtxt(path, delimiter=",", skiprows=2) for path in sorted((tmp_path / "runs/sb3").glob("*.csv"))]
-    assert returns == pytest.approx([monitors[n][episode][0] for episode in (0, 1) for n in (0, 1)], rel=1e-4)
+    assert (model.learning_rate, model._n_updates, model.replay_buffer.buffer_size) == (
+        2e-3,
+        250,
+        499,
+    )
+    assert script == "sac" or (model.policy_delay, model.action_noise.noises[0]._sigma[0]) == (
+        3,
+        0.7,
+    )
+    monitors = [
+        np.loadtxt(path, delimiter=",", skiprows=2)
+        for path in sorted((tmp_path / "runs/sb3").glob("*.csv"))
+    ]
+    assert returns == pytest.approx(
+        [monitors[n][episode][0] for episode in (0, 1) for n in (0, 1)], rel=1e-4
+    )
 
 
 def test_an_experiment_that_stable_baselines3_cannot_take():
     with pytest.raises(SystemExit, match="no finished run nobody of td3 in Hopper-v4"):
         returns_sb3.experiment("td3", "Hopper-v4", "nobody")
-    done = helpers.run([sys.executable, "-m", "benchmark.measure.returns_sb3", "td3", "Hopper-v4"], cwd=ROOT)
+    done = helpers.run(
+        [sys.executable, "-m", "benchmark.measure.returns_sb3", "td3", "Hopper-v4"], cwd=ROOT
+    )
     assert done.returncode == 2 and "a script goes with" in done.stderr
 
 
 def test_runs_are_what_their_episodes_give():
     for run in RUNS:
-        name = re.sub("[/:]", "-", f"{run['script']}__{run['env_id']}__{run['exp_name']}__{run['seed']}.csv.gz")
-        returns = np.loadtxt(ROOT / "benchmark/results/episodes" / name, delimiter=",", skiprows=1, ndmin=2)[:, 1]
+        name = re.sub(
+            "[/:]",
+            "-",
+            f"{run['script']}__{run['env_id']}__{run['exp_name']}__{run['seed']}.csv.gz",
+        )
+        returns = np.loadtxt(
+            ROOT / "benchmark/results/episodes" / name, delimiter=",", skiprows=1, ndmin=2
+        )[:, 1]
         assert run["last_100_mean"] == pytest.approx(returns[-100:].mean(), abs=1e-6)
         assert collect.figure(run["last_100_mean"]) == collect.figure(returns[-100:].mean())
 
@@ -157,22 +205,36 @@ def test_runs_are_what_their_episodes_give():
 def test_expected_results_in_the_docstrings_are_the_tables(script):
     """`Hopper-v4 2,687` in the field Expected is the mean of that environment's runs, the finished ones if there are
     any; `with --bf16`: of those of that name, `2 seeds` says of how many."""
-    expected = re.search(r"Expected: (.*?)\nDetails:", (ROOT / f"cleanrl_lite/{script}.py").read_text(), re.S)[1]
-    claims = re.findall(r"([\w/:.-]+-v\d+|8x8/\w+|hopper) (-?[\d,.]*\d)(?: with (--bf16) \((\d+) seeds?)?", expected)
+    expected = re.search(
+        r"Expected: (.*?)\nDetails:", (ROOT / f"cleanrl_lite/{script}.py").read_text(), re.S
+    )[1]
+    claims = re.findall(
+        r"([\w/:.-]+-v\d+|8x8/\w+|hopper) (-?[\d,.]*\d)(?: with (--bf16) \((\d+) seeds?)?", expected
+    )
     assert claims
-    figure = "eval_mean" if script == "ppo_selfplay" else "last_100_mean"  # training games are against itself
+    figure = (
+        "eval_mean" if script == "ppo_selfplay" else "last_100_mean"
+    )  # training games are against itself
     for env_id, mean, bf16, seeds in claims:
         if bf16:
-            runs = [run for run in RUNS if (run["env_id"], run["exp_name"]) == (env_id, f"{script}_bf16")]
+            runs = [
+                run
+                for run in RUNS
+                if (run["env_id"], run["exp_name"]) == (env_id, f"{script}_bf16")
+            ]
             runs = [run for run in runs if run["finished"]]
             assert len(runs) == int(seeds)
-            assert float(mean.replace(",", "")) == pytest.approx(np.mean([r["last_100_mean"] for r in runs]), rel=1e-3)
+            assert float(mean.replace(",", "")) == pytest.approx(
+                np.mean([r["last_100_mean"] for r in runs]), rel=1e-3
+            )
             continue
         found = [run for group in collect.groups(script).values() for run in group]
         found = [run for run in found if run["env_id"] == env_id]
         runs = [run for run in found if run["exp_name"] == script] or found
         runs = [run for run in runs if run["finished"]] or runs
-        assert float(mean.replace(",", "")) == pytest.approx(np.mean([r[figure] for r in runs]), rel=1e-2)
+        assert float(mean.replace(",", "")) == pytest.approx(
+            np.mean([r[figure] for r in runs]), rel=1e-2
+        )
 
 
 def test_bfloat16_in_the_docs():
@@ -189,7 +251,9 @@ def test_bfloat16_in_the_docs():
             means = [[] for _ in points]
             for part in parts.split():
                 path = ROOT / f"benchmark/results/episodes/{script}__HalfCheetah-v4__{part}.csv.gz"
-                steps, returns = np.loadtxt(path, delimiter=",", skiprows=1, usecols=(0, 1), unpack=True)
+                steps, returns = np.loadtxt(
+                    path, delimiter=",", skiprows=1, usecols=(0, 1), unpack=True
+                )
                 for at, row in zip(points, means, strict=True):
                     if at < steps[-1] + 1000:  # as far as the run came
                         row.append(f"{returns[steps <= at][-20:].mean():,.0f}")
@@ -203,7 +267,9 @@ def test_every_script_has_results_and_a_benchmark():
 
 
 def test_the_overview_is_what_the_files_give():
-    assert (ROOT / "benchmark/results/overview.md").read_text() == overview.page(), "run `make results`"
+    assert (ROOT / "benchmark/results/overview.md").read_text() == overview.page(), (
+        "run `make results`"
+    )
 
 
 def test_every_script_has_its_pictures():
@@ -224,7 +290,9 @@ def test_learning_curves(tmp_path, monkeypatch):
         with gzip.open(tmp_path / "episodes.csv.gz", "wt") as file:
             file.write("\n".join(["global_step,return,length,wall_time", *rows]))
         (steps, smooth), (minutes, same) = plot.curve(run), plot.curve(run, time=True)
-        assert (steps[0], steps[-1], minutes[1]) == (10, 10 * count, pytest.approx(0.1)) and (smooth == same).all()
+        assert (steps[0], steps[-1], minutes[1]) == (10, 10 * count, pytest.approx(0.1)) and (
+            smooth == same
+        ).all()
         means = [returns[max(n + 1 - window, 0) : n + 1].mean() for n in range(count)]
         assert smooth == pytest.approx(means, abs=1e-4)
 
@@ -253,22 +321,37 @@ def test_a_picture(tmp_path):
     )
     assert [line.get_xdata()[0] for line in seeds] == [plot.curve(run)[0][0] for run in runs]
     assert mean.get_xdata()[0] == max(line.get_xdata()[0] for line in seeds)
-    assert mean.get_ydata()[-1] == pytest.approx(np.mean([plot.curve(run)[1][-1] for run in runs]), rel=0.01)
+    assert mean.get_ydata()[-1] == pytest.approx(
+        np.mean([plot.curve(run)[1][-1] for run in runs]), rel=0.01
+    )
     assert set(cleanrl.get_ydata()) == {float(collect.published(runs[0])["training"]["mean"])}
     plot.save(figure, tmp_path / "ppo.png", "environment steps", "return")
-    assert plot.plt.imread(tmp_path / "ppo.png").shape[2] == 4  # transparent, for light and dark pages
+    assert (
+        plot.plt.imread(tmp_path / "ppo.png").shape[2] == 4
+    )  # transparent, for light and dark pages
 
 
 def test_figures():
-    assert [collect.figure(n) for n in (-0.04, -0.06, 999.94, -1234.5)] == ["0.0", "-0.1", "999.9", "-1,234"]
+    assert [collect.figure(n) for n in (-0.04, -0.06, 999.94, -1234.5)] == [
+        "0.0",
+        "-0.1",
+        "999.9",
+        "-1,234",
+    ]
     assert collect.figure(2.5, 0.04) == "2.5 ± 0.0"
 
 
 def test_a_published_figure_of_the_same_steps_comes_first():
     run = dict(script="ppo", env_id="CartPole-v1", exp_name="ppo", seed=1, total_timesteps=100_000)
     found = collect.published(run)
-    assert (found["training"]["project"], found["training"]["total_timesteps"]) == ("CleanRL", "500000")
-    assert (found["evaluation"]["project"], found["evaluation"]["total_timesteps"]) == ("rl-baselines3-zoo", "100000")
+    assert (found["training"]["project"], found["training"]["total_timesteps"]) == (
+        "CleanRL",
+        "500000",
+    )
+    assert (found["evaluation"]["project"], found["evaluation"]["total_timesteps"]) == (
+        "rl-baselines3-zoo",
+        "100000",
+    )
     assert collect.reported(found["training"], 100_000) == "490.0 ± 6.1 at 500k"
     assert collect.reported(found["evaluation"], 100_000) == "500.0 ± 0.0"
 
@@ -338,9 +421,15 @@ def test_normalised_scores():
     assert set(cells) >= {"HalfCheetah-v4", "Hopper-v4"}
     assert len({ours.shape for ours, _, _ in cells.values()}) == 1
     zero = json.loads((ROOT / "benchmark/results/random.json").read_text())["Hopper-v4"]
-    hopper = [run for run in RUNS if (run["exp_name"], run["env_id"]) == ("ppo_continuous", "Hopper-v4")]
+    hopper = [
+        run for run in RUNS if (run["exp_name"], run["env_id"]) == ("ppo_continuous", "Hopper-v4")
+    ]
     scores = overview.normalised(*cells["Hopper-v4"])
-    expected = [(run["last_100_mean"] - zero) / (2382.86 - zero) for run in hopper if run["seed"] <= len(scores)]
+    expected = [
+        (run["last_100_mean"] - zero) / (2382.86 - zero)
+        for run in hopper
+        if run["seed"] <= len(scores)
+    ]
     assert scores == pytest.approx(expected)
     assert not any("MountainCar-v0" in overview.units(script) for script in ("ppo", "dqn", "c51"))
 
@@ -356,7 +445,12 @@ def test_the_sample_that_stands_for_a_published_figure():
 
 def test_what_chance_gets_is_asked_for(tmp_path, monkeypatch):
     """Three finished games would count, and must not silently stay out."""
-    run = dict(script="dqn_atari", env_id="PongNoFrameskip-v4", exp_name="dqn_atari", total_timesteps=10_000_000)
+    run = dict(
+        script="dqn_atari",
+        env_id="PongNoFrameskip-v4",
+        exp_name="dqn_atari",
+        total_timesteps=10_000_000,
+    )
     run |= dict(finished=True, last_100_mean=20.0, arguments={})
     (results := tmp_path / "results").mkdir()
     (results / "runs.json").write_text(json.dumps([run | dict(seed=seed) for seed in (1, 2, 3)]))
@@ -375,7 +469,9 @@ def test_what_chance_gets_is_asked_for(tmp_path, monkeypatch):
 def test_the_plan_is_not_the_callers(monkeypatch):
     """What is exported for a part of the runs changes nothing of what all of them are."""
     plan = overview.planned("td3")
-    for name, value in dict(SEEDS="1", EXP_NAME="x", STEPS="10", ENVS="Hopper-v4", FLAGS="--bf16", NAME="host").items():
+    for name, value in dict(
+        SEEDS="1", EXP_NAME="x", STEPS="10", ENVS="Hopper-v4", FLAGS="--bf16", NAME="host"
+    ).items():
         monkeypatch.setenv(name, value)
     assert overview.planned("td3") == plan
 
@@ -475,7 +571,9 @@ def events(path, *points):
     with open(path, "wb") as file:
         for *start, at, step in points:
             log = SessionLog(status=SessionLog.START) if start else None
-            RecordWriter(file).write(Event(wall_time=at, step=step, session_log=log).SerializeToString())
+            RecordWriter(file).write(
+                Event(wall_time=at, step=step, session_log=log).SerializeToString()
+            )
 
 
 @pytest.mark.parametrize(
@@ -510,7 +608,11 @@ def test_the_commands_of_the_published_runs(monkeypatch, capsys):
         seen.add(experiment)
         args = vars(tyro.cli(helpers.module(run["script"]).Args, args=command[1:]))
         total, flags = collect.experiment(run)
-        given = {name: run[name] for name in ("env_id", "exp_name", "seed")} | flags | dict(total_timesteps=total)
+        given = (
+            {name: run[name] for name in ("env_id", "exp_name", "seed")}
+            | flags
+            | dict(total_timesteps=total)
+        )
         assert {name: args[name] for name in given} == given
 
 
@@ -525,7 +627,9 @@ def test_the_commands_of_a_benchmark(name):
         module = helpers.module(Path(command[0]).stem)
         args = tyro.cli(module.Args, args=command[1:])
         environments = {"--env-id": args.env_id, "--seed": str(args.seed)}
-        assert all(launch.value(command, flag, None) == value for flag, value in environments.items())
+        assert all(
+            launch.value(command, flag, None) == value for flag, value in environments.items()
+        )
 
 
 @pytest.mark.slow
@@ -533,10 +637,21 @@ def test_a_benchmark_runs(tmp_path):
     """ENVS, SEEDS, JOBS, more flags, and another launcher: what benchmark/README.md offers."""
     words = f"{sys.executable} -m benchmark.launch --runs-dir {tmp_path} --jobs 1"
     flags = "--total-timesteps 400 --learning-starts 100 --no-compile --eval-episodes 1".split()
-    done = helpers.run(["sh", "benchmark/experiments/dqn.sh", *flags], cwd=ROOT, ENVS="CartPole-v1", SEEDS="3", RUN=words)
+    done = helpers.run(
+        ["sh", "benchmark/experiments/dqn.sh", *flags],
+        cwd=ROOT,
+        ENVS="CartPole-v1",
+        SEEDS="3",
+        RUN=words,
+    )
     assert done.returncode == 0, done.stdout
     (found,) = [collect.read_run(path.parent)[0] for path in tmp_path.glob("*/args.json")]
-    assert (found["script"], found["env_id"], found["seed"], found["global_step"]) == ("dqn", "CartPole-v1", 3, 400)
+    assert (found["script"], found["env_id"], found["seed"], found["global_step"]) == (
+        "dqn",
+        "CartPole-v1",
+        3,
+        400,
+    )
     assert found["finished"] and found["wall_seconds"] > 0
 
 
@@ -551,7 +666,9 @@ def test_the_best_published_figure():
         if within:
             assert float(best["mean"]) == max(within)
         elif best:
-            assert int(best["total_timesteps"]) == min(int(row["total_timesteps"]) for row in others)
+            assert int(best["total_timesteps"]) == min(
+                int(row["total_timesteps"]) for row in others
+            )
 
 
 def test_an_experiment_is_one(tmp_path, monkeypatch, capsys):
@@ -562,10 +679,17 @@ def test_an_experiment_is_one(tmp_path, monkeypatch, capsys):
     def run(name, seed, steps=500, **arguments):
         (tmp_path / name).mkdir()
         (tmp_path / name / "args.json").write_text("{}")
-        found = dict(script="ppo", env_id="CartPole-v1", exp_name="ppo", seed=seed, total_timesteps=steps)
+        found = dict(
+            script="ppo", env_id="CartPole-v1", exp_name="ppo", seed=seed, total_timesteps=steps
+        )
         return found | dict(finished=True, started=name, arguments=arguments)
 
-    found = {"1": run("1", 1), "2": run("2", 2, cuda=False), "3": run("3", 3, steps=100), "4": run("4", 1, gamma=0.9)}
+    found = {
+        "1": run("1", 1),
+        "2": run("2", 2, cuda=False),
+        "3": run("3", 3, steps=100),
+        "4": run("4", 1, gamma=0.9),
+    }
     monkeypatch.setattr(collect, "read_run", lambda folder: (found[folder.name], []))
     collect.collect(tmp_path, partial=False)
     kept = json.loads((tmp_path / "results/runs.json").read_text())
@@ -588,21 +712,32 @@ def test_an_evaluation_that_is_not_on_the_disk_yet(tmp_path):
     """eval.json is written before TensorBoard's file: a run that was killed between them is read all the same."""
     args = dict(env_id="CartPole-v1", exp_name="ppo", seed=1, total_timesteps=500)
     (tmp_path / "args.json").write_text(json.dumps(args))
-    (tmp_path / "eval.json").write_text(json.dumps(dict(global_step=400, mean=1.0, std=0.0, episodes=1)))
-    (tmp_path / "machine.json").write_text(json.dumps(dict(hardware="a machine", versions={}, commit="abc")))
+    (tmp_path / "eval.json").write_text(
+        json.dumps(dict(global_step=400, mean=1.0, std=0.0, episodes=1))
+    )
+    (tmp_path / "machine.json").write_text(
+        json.dumps(dict(hardware="a machine", versions={}, commit="abc"))
+    )
     (tmp_path / "ppo.py").write_text((ROOT / "cleanrl_lite/ppo.py").read_text())
     with SummaryWriter(tmp_path) as writer:
         for tag in ("charts/episodic_return", "charts/episodic_length", "charts/SPS"):
             writer.add_scalar(tag, 20.0, 300)
     run, rows = collect.read_run(tmp_path)
-    assert (run["finished"], run["global_step"], run["eval_mean"], len(rows)) == (False, 300, 1.0, 1)
+    assert (run["finished"], run["global_step"], run["eval_mean"], len(rows)) == (
+        False,
+        300,
+        1.0,
+        1,
+    )
     assert (run["hardware"], run["commit"]) == ("a machine", "abc")
 
 
 def test_the_commit_of_a_run(tmp_path, monkeypatch):
     """In eval.json as git describes it; none without git."""
     run_dir, _ = helpers.train("ppo", tmp_path / "a")
-    assert re.fullmatch(r"[0-9a-f]{7,}(-dirty)?", helpers.read_json(run_dir / "eval.json")["commit"] or "0000000")
+    assert re.fullmatch(
+        r"[0-9a-f]{7,}(-dirty)?", helpers.read_json(run_dir / "eval.json")["commit"] or "0000000"
+    )
     monkeypatch.setenv("PATH", "/nowhere")
     run_dir, _ = helpers.train("ppo", tmp_path / "b")
     assert helpers.read_json(run_dir / "eval.json")["commit"] is None
@@ -612,7 +747,9 @@ def test_the_commit_of_a_run(tmp_path, monkeypatch):
 def test_two_checkouts(tmp_path):
     """benchmark/measure/same_runs.py: this checkout trains as itself, and not as one with another discount."""
     for name in ("benchmark", "cleanrl_lite"):
-        shutil.copytree(ROOT / name, tmp_path / name, ignore=shutil.ignore_patterns("results", "runs"))
+        shutil.copytree(
+            ROOT / name, tmp_path / name, ignore=shutil.ignore_patterns("results", "runs")
+        )
     words = [sys.executable, "-m", "benchmark.measure.same_runs", tmp_path, "ppo"]
     assert "curves and tensors: equal" in helpers.run(words, cwd=ROOT).stdout
     script = tmp_path / "cleanrl_lite/ppo.py"

@@ -15,10 +15,22 @@ missing = [name for name in ("munged", "slurmctld", "slurmd", "sbatch") if not s
 root = hasattr(os, "geteuid") and os.geteuid() == 0
 pytestmark = [
     pytest.mark.slow,
-    pytest.mark.skipif(bool(missing) or not root, reason=f"needs root and slurm-wlm, munge; missing: {missing}"),
+    pytest.mark.skipif(
+        bool(missing) or not root, reason=f"needs root and slurm-wlm, munge; missing: {missing}"
+    ),
     pytest.mark.xdist_group("slurm"),
 ]
-FLAGS = ["--no-compile", "--num-envs", "4", "--num-steps", "32", "--eval-episodes", "1", "--save-every", "128"]
+FLAGS = [
+    "--no-compile",
+    "--num-envs",
+    "4",
+    "--num-steps",
+    "32",
+    "--eval-episodes",
+    "1",
+    "--save-every",
+    "128",
+]
 CONFIG = """
 ClusterName=test
 SlurmctldHost={host}
@@ -61,7 +73,9 @@ def cluster(tmp_path_factory):
     (folder / "munge.key").write_bytes(os.urandom(128))
     (folder / "munge.key").chmod(0o600)
     ports = dict(port=free_port(), port1=free_port(), port2=free_port(), cpus=os.cpu_count())
-    (folder / "slurm.conf").write_text(CONFIG.format(folder=folder, host=socket.gethostname().split(".")[0], **ports))
+    (folder / "slurm.conf").write_text(
+        CONFIG.format(folder=folder, host=socket.gethostname().split(".")[0], **ports)
+    )
     environ = dict(SLURM_CONF=str(folder / "slurm.conf"))
     files = [f"--{name}={folder}/munge.{ending}" for name, ending in FILES.items()]
     daemons = [["munged", "--foreground", "--force", *files], ["slurmctld", "-D", "-c"]]
@@ -69,7 +83,12 @@ def cluster(tmp_path_factory):
     running = []
     for words in daemons:
         running.append(
-            subprocess.Popen(words, env=os.environ | environ, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+            subprocess.Popen(
+                words,
+                env=os.environ | environ,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+            )
         )
         time.sleep(1)
     try:
@@ -84,7 +103,13 @@ def cluster(tmp_path_factory):
             process.wait(20)
 
 
-FILES = {"socket": "socket", "key-file": "key", "pid-file": "pid", "log-file": "log", "seed-file": "seed"}
+FILES = {
+    "socket": "socket",
+    "key-file": "key",
+    "pid-file": "pid",
+    "log-file": "log",
+    "seed-file": "seed",
+}
 
 
 def asked(environ, *words):
@@ -111,16 +136,35 @@ def status(cluster, folder):
 
 def test_an_array_with_one_failure(cluster, tmp_path):
     """Four jobs, two at a time; two fail, are tried twice, and only these are submitted again."""
-    words = ["ppo", "--env-ids", "CartPole-v1", "CartPol-v1", "--seeds", "1-2", "--slurm", "--max-parallel", "2"]
+    words = [
+        "ppo",
+        "--env-ids",
+        "CartPole-v1",
+        "CartPol-v1",
+        "--seeds",
+        "1-2",
+        "--slurm",
+        "--max-parallel",
+        "2",
+    ]
     code, output = launcher(
-        cluster, tmp_path, *words, "--mem", "1G", "--partition", "all", flags=["--total-timesteps", "512"]
+        cluster,
+        tmp_path,
+        *words,
+        "--mem",
+        "1G",
+        "--partition",
+        "all",
+        flags=["--total-timesteps", "512"],
     )
     assert code == 0 and "submitted 4 jobs as Slurm array job" in output, output
     helpers.wait_for(lambda: set(status(cluster, tmp_path).values()) <= {"finished", "failed"})
     found = status(cluster, tmp_path)
     assert [found[f"ppo-CartPole-v1-{seed}"] for seed in (1, 2)] == ["finished"] * 2
     assert [found[f"ppo-CartPol-v1-{seed}"] for seed in (1, 2)] == ["failed"] * 2
-    task = helpers.read_json(tmp_path / "launch" / "ppo-CartPol-v1-1.json")["jobs"]["ppo-CartPol-v1-1"]
+    task = helpers.read_json(tmp_path / "launch" / "ppo-CartPol-v1-1.json")["jobs"][
+        "ppo-CartPol-v1-1"
+    ]
     assert task["crashes"] == 2 and "doesn't exist" in task["last_line"]
     assert len(list(tmp_path.glob("*/checkpoint.pt"))) == 2
     code, output = launcher(cluster, tmp_path, *words, flags=["--total-timesteps", "512"])
@@ -129,14 +173,21 @@ def test_an_array_with_one_failure(cluster, tmp_path):
 
 
 def running(cluster, folder):
-    helpers.wait_for(lambda: list(folder.glob("*/checkpoint.pt")) and "running" in status(cluster, folder).values())
+    helpers.wait_for(
+        lambda: (
+            list(folder.glob("*/checkpoint.pt")) and "running" in status(cluster, folder).values()
+        )
+    )
     (task,) = [job["slurm"] for job in helpers.read_json(folder / "launch.json")["jobs"].values()]
     return task
 
 
 def test_requeued_cancelled_and_submitted_again(cluster, tmp_path):
     """`scontrol requeue` restarts the task from its checkpoint; `--cancel` ends it; the same command continues."""
-    words, flags = ["ppo", "--env-ids", "CartPole-v1", "--seeds", "1", "--slurm"], ["--total-timesteps", "100000"]
+    words, flags = (
+        ["ppo", "--env-ids", "CartPole-v1", "--seeds", "1", "--slurm"],
+        ["--total-timesteps", "100000"],
+    )
     launcher(cluster, tmp_path, *words, flags=flags)
     task = running(cluster, tmp_path)
     subprocess.run(["scontrol", "requeue", task], env=os.environ | cluster, check=True)
@@ -162,7 +213,18 @@ def saved(folder):
 def test_the_time_limit(cluster, tmp_path):
     """At its time limit a task saves, is requeued, and continues in its next turn. Slurm may signal it up to a minute
     early: here 10 to 70 s after the start."""
-    words = ["ppo", "--env-ids", "CartPole-v1", "--seeds", "1", "--slurm", "--time", "2", "--grace", "50"]
+    words = [
+        "ppo",
+        "--env-ids",
+        "CartPole-v1",
+        "--seeds",
+        "1",
+        "--slurm",
+        "--time",
+        "2",
+        "--grace",
+        "50",
+    ]
     launcher(cluster, tmp_path, *words, flags=["--total-timesteps", "2000000"])
     task = running(cluster, tmp_path)
     helpers.wait_for(lambda: "Restarts=1" in asked(cluster, "scontrol", "show", "job", task), 180)
@@ -177,7 +239,15 @@ def test_preempted(cluster, tmp_path):
     words = ["ppo", "--env-ids", "CartPole-v1", "--seeds", "1", "--slurm", "--partition", "all"]
     launcher(cluster, tmp_path, *words, flags=["--total-timesteps", "2000000"])
     task = running(cluster, tmp_path)
-    urgent = ["sbatch", "--partition=urgent", "--nodes=2", "--exclusive", "--output=/dev/null", "--wrap", "sleep 15"]
+    urgent = [
+        "sbatch",
+        "--partition=urgent",
+        "--nodes=2",
+        "--exclusive",
+        "--output=/dev/null",
+        "--wrap",
+        "sleep 15",
+    ]
     subprocess.run(urgent, env=os.environ | cluster, check=True)
     helpers.wait_for(lambda: status(cluster, tmp_path) == {"ppo-CartPole-v1-1": "pending"})
     steps = saved(tmp_path)

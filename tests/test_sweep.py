@@ -8,7 +8,18 @@ from tests import helpers
 
 pytest.importorskip("optuna")
 pytestmark = pytest.mark.slow
-SWEEP = [sys.executable, "-m", "benchmark.launch.sweep", "--seeds", "1", "2", "--steps", "1024", "--jobs", "2"]
+SWEEP = [
+    sys.executable,
+    "-m",
+    "benchmark.launch.sweep",
+    "--seeds",
+    "1",
+    "2",
+    "--steps",
+    "1024",
+    "--jobs",
+    "2",
+]
 SMALL = ["--no-compile", "--eval-episodes", "1"]
 
 
@@ -17,7 +28,10 @@ def test_a_search(tmp_path):
     sweep = [*SWEEP, "--runs-dir", tmp_path]
     assert helpers.run([*sweep, "--trials", "1", "--", *SMALL], helpers.ROOT).returncode == 0
     done = helpers.run([*sweep, "--trials", "1", "--", *SMALL], helpers.ROOT)
-    assert " of 2:" in done.stdout and "cleanrl_lite/ppo.py --env-id CartPole-v1 --learning-rate " in done.stdout
+    assert (
+        " of 2:" in done.stdout
+        and "cleanrl_lite/ppo.py --env-id CartPole-v1 --learning-rate " in done.stdout
+    )
     values = []
     for folder in tmp_path.glob("trial-*"):
         means = [helpers.read_json(path)["mean"] for path in folder.glob("*/eval.json")]

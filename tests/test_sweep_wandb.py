@@ -40,13 +40,22 @@ class Server(ThreadingHTTPServer):
             return dict(upsertSweep=dict(sweep=sweep, configValidationWarnings=[]))
         if operation == "SweepWithRuns":
             sweep = dict(
-                id="s", name="sweep1", method="bayes", state="RUNNING", config=self.config, runs=dict(edges=[])
+                id="s",
+                name="sweep1",
+                method="bayes",
+                state="RUNNING",
+                config=self.config,
+                runs=dict(edges=[]),
             )
             return dict(project=dict(sweep=sweep))
         if operation == "CreateAgent":
             return dict(createAgent=dict(agent=dict(id="a")))
         if operation == "Heartbeat":
-            return dict(agentHeartbeat=dict(agent=dict(id="a"), commands=json.dumps(self.commands(variables))))
+            return dict(
+                agentHeartbeat=dict(
+                    agent=dict(id="a"), commands=json.dumps(self.commands(variables))
+                )
+            )
         return dict(serverInfo=None, project=None, viewer=None, entity=None)
 
     def commands(self, variables):
@@ -55,13 +64,19 @@ class Server(ThreadingHTTPServer):
         if len(self.given) == 2:
             return [dict(type="exit")]
         config = yaml.safe_load(self.config)
-        self.given.append({name: self.sample(space) for name, space in config["parameters"].items()})
+        self.given.append(
+            {name: self.sample(space) for name, space in config["parameters"].items()}
+        )
         args = {name: dict(value=value) for name, value in self.given[-1].items()}
-        return [dict(type="run", run_id=f"run{len(self.given)}", program=config["program"], args=args)]
+        return [
+            dict(type="run", run_id=f"run{len(self.given)}", program=config["program"], args=args)
+        ]
 
     def sample(self, space):
         choices = space.get("values", [space.get("value")])
-        return random.uniform(space["min"], space["max"]) if "min" in space else random.choice(choices)
+        return (
+            random.uniform(space["min"], space["max"]) if "min" in space else random.choice(choices)
+        )
 
 
 class Handler(BaseHTTPRequestHandler):
@@ -94,11 +109,22 @@ def server():
 @pytest.mark.slow
 def test_sweep_and_agent(server, tmp_path):
     """Two runs with the settings that the server gave, each with its final evaluation, the sweep's metric, logged."""
-    account = dict(WANDB_BASE_URL=f"http://127.0.0.1:{server.server_port}", WANDB_API_KEY="0" * 40, WANDB_ENTITY="me")
-    account |= dict(WANDB_DIR=str(tmp_path), WANDB_CONFIG_DIR=str(tmp_path), WANDB_CACHE_DIR=str(tmp_path))
+    account = dict(
+        WANDB_BASE_URL=f"http://127.0.0.1:{server.server_port}",
+        WANDB_API_KEY="0" * 40,
+        WANDB_ENTITY="me",
+    )
+    account |= dict(
+        WANDB_DIR=str(tmp_path), WANDB_CONFIG_DIR=str(tmp_path), WANDB_CACHE_DIR=str(tmp_path)
+    )
     config = yaml.safe_load(SWEEP.read_text())
-    config["parameters"] |= {"total-timesteps": dict(value=1024), "runs-dir": dict(value=str(tmp_path / "runs"))}
-    config["command"] = [sys.executable if word == "python" else word for word in config["command"]] + ["--no-compile"]
+    config["parameters"] |= {
+        "total-timesteps": dict(value=1024),
+        "runs-dir": dict(value=str(tmp_path / "runs")),
+    }
+    config["command"] = [
+        sys.executable if word == "python" else word for word in config["command"]
+    ] + ["--no-compile"]
     (tmp_path / "sweep.yaml").write_text(yaml.safe_dump(config))
     words = [WANDB, "sweep", "--project", "cleanrl_lite", tmp_path / "sweep.yaml"]
     done = helpers.run(words, cwd=helpers.ROOT, **account)
@@ -106,7 +132,10 @@ def test_sweep_and_agent(server, tmp_path):
     assert done.returncode == 0 and "me/cleanrl_lite/sweep1" in output, (output, server.asked)
     words = [WANDB, "agent", "me/cleanrl_lite/sweep1"]
     done = helpers.run(words, cwd=helpers.ROOT, timeout=300, **account, WANDB_MODE="offline")
-    assert done.returncode == 0 and len(server.given) == 2, (done.stdout + done.stderr, server.asked)
+    assert done.returncode == 0 and len(server.given) == 2, (
+        done.stdout + done.stderr,
+        server.asked,
+    )
     for number, given in enumerate(server.given, 1):
         (folder,) = tmp_path.glob(f"runs/wandb/offline-run-*-run{number}")
         run_id, found, history, *_ = wandb_file.read(folder)

@@ -171,6 +171,7 @@ def run_of(compile=True):
     run = object.__new__(utils.Run)
     run.args = SimpleNamespace(compile=compile)
     run.log_time = 0.0
+    run.device = CPU
     return run
 
 

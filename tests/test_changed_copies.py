@@ -406,7 +406,7 @@ def test_a_copy_plays_and_resumes_runs_of_its_origin(original, tmp_path, capfd):
     assert copy.main(copy.Args(**{**args, "evaluate": directory})) == origin.returns
     longer = {"resume": directory, "total_timesteps": 640}
     assert copy.main(copy.Args(**{**args, **longer})).dir == origin.returns.dir
-    assert capfd.readouterr().out.count("was made by ppo.py, and loads in my_idea.py") == 2
+    assert capfd.readouterr().out.count("was saved by ppo.py, and loads in my_idea.py") == 2
 
 
 def test_the_page_shows_them_all():

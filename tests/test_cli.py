@@ -86,21 +86,6 @@ def test_ways_to_start(script, way, tmp_path):
     assert "out of date" not in done.stderr
 
 
-def test_a_renamed_copy(tmp_path):
-    """It evaluates and resumes the runs of the script that it came from, with a line that says so,
-    and its own without one."""
-    run_dir, _ = helpers.train("ppo", tmp_path)
-    copy = shutil.copy(helpers.SOURCE / "ppo.py", tmp_path / "my_ppo.py")
-    told = "was made by ppo.py, and loads in my_ppo.py"
-    for flags, count in ((["--resume"], 1), (["--evaluate"], 0)):
-        words = [sys.executable, copy, *flags, run_dir, "--total-timesteps", "1024"]
-        done = helpers.run(words, cwd=tmp_path)
-        assert done.returncode == 0, done.stderr
-        assert done.stdout.count(told) == count
-    assert helpers.load(run_dir)["script"] == "my_ppo"
-    assert helpers.command_line("ppo", ["--evaluate", run_dir]) == 0
-
-
 def parse(script, words):
     argv = mock.patch.object(sys, "argv", [f"{script}.py", *map(str, words)])
     module = helpers.module(script)

@@ -3,7 +3,9 @@
 import shutil
 
 import pytest
+import torch
 
+from benchmark.publish import convert
 from tests import helpers
 
 AGENTS = helpers.ROOT / "benchmark" / "results" / "agents"
@@ -27,3 +29,25 @@ def test_a_trained_agent(name, tmp_path):
 
 def test_agents_are_small():
     assert sum(path.stat().st_size for path in AGENTS.rglob("*") if path.is_file()) < 12e6
+
+
+@pytest.mark.parametrize("whole", [True, False])
+def test_a_checkpoint_of_an_older_version(whole, tmp_path):
+    """It plays as before, cannot be resumed, and the old file stays where it held more."""
+    run_dir, returns = helpers.train("td3", tmp_path)
+    path = run_dir / "checkpoint.pt"
+    saved = torch.load(path, weights_only=True)
+    old_names = {"fc1": "0", "fc2": "2", "fc3": "4"}
+    old = {}
+    for name, weight in saved["agent"].items():
+        for new_name, old_name in old_names.items():
+            name = name.replace(new_name, old_name)
+        old[name] = weight
+    kept = saved if whole else {name: saved[name] for name in convert.KEPT}
+    torch.save({**kept, "agent": old}, path)
+    assert convert.convert(path) and not convert.convert(path)
+    assert (run_dir / "checkpoint_old.pt").exists() == whole
+    assert helpers.command_line("td3", ["--evaluate", run_dir]) == 0
+    (record,) = (helpers.read_json(path) for path in run_dir.glob("eval_*.json"))
+    assert record["returns"] == returns
+    assert helpers.command_line("td3", ["--resume", run_dir]) != 0

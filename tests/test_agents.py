@@ -11,7 +11,14 @@ from tests import helpers
 AGENTS = helpers.ROOT / "benchmark" / "results" / "agents"
 
 
-@pytest.mark.parametrize("name", sorted(path.name for path in AGENTS.iterdir()))
+NAMES = sorted(path.name for path in AGENTS.iterdir())
+# One of each script before every commit, the others in the second tier.
+FIRST = {name.split("__")[1]: name for name in reversed(NAMES)}.values()
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(x, marks=[] if x in FIRST else pytest.mark.slow) for x in NAMES]
+)
 def test_a_trained_agent(name, tmp_path):
     """The same seeds on another machine may give other digits, but not another mean."""
     folder, recorded = tmp_path / name, helpers.read_json(AGENTS / name / "eval.json")

@@ -77,6 +77,7 @@ def test_a_script_finds_modules_in_the_current_directory(own_module):
     )
 
 
+@pytest.mark.slow
 def test_an_evaluation_has_a_limit(own_module):
     flags = dict(env_id="my_envs:Endless-v0", env_kwargs='{"reward": 1}')
     _, returns = helpers.train("ppo", own_module, **flags)
@@ -121,9 +122,9 @@ def test_a_video_shows_something(tmp_path):
     run_dir, _ = helpers.train("ppo", tmp_path, capture_video=True)
     (path,) = run_dir.rglob("*.mp4")
     with VideoFileClip(str(path)) as video:
-        assert all(
-            np.unique(frame.reshape(-1, 3), axis=0).shape[0] > 2 for frame in video.iter_frames()
-        )
+        for moment in (0, video.duration / 2):
+            pixels = video.get_frame(moment).reshape(-1, 3)
+            assert len(np.unique(pixels, axis=0)) > 2
 
 
 @pytest.mark.slow

@@ -86,33 +86,6 @@ def values(agent, *observations):
     return agent.value(agent.qf1, obs, agent.act(obs)).numpy()
 
 
-def test_constant_value(mlp_script, tmp_path):
-    if mlp_script == "ppo_continuous":
-        pytest.skip(
-            "a constant return has variance 0: the reward's scale is 1e-4, and it is clipped"
-        )
-    agent = trained(
-        mlp_script, probe("Constant", mlp_script), tmp_path, dict(total_timesteps=4_096), ONE_STEP
-    )
-    assert values(agent, [0.0]) == pytest.approx(1, abs=0.05)
-
-
-def test_value_from_observation(mlp_script, tmp_path):
-    agent = trained(
-        mlp_script,
-        probe("FromObservation", mlp_script),
-        tmp_path,
-        dict(total_timesteps=4_096),
-        ONE_STEP,
-    )
-    assert values(agent, [-1.0], [1.0]) == pytest.approx([-1, 1], abs=0.1)
-
-
-def test_discounting(mlp_script, tmp_path):
-    agent = trained(mlp_script, probe("Delayed", mlp_script), tmp_path)
-    assert values(agent, [0.0], [1.0]) == pytest.approx([0.9, 1], abs=0.05)
-
-
 def test_right_action(mlp_script, tmp_path):
     agent = trained(mlp_script, probe("RightAction", mlp_script), tmp_path, replay=ONE_STEP)
     obs = batch(agent, [-1.0], [1.0])
@@ -129,6 +102,7 @@ def test_right_action(mlp_script, tmp_path):
 
 
 def test_truncation_bootstraps(mlp_script, tmp_path):
+    """The value depends on the observation, is discounted, and goes on behind a time limit."""
     agent = trained(
         mlp_script, probe("Truncated", mlp_script), tmp_path, dict(total_timesteps=10_240)
     )
@@ -150,7 +124,9 @@ def test_action_at_the_edge_of_uneven_bounds(script, tmp_path):
     assert (np.abs(action - Corner.target) / (Corner.high - Corner.low)).max() < 0.1
 
 
-@pytest.mark.parametrize("script", ["ppo", "ppo_continuous", "dqn"])
+@pytest.mark.parametrize(
+    "script", ["ppo", *(pytest.param(x, marks=pytest.mark.slow) for x in ("ppo_continuous", "dqn"))]
+)
 @pytest.mark.parametrize("kind", ["Dict", "Tuple", "Discrete", "Bytes"])
 def test_structured_observations(kind, script, tmp_path):
     """Dict, Tuple and Discrete observations are flattened; bytes are a vector already. The value

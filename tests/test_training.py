@@ -35,7 +35,16 @@ def finished(tmp_path_factory):
 # --- determinism
 
 
-@pytest.mark.parametrize("script", helpers.TRAINING_SCRIPTS)
+GAMES = [name for name in helpers.ATARI_SCRIPTS if name not in ("ppo_atari", "dqn_atari")]
+
+
+@pytest.mark.parametrize(
+    "script",
+    [
+        pytest.param(name, marks=pytest.mark.slow if name in GAMES else [])
+        for name in helpers.TRAINING_SCRIPTS
+    ],
+)
 def test_same_seed_same_run(script, finished, tmp_path):
     """Bit for bit, and evaluations and checkpoints in between change nothing."""
     one, returns = finished(script)
@@ -250,7 +259,7 @@ def test_seeds_of_an_evaluation(monkeypatch, tmp_path):
 
 # --- compilation
 
-FAST = ("ppo_continuous", "dqn", "sac")  # one of each family
+FAST = ("sac",)  # the hardest: two updates, three optimizers
 
 
 def enough_updates(script, updates):

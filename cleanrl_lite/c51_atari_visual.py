@@ -400,7 +400,8 @@ def main(args: Args):
     check = utils.check
     device = utils.setup(args)
     check(args.n_atoms > 1, "--n-atoms must be above 1")
-    check(args.v_min < args.v_max, "--v-min must be below --v-max")
+    finite = -1e30 < args.v_min < args.v_max < 1e30
+    check(finite, "--v-min must be below --v-max, both finite")
     starts = args.learning_starts >= 2 * args.num_envs
     check(starts, "--learning-starts must be at least twice --num-envs")
     enough = max(args.batch_size, 8 * args.num_envs)

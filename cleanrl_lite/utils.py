@@ -101,7 +101,7 @@ def check_numbers(args):
     limits = {"seed": 2**31, "threads": 1025}  # more threads are a segmentation fault
     for name, value in vars(args).items():
         flag = "--" + name.replace("_", "-")
-        limit = limits.get(name, math.inf)
+        limit = limits.get(name, 2**53)
         if type(value) in (int, float) and name not in ("v_min", "v_max"):
             check(0 <= value < math.inf, f"{flag} must be finite and not negative, got {value}")
             check(value < limit, f"{flag} must be less than {limit}, got {value}")

@@ -65,7 +65,7 @@ SAYS_COMPILED = {
     "counting_sac": "continuing in eager mode: update_critic reads a Python",
     "entropy_number": RECOMPILES,
 }
-IN_TORCH = "acting in torch, not in numpy: "
+IN_TORCH = "acts in torch, not in numpy"
 SAYS_ALWAYS = dict.fromkeys(
     [
         "residual",

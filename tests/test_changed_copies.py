@@ -265,9 +265,9 @@ def assert_as_expected(name, outcome, printed, mode, reference=None):
         raise outcome.stopped
     expected = [SAYS_ALWAYS.get(name), mode != "eager" and SAYS_COMPILED.get(name)]
     expected = [line for line in expected if line]
-    said = [line for line in lines if line.startswith((IN_TORCH, "continuing in eager mode"))]
+    said = [line for line in lines if IN_TORCH in line or "continuing in eager mode" in line]
     assert len(said) == len(expected), lines
-    assert all(line.startswith(tuple(expected)) for line in said), said
+    assert all(any(words in line for words in expected) for line in said), said
     if reference and name not in RANDOM:
         assert_same(outcome, reference)
 

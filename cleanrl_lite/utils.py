@@ -222,7 +222,8 @@ class VectorEnv(gym.vector.SyncVectorEnv):
 
     def step(self, actions):
         if not np.isfinite(actions).all():
-            raise FloatingPointError(f"the agent gave actions that are not finite: {actions}")
+            found = np.asarray(actions).tolist()
+            raise FloatingPointError(f"the agent gave actions that are not finite: {found}")
         infos = {}
         actions = np.array(actions)  # a copy: an environment may change its action in place
         for i, (env, action) in enumerate(zip(self.envs, actions, strict=True)):

@@ -157,11 +157,14 @@ class RandomOpening(gym.Wrapper):
 
     def reset(self, **kwargs):
         obs, info = self.env.reset(**kwargs)
-        for _ in range(np.random.randint(self.moves + 1)):
+        left = np.random.randint(self.moves + 1)
+        while left > 0:
+            left -= 1
             move = random_move(obs, self.env.exists.shape)
             obs, _, terminated, truncated, info = self.env.step(move)
             if terminated or truncated:
-                return self.reset()
+                obs, info = self.env.reset()
+                left = np.random.randint(self.moves + 1)
         return obs, info
 
 
@@ -335,6 +338,7 @@ def main(args: Args):
     # === setup
     check = utils.check
     device = utils.setup(args)
+    check(args.random_moves <= 1000, "--random-moves must be at most 1000")
     batch_size = args.num_envs * args.num_steps
     minibatch_size = batch_size // args.num_minibatches
     whole = batch_size == minibatch_size * args.num_minibatches

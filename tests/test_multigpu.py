@@ -365,7 +365,7 @@ def compiled_against_eager():
 @pytest.mark.slow
 def test_compiled_is_eager(pair, tmp_path, capfd):
     pair(train, tmp_path, compiled_against_eager, compile=True)
-    assert helpers.load(helpers.only_run(tmp_path))["global_step"] == 80
+    assert helpers.load(helpers.only_run(tmp_path))["global_step"] == 96
     assert "compilation failed" not in capfd.readouterr().err
 
 

@@ -216,11 +216,15 @@ class Agent(nn.Module):
 def join_processes(device):
     """Joins the processes that torchrun has started, if any. Returns rank and number."""
     if not distributed.is_initialized():
+        store, rank, world_size = distributed.HashStore(), 0, 1
         if "RANK" in os.environ:
-            # the longest that the others wait for the first process, while it evaluates
-            distributed.init_process_group(timeout=timedelta(days=1))
-        else:
-            distributed.init_process_group(store=distributed.HashStore(), rank=0, world_size=1)
+            store, rank, world_size = next(distributed.rendezvous("env://"))
+            # The trap: after a restart, torchrun's store still holds the dead group's addresses.
+            restarts = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
+            store = distributed.PrefixStore(restarts, store)
+        # the longest that the others wait for the first process, while it evaluates
+        wait = timedelta(days=1)
+        distributed.init_process_group(store=store, rank=rank, world_size=world_size, timeout=wait)
         atexit.register(distributed.destroy_process_group)
     if device.type == "cuda":
         gpu = int(os.environ.get("LOCAL_RANK", 0))

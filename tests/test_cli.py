@@ -436,18 +436,25 @@ raise SystemExit(helpers.command_line("{script}", sys.argv[1:]))
 
 
 @pytest.mark.parametrize(
-    "script, module, extra",
-    [("ppo_continuous", "mujoco", "mujoco"), ("dqn_atari", "ale_py", "atari")]
-    + [(script, "cv2", "atari") for script in ["ppo_image", *helpers.VISUAL_SCRIPTS]],
+    "script, module, package",
+    [
+        ("ppo_continuous", "mujoco", r"\[mujoco\]"),
+        ("dqn_atari", "ale_py", r"\[atari\]"),
+        ("sac_her", "panda_gym", r"\[panda\]"),
+        ("ppo_hybrid", "gym_platform", "hybrid-platform"),
+        ("ppo_selfplay", "envpool", r"\[envpool\]"),
+        ("ppo_multiagent", "envpool", r"\[multiagent\]"),
+        ("ppo_continuous_asymmetric", "envpool", r"\[envpool\]"),
+    ]
+    + [(script, "cv2", r"\[atari\]") for script in ["ppo_image", *helpers.VISUAL_SCRIPTS]],
 )
-def test_missing_extra(script, module, extra, tmp_path):
+def test_missing_package(script, module, package, tmp_path):
     """The message, or the line of the script that it shows, says how to install it."""
     done = helpers.run(
         [sys.executable, "-c", MISSING.format(script=script, module=module)], cwd=tmp_path
     )
-    assert done.returncode == 1 and re.search(rf"pip install .*\[{extra}\]", done.stderr), (
-        done.stderr
-    )
+    found = re.search(rf"pip install .*{package}", done.stderr)
+    assert done.returncode == 1 and found, done.stderr
     assert not list(tmp_path.iterdir())
 
 

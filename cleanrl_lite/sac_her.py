@@ -357,7 +357,7 @@ def main(args: Args):
     check(wide, f"{args.env_id} has actions {action_space}, where low < high must hold")
     if args.evaluate:
         envs.close()
-        return utils.evaluate_saved(args, __file__, make_env, agent)
+        return utils.evaluate_saved(args, make_env, agent)
     goal_env = find_goal_env(make_env(args))  # in this process, with --async-envs too
     check(goal_env, f"{args.env_id} is not a goal environment. Use sac.py")
     critic_adam = Adam([*agent.qf1.parameters(), *agent.qf2.parameters()])

@@ -218,10 +218,11 @@ class VectorEnv(gym.vector.SyncVectorEnv):
     """
 
     def step(self, actions):
-        if not np.isfinite(actions).all():
-            raise FloatingPointError(f"the agent gave actions that are not finite: {actions}")
+        if actions.dtype.kind == "f" and not np.isfinite(actions).all():
+            found = actions.tolist()
+            raise FloatingPointError(f"the agent gave actions that are not finite: {found}")
         infos = {}
-        actions = np.array(actions)  # a copy: an environment may change its action in place
+        actions = actions.copy()  # an environment may change its action in place
         for i, (env, action) in enumerate(zip(self.envs, actions, strict=True)):
             obs, reward, terminated, truncated, info = env.step(action)
             self.check_step(i, obs, reward)
@@ -236,11 +237,14 @@ class VectorEnv(gym.vector.SyncVectorEnv):
             self._terminations[i] = terminated
             self._truncations[i] = truncated
         arrays = self._observations, self._rewards, self._terminations, self._truncations
-        return *(array.copy() for array in arrays), infos
+        return *[array.copy() for array in arrays], infos
 
     def check_step(self, i, obs, reward=0.0):
         shape = self.single_observation_space.shape
-        if np.shape(obs) != shape or not (np.isfinite(obs).all() and math.isfinite(reward)):
+        right = np.shape(obs) == shape
+        if right and math.isfinite(np.vdot(obs, obs) + reward):  # fast; large numbers overflow
+            return
+        if not right or not np.isfinite(obs).all() or not math.isfinite(reward):
             raise FloatingPointError(
                 f"environment {i}: not of shape {shape}, NaN or infinity: {obs}, reward {reward}"
             )
@@ -380,6 +384,7 @@ def load(path, env_id=None, agent=None):
         check(env_id in (None, found), f"{path} is of {found}, not of {env_id}")
         if agent:
             agent.load_state_dict(saved["agent"])
+            print(f"loading {path}, which {saved['script']}.py saved")
     except Exception as error:
         check(False, f"cannot load {path}: {error!r:.200}")
     saved["dir"] = path.resolve().parent
@@ -560,7 +565,7 @@ class Run:
         statistics = infos["final_info"]["statistics"]
         returns = statistics["r"][ended].tolist()
         self.returns.extend(returns)
-        return zip(ended, returns, statistics["l"][ended].tolist(), strict=True)
+        return list(zip(ended, returns, statistics["l"][ended].tolist(), strict=True))
 
     def log(self, scalars, global_step):
         """Writes {tag: tensor or number} and the speed; raises FloatingPointError for NaN.
@@ -576,9 +581,10 @@ class Run:
                 raise FloatingPointError(f"{tag} is {value}")
             self.writer.add_scalar(tag, value, global_step)
         self.log_time = now
-        bar.n = global_step
         mean = f"return {np.mean(self.returns):.1f}" if self.returns else "no episode has ended"
-        bar.set_postfix_str(mean)
+        bar.set_postfix_str(mean, refresh=False)
+        bar.update(global_step - bar.n)
+        bar.n = global_step  # also where there is no terminal
         if bar.disable and (now - self.print_time > 10 or global_step >= bar.total):
             self.print_time = now
             print(f"step {global_step:,} of {bar.total:,} | {sps:,.0f} SPS | {mean}", flush=True)
@@ -644,6 +650,7 @@ def compiled(update, device):
     print(f"compiling {name} at its first call (about 20 s) ...", flush=True)
     update.__code__ = update.__code__.replace()  # each run in a process compiles its own
     options = {"cpp_wrapper": device.type == "cpu", "cpp.use_decompose_tanh": True}
+    options = {name: options[name] for name in options.keys() & torch._inductor.list_options()}
     function = torch.compile(update, fullgraph=True, dynamic=False, options=options)
     exc = torch._dynamo.exc
 
@@ -688,21 +695,22 @@ def graphed(function):
 class NumpyForward:
     """`module` as a function of numpy arrays: a row of a small MLP takes 5 us, in torch 25.
 
-    For Linear, Tanh, ReLU and an nn.Sequential of them. At the first and every hundredth call it
-    reads the layers anew and compares a row with torch, to which it falls back if they differ.
-    Where weights change between calls, `module` is a function that gives the module of now. On a
-    GPU such weights stay there.
+    For Linear, Tanh, ReLU and an nn.Sequential of them. At the first and every thousandth call, and
+    for another module, it reads the layers anew and compares a row with torch, to which it falls
+    back if they differ. Where weights change between calls, `module` is a function that gives the
+    module of now. On a GPU such weights stay there.
     """
 
     def __init__(self, module, device):
         self.live = not isinstance(module, torch.nn.Module)
         self.module = module if self.live else lambda: module
         self.device = device
+        self.read = None  # the module whose layers these are
         self.calls = 0
 
     def __call__(self, x):
         self.calls += 1
-        if self.calls % 100 == 1:
+        if self.calls % 1000 == 1 or self.read is not self.module():
             self.read_layers(x[:1] + 1)  # not all zeros, where different networks agree
         for layer in self.layers:
             x = layer(x)
@@ -713,7 +721,7 @@ class NumpyForward:
         return self.module()(torch.as_tensor(x, device=self.device)).cpu().numpy()
 
     def read_layers(self, row):
-        module = self.module()
+        module = self.read = self.module()
         layers = list(module) if type(module) is torch.nn.Sequential else [module]
         self.layers = [in_numpy(layer) for layer in layers]
         hooked = any(part._forward_hooks or part._forward_pre_hooks for part in module.modules())
@@ -729,10 +737,10 @@ say_once = functools.cache(tqdm.write)
 
 def in_numpy(layer):
     """A layer as a function of numpy arrays; None if it is none of these."""
-    params = [param.detach().cpu().numpy() for param in layer.parameters()]
-    if type(layer) is torch.nn.Linear and len(params) == 2:  # no weight_norm
-        weight = params[0].T
-        bias = params[1]
+    params = {name: param.detach().cpu().numpy() for name, param in layer.named_parameters()}
+    if type(layer) is torch.nn.Linear and params.keys() == {"weight", "bias"}:  # no weight_norm
+        weight = params["weight"].T
+        bias = params["bias"]
         return lambda x: np.dot(x, weight) + bias
     others = {torch.nn.Tanh: np.tanh, torch.nn.ReLU: functools.partial(np.maximum, 0)}
     return others.get(type(layer))

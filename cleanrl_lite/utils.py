@@ -2,6 +2,7 @@
 
 import atexit
 import functools
+import itertools
 import json
 import math
 import multiprocessing
@@ -52,6 +53,11 @@ def parse(Args):
     """The command line as `Args`; with --resume or --evaluate, the saved run's are the defaults."""
     sys.excepthook = explain
     words = [re.sub(r"(?<![^=])\d+\.?\d*e\d\d?$", write_out, word) for word in sys.argv[1:]]
+    check("--lr" not in words, "--lr is --learning-rate here; in sac.py --policy-lr and --q-lr")
+    for flag, word in itertools.pairwise(words):
+        name = flag.removeprefix("--").replace("-", "_")
+        given = word.lower() in ("true", "false") and isinstance(getattr(Args, name, 0), bool)
+        check(not given, f"{flag} takes no {word}: write {flag} or --no-{flag[2:]}")
     docstring = sys.modules["__main__"].__doc__ or ""
     args = tyro.cli(Args, args=words, description=docstring.partition("\n")[0])
     check(not (args.resume and args.evaluate), "--resume and --evaluate cannot be combined")
@@ -91,6 +97,8 @@ def setup(args):
     torch.backends.cudnn.deterministic = args.torch_deterministic
     cuda = args.cuda and torch.cuda.is_available()
     check(cuda or args.evaluate or not args.cuda_graph, "--cuda-graph needs a GPU")
+    blind = args.render and os.environ.get("SDL_VIDEODRIVER") == "offscreen"
+    check(not blind, "--render needs a display; --capture-video does not")
     return torch.device("cuda" if cuda else "cpu")
 
 
@@ -177,18 +185,21 @@ def make(args, render_mode=None, **kwargs):
             env.render()
         return env
     except Exception as error:
-        reason = repr(error)
+        reason = str(error) or repr(error)
     if render_mode:
         print(
             f"cannot render: {reason}. Debian needs: libegl1 libgl1 libglib2.0-0",
             file=sys.stderr,
         )
         return make(args, **kwargs)
-    check(
-        False,
-        f"--env-id {args.env_id}: {reason} (--env-kwargs {args.env_kwargs}; "
-        "ids: Hopper-v4, my_module:Env-v0, or ALE/Breakout-v5 with *_atari.py)",
-    )
+    advice = "ids are like Hopper-v4, my_module:Env-v0, or ALE/Breakout-v5 with ppo_atari.py"
+    package, slash, _ = args.env_id.partition("/")
+    if slash and "Namespace" in reason and package != "ALE":
+        lines = f"import gymnasium, {package}; gymnasium.register_envs({package})"
+        advice = f"write a my_envs.py with '{lines}', then --env-id my_envs:{args.env_id}"
+    elif args.env_kwargs != "{}":
+        advice = f"--env-kwargs {args.env_kwargs}"
+    check(False, f"--env-id {args.env_id}: {reason} ({advice})")
 
 
 def flatten(env):
@@ -201,7 +212,7 @@ def flatten(env):
     check(
         not others and gym.spaces.flatdim(space) <= 2000,
         f"the observation space is {space}, not a few numbers: "
-        "leave parts out or convert them. Images: ppo_image.py",
+        "leave parts out or convert them. Images: ppo_image.py; Atari games: ppo_atari.py",
     )
     return gym.wrappers.FlattenObservation(env)
 
@@ -305,6 +316,7 @@ def play(args, make_env, agent, directory, step, stopped=lambda: False):
     if args.capture_video and env.render_mode == "rgb_array":
         folder = directory / "videos" / (name if args.evaluate else f"step-{step}")
         env = gym.wrappers.RecordVideo(env, folder, lambda episode: episode == 0)
+        tqdm.write(f"video: {folder}")
     env = gym.wrappers.TimeLimit(env, 100_000)  # cuts an endless episode
     env = gym.wrappers.RecordEpisodeStatistics(env, args.eval_episodes, "evaluation")
     agent.eval()  # Dropout and batch statistics are for training
@@ -381,12 +393,13 @@ def load(path, env_id=None, agent=None):
     try:
         saved = torch.load(path, "cpu", weights_only=True, mmap=True)
         found = saved["args"]["env_id"]
-        check(env_id in (None, found), f"{path} is of {found}, not of {env_id}")
         if agent:
             agent.load_state_dict(saved["agent"])
             print(f"loading {path}, which {saved['script']}.py saved")
+            if found != env_id:
+                print(f"warning: it was trained in {found}, not in {env_id}")
     except Exception as error:
-        check(False, f"cannot load {path}: {error!r:.200}")
+        check(False, f"cannot load {path}: {error!r:.200} (wanted: a run directory)")
     saved["dir"] = path.resolve().parent
     return saved
 
@@ -464,6 +477,8 @@ class Run:
             self.restore(saved)
         write_json(self.dir / "args.json", {"script": self.script, **vars(args)})
         print(f"run directory: {self.dir}")
+        if saved and step >= args.total_timesteps:
+            print(f"nothing is left to train: it is at step {step:,} of {args.total_timesteps:,}")
         print(f"{self.device}, torch {torch.__version__}, gymnasium {gym.__version__}")
         with suppress(ValueError):  # Signals are for the main thread.
             for number in (signal.SIGINT, signal.SIGTERM):
@@ -492,7 +507,7 @@ class Run:
         for name, part in self.parts.items():
             part.load_state_dict(saved[name])
         set_rng_state(saved["rng"])
-        others = changed & {"async_envs", "env_kwargs", "max_episode_steps", "mask"}
+        others = changed & {"async_envs", "env_id", "env_kwargs", "max_episode_steps", "mask"}
         if saved["envs"] and not others:
             self.obs = unpickle_envs(self.envs, saved["envs"])
             self.values = saved["values"]

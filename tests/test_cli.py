@@ -145,7 +145,7 @@ def test_a_run_resumed_and_evaluated(script, capsys, tmp_path):
     )
 
 
-def test_videos_of_an_evaluation_have_a_folder_of_their_own(tmp_path):
+def test_videos_of_an_evaluation_have_a_folder_of_their_own(tmp_path, capfd):
     """Classic control needs no system package for it."""
     run_dir, _ = helpers.train("ppo", tmp_path, capture_video=True)
     (first,) = run_dir.rglob("*.mp4")
@@ -153,6 +153,8 @@ def test_videos_of_an_evaluation_have_a_folder_of_their_own(tmp_path):
     assert helpers.command_line("ppo", ["--evaluate", run_dir, "--capture-video"]) == 0
     videos = {path.parent.name: path for path in run_dir.rglob("*.mp4")}
     assert len(videos) == 2 and first.read_bytes() == before and videos["step-512"] == first
+    said = capfd.readouterr().out
+    assert all(f"video: {path.parent}\n" in said for path in videos.values())
 
 
 def test_no_video_where_it_cannot_be_made(capfd):
@@ -280,6 +282,10 @@ IDS = [
     bad("ppo", r"no_such_module", env_id="no_such_module:Env-v0"),
     bad("ppo_atari", r"no_such_module", env_id="no_such_module:Env-v0"),
     bad("ppo", r"Nothing", env_id="tests.probe_envs:Nothing-v0"),
+    bad("ppo", r"ppo_atari\.py", env_id="ALE/Pong-v5"),
+    bad("ppo", r"register_envs\(foo\)', then --env-id my_envs:foo/Bar-v0", env_id="foo/Bar-v0"),
+    bad("ppo", r"\(--env-kwargs {\"no\": 1}\)", env_kwargs='{"no": 1}'),
+    bad("sac", r"--render needs a display; --capture-video does not", render=True),
     bad("ppo", r"Breakout-v5.*ALE/Breakout-v5", env_id="Breakout-v5"),
     bad("ppo_continuous", r"Hopper-v2.*gymnasium-robotics", env_id="Hopper-v2"),
     bad("ppo_atari", r"CartPole-v1 is not an Atari game.*ppo_image\.py", env_id="CartPole-v1"),
@@ -289,7 +295,7 @@ RUNS = [
     bad("ppo", r"--resume and --evaluate cannot be combined", resume="auto", evaluate="auto"),
     bad("ppo", r"cannot load /nowhere/at/all: FileNotFound", resume="/nowhere/at/all"),
     bad("ppo_atari", r"cannot load /nowhere/at/all: FileNotFound", evaluate="/nowhere/at/all"),
-    bad("ppo", r"cannot load auto: FileNotFound", evaluate="auto"),
+    bad("ppo", r"cannot load auto: FileNotFound.*\(wanted: a run directory\)", evaluate="auto"),
 ]
 SIZES = [
     bad("ppo", r"multiple of --num-minibatches", num_envs=3, num_minibatches=5),
@@ -401,6 +407,7 @@ def assert_one_line(err, pattern):
 def test_bad_input(script, flags, told, capfd, monkeypatch, tmp_path):
     """One line, exit status 1, and nothing is created."""
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("SDL_VIDEODRIVER", "offscreen")  # as without a display
     assert helpers.command_line(script, helpers.small_flags(script, "runs", **flags)) == 1
     assert_one_line(capfd.readouterr().err, told)
     assert not list(tmp_path.iterdir())
@@ -415,6 +422,35 @@ def test_bad_flags(words, capfd, monkeypatch, tmp_path):
     streams = capfd.readouterr()
     assert words[0] in streams.out + streams.err and "Traceback" not in streams.err
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    "words, told",
+    [
+        (["--lr", "1e-3"], "--lr is --learning-rate here"),
+        (["--compile", "false"], "--compile takes no false: write --compile or --no-compile"),
+        (["--capture-video", "True"], "--capture-video takes no True: write --capture-video"),
+    ],
+)
+def test_flags_of_other_projects(words, told, capfd, monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    assert helpers.command_line("ppo", words) == 1
+    assert_one_line(capfd.readouterr().err, told)
+
+
+def test_another_version_of_the_environment(tmp_path, capfd):
+    """CartPole-v0's agent in CartPole-v1 plays, with a warning."""
+    run_dir, _ = helpers.train("ppo", tmp_path, env_id="CartPole-v0")
+    args = helpers.small_args("ppo", tmp_path, env_id="CartPole-v1", evaluate=str(run_dir))
+    assert len(helpers.main("ppo", args)) == args.eval_episodes
+    assert "warning: it was trained in CartPole-v0, not in CartPole-v1" in capfd.readouterr().out
+
+
+def test_nothing_is_left_to_train(trained, capfd):
+    args = helpers.load(trained)["args"]
+    words = ["--resume", trained, "--total-timesteps", args["total_timesteps"] // 2]
+    assert helpers.command_line("ppo", words) == 0
+    assert "nothing is left to train: it is at step" in capfd.readouterr().out
 
 
 def test_bad_input_in_a_real_process(tmp_path):
@@ -523,7 +559,7 @@ def test_a_bad_checkpoint(how, flag, trained, capfd, tmp_path):
             [],
             r"cannot load .*checkpoint\.pt: RuntimeError\W+Error\(s\) in loading state_dict",
         ),
-        ("ppo", ["--env-id", "Acrobot-v1"], r"is of CartPole-v1, not of Acrobot-v1"),
+        ("ppo", ["--env-id", "Acrobot-v1"], r"cannot load .*size mismatch"),
         ("ppo", ["--num-envs", "2"], r"a resumed run keeps its --num-envs"),
     ],
 )

@@ -294,7 +294,8 @@ def test_a_game_at_the_time_limit_bootstraps(monkeypatch, tmp_path):
         ),
     ],
 )
-def test_refused(march, flags, line, tmp_path):
+def test_refused(march, flags, line, monkeypatch, tmp_path):
+    monkeypatch.setenv("SDL_VIDEODRIVER", "x11")  # as with a display
     with pytest.raises(SystemExit, match=line):
         helpers.train("ppo_microrts", tmp_path, **flags)
     assert not list(tmp_path.iterdir())

@@ -197,7 +197,8 @@ def test_nothing_is_learned_from_nan(part, monkeypatch, tmp_path, steps):
     assert checkpoint["global_step"] == 120 and checkpoint["agent"]["return_stats.var"].isfinite()
 
 
-def test_a_window_is_refused(tmp_path, steps):
+def test_a_window_is_refused(tmp_path, steps, monkeypatch):
+    monkeypatch.setenv("SDL_VIDEODRIVER", "x11")  # as with a display
     with pytest.raises(SystemExit, match="brax has no window: use --capture-video"):
         helpers.train(SCRIPT, tmp_path, **LOGGED, render=True)
 

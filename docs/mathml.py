@@ -94,7 +94,7 @@ def atom(tokens):
 
 def symbol(token):
     """A letter, a number or a sign."""
-    text = html.escape(token.replace("-", "\u2212"))
+    text = html.escape(token.replace("-", "\u2212").replace("'", "\u2032"))
     if token in "()[]|":
         return f'<mo stretchy="false">{text}</mo>'
     if token.isalpha():

@@ -167,7 +167,9 @@ def compared_cells(runs):
     script, env_id, *_ = key(runs[0])
     total = runs[0]["total_timesteps"]
     given = f" `{flags(runs)}`" if flags(runs) else ""
-    ours = f"**{spread(returns_of(runs))}**"
+    ours = spread(returns_of(runs))
+    if verdict(runs) == ABOVE:
+        ours = f"**{ours}**"
     theirs = reported(published(runs[0])["training"], total)
     return [script + given, env_id, steps(total), str(len(runs)), ours, theirs]
 

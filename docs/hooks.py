@@ -73,22 +73,28 @@ def included(match, page):
 
 # === one script becomes another
 def difference(match, page):
-    """The diff that a line {{ diff ... }} stands for, each hunk below its section's name."""
+    """The diff that a line {{ diff ... }} stands for."""
     indent, old, new, name = match.groups()
-    sides = [lines_of(script, name, f"{page.file.src_path}: {match[0]}") for script in (old, new)]
-    numbers, texts = zip(*[zip(*side, strict=True) for side in sides], strict=True)
-    hunks = difflib.SequenceMatcher(None, *texts, autojunk=False).get_grouped_opcodes(2)
-    found = [f"--- {old}.py", f"+++ {new}.py"]
-    for hunk in hunks:
-        found.append(f"@@ {section_at(old, numbers[0][hunk[0][1]])} @@")
-        for kind, first, last, new_first, new_last in hunk:
+    lines = [f"--- {old}.py", f"+++ {new}.py"]
+    for section, hunk in hunks(old, new, name, f"{page.file.src_path}: {match[0]}"):
+        lines += [f"@@ {section} @@", *hunk]
+    return textwrap.indent("\n".join(["```diff", *lines, "```"]), indent)
+
+
+def hunks(old, new, name=None, where=""):
+    """(section, lines as of a diff) of each place where two scripts, or their sections, differ."""
+    numbers, before = zip(*lines_of(old, name, where), strict=True)
+    _, after = zip(*lines_of(new, name, where), strict=True)
+    matcher = difflib.SequenceMatcher(None, before, after, autojunk=False)
+    for group in matcher.get_grouped_opcodes(2):
+        hunk = []
+        for kind, first, last, new_first, new_last in group:
             if kind == "equal":
-                found += [f" {line}" for line in texts[0][first:last]]
+                hunk += [f" {line}" for line in before[first:last]]
             else:
-                found += [f"-{line}" for line in texts[0][first:last]]
-                found += [f"+{line}" for line in texts[1][new_first:new_last]]
-    text = "\n".join(["```diff", *found, "```"])
-    return textwrap.indent(text, indent)
+                hunk += [f"-{line}" for line in before[first:last]]
+                hunk += [f"+{line}" for line in after[new_first:new_last]]
+        yield section_at(old, numbers[group[0][1]]), hunk
 
 
 def lines_of(script, name, where):

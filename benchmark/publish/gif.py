@@ -34,7 +34,7 @@ CAPTION = 20  # its height
 FRAMES = 72
 DELAY = 80  # milliseconds
 COLOURS = 96
-CAMERA = {"camera_name": "track", "width": 240, "height": 240}  # follows; small, to be fast
+CAMERA = {"camera_name": "track", "width": 240, "height": 160}  # follows the robot
 
 
 def record(folder, copy):
@@ -73,11 +73,11 @@ def main():
     size = COLUMNS * width, rows * (height + CAPTION)
     pages = [Image.new("RGB", size, "white") for _ in range(FRAMES)]
     dejavu = Path(matplotlib.get_data_path()) / "fonts/ttf/DejaVuSans.ttf"
-    font = ImageFont.truetype(str(dejavu), 11)
+    font = ImageFont.truetype(str(dejavu), 10)
     for n, folder in enumerate(folders):
         left, top = n % COLUMNS * width, n // COLUMNS * (height + CAPTION)
         for page, image in zip(pages, frames(folder), strict=True):
-            page.paste(ImageOps.fit(image, PANEL), (left, top))
+            page.paste(ImageOps.pad(image, PANEL, color="white"), (left, top))
             corner = left + 5, top + height + 3
             ImageDraw.Draw(page).text(corner, caption(folder), "black", font)
     # One palette for all, of a page from the middle: else colours flicker.

@@ -43,6 +43,15 @@ def test_these_are_the_commands():
     assert sum(len([*commands(page)]) for page in PAGES) > 30
 
 
+def test_the_tools_that_the_pages_name_exist():
+    pages = [*PAGES, "benchmark/README.md", "CONTRIBUTING.md"]
+    text = "".join((ROOT / page).read_text() for page in pages)
+    tools = set(re.findall(r"python -m (benchmark[.\w]*\w)", text))
+    paths = [ROOT / tool.replace(".", "/") for tool in tools]
+    assert len(paths) > 20
+    assert all(p.with_suffix(".py").exists() or (p / "__main__.py").exists() for p in paths)
+
+
 def test_the_moving_picture():
     """The first screen of the README and of the docs; small, and it never stops."""
     path = ROOT / "docs/img/agents.gif"

@@ -23,8 +23,10 @@ from benchmark.publish.overview import (
     compared,
     flags,
     lacking,
-    main_table,
+    open_cells,
+    open_table,
     verdict,
+    verdict_table,
 )
 from benchmark.shared import RESULTS, ROOT
 
@@ -122,9 +124,11 @@ def example(script, env_id, name):
 
 
 def results():
-    text = "\n".join(main_table())
-    missing = absent()
-    return f"{text}\n\n{fill(missing)}" if missing else text
+    lines = [*verdict_table(), ""]
+    if open_cells():
+        summary = f"Cells with fewer than {SEEDS} seeds so far, so without a verdict"
+        lines += [f"<details><summary>{summary}</summary>", "", *open_table(), "", "</details>", ""]
+    return "\n".join([*lines, fill(absent())]).rstrip()
 
 
 def absent():

@@ -47,7 +47,7 @@ OPERATORS = {
 }
 WORDS = {"min", "max", "mean", "log", "exp", "tanh", "softplus", "clip", "sign", "arg", "Var"}
 TAGS = {"": "mrow", "_": "msub", "^": "msup", "^_": "msubsup"}
-TOKEN = re.compile(r"\\text\{[^}]*\}|\\[A-Za-z]+|[A-Za-z]|\d+(?:\.\d+)?|[^\s\\]")
+TOKEN = re.compile(r"\\text\{[^}]*\}|\\[A-Za-z]+|\\,|[A-Za-z]|\d+(?:\.\d+)?|[^\s\\]")
 
 
 def parse(tokens):
@@ -73,6 +73,8 @@ def atom(tokens):
     if not token.startswith("\\"):
         return symbol(token)
     name = token[1:]
+    if name == ",":
+        return '<mspace width="0.2em"/>'
     if name == "frac":
         return f"<mfrac>{atom(tokens)}{atom(tokens)}</mfrac>"
     if name == "sqrt":

@@ -3,58 +3,68 @@
     python -m benchmark.publish.gif                        the agents below
     python -m benchmark.publish.gif runs/benchmark/Pong*   and these run directories
 
-Each panel is the first episode of an evaluation in real time, from its start, over and over.
+Each panel is a part of an agent's first episode of an evaluation, in real time.
 """
 
 import json
 import re
-import shutil
-import subprocess
+import runpy
 import sys
-import tempfile
 from pathlib import Path
 
 import matplotlib
-from moviepy import VideoFileClip
+import numpy as np
+import torch
+from gymnasium.spaces import Box
 from PIL import Image, ImageDraw, ImageFont, ImageOps
 
 from benchmark.shared import RESULTS, ROOT
 
-AGENTS = [
-    "Hopper-v4__ppo_continuous",
-    "HalfCheetah-v4__sac",
-    "Walker2d-v4__sac",
-    "LunarLanderContinuous-v3__ppo_continuous",
-    "BipedalWalker-v3__ppo_continuous",
-    "Acrobot-v1__ppo",
-]
+load = runpy.run_path(str(ROOT / "docs/guides/agents.py"))["load"]
+# and the second of the episode where the picture begins
+AGENTS = {
+    "Hopper-v4__ppo_continuous": 0,
+    "HalfCheetah-v4__sac": 0,  # after 5 seconds it has left the floor behind
+    "Walker2d-v4__sac": 0,
+    "LunarLanderContinuous-v3__ppo_continuous": 5,
+    "BipedalWalker-v3__ppo_continuous": 0,
+    "Acrobot-v1__ppo": 0,
+}
 COLUMNS = 3
 PANEL = 240, 160
 CAPTION = 20  # its height
-FRAMES = 72
+FRAMES = 64
 DELAY = 80  # milliseconds
-COLOURS = 96
-CAMERA = {"camera_name": "track", "width": 240, "height": 160}  # follows the robot
+COLOURS = 256
+SEED = 10_001  # of the evaluations
+MUJOCO = {"camera_name": "track", "width": 240, "height": 160}  # the camera follows the robot
 
 
-def record(folder, copy):
-    """The path of a video of one episode of the agent in `folder`, played from a copy of it."""
-    args = json.loads((folder / "args.json").read_text())
-    script = next(folder.glob("*.py")).name
-    shutil.copytree(folder, copy, dirs_exist_ok=True)
-    command = [sys.executable, ROOT / "cleanrl_lite" / script, "--evaluate", copy]
-    command += ["--capture-video", "--eval-episodes", "1"]
-    if re.search(r"(?<!NoFrameskip)-v[45]$", args["env_id"]):  # MuJoCo
-        command += ["--env-kwargs", json.dumps(CAMERA)]
-    subprocess.run(command, check=True)
-    return next(Path(copy).rglob("*.mp4"))
-
-
+@torch.no_grad()
 def frames(folder):
-    """FRAMES images of the agent's episode, which begins again where it ends."""
-    with tempfile.TemporaryDirectory() as copy, VideoFileClip(str(record(folder, copy))) as video:
-        times = [n * DELAY / 1000 % video.duration for n in range(FRAMES)]
-        return [Image.fromarray(video.get_frame(time)) for time in times]
+    """FRAMES images of the agent's episode, and of the next where it ends."""
+    env_id = json.loads((folder / "args.json").read_text())["env_id"]
+    is_mujoco = re.search(r"(?<!NoFrameskip)-v[45]$", env_id)
+    changed = {"env_kwargs": json.dumps(MUJOCO)} if is_mujoco else {}
+    agent, env = load(folder, render_mode="rgb_array", **changed)
+    steps_per_second = env.metadata["render_fps"]
+    first = AGENTS.get(folder.name, 0) * steps_per_second
+    apart = steps_per_second * DELAY / 1000
+    images = []
+    step = 0
+    obs, _ = env.reset(seed=SEED)
+    while len(images) < FRAMES:
+        while len(images) < FRAMES and step >= first + len(images) * apart:
+            images.append(Image.fromarray(env.render()))
+        action = agent.act(torch.as_tensor(np.asarray(obs))[None])[0].numpy()[()]
+        if isinstance(env.action_space, Box):
+            action = np.clip(action, env.action_space.low, env.action_space.high)
+        obs, _, terminated, truncated, _ = env.step(action)
+        step += 1
+        if terminated or truncated:
+            obs, _ = env.reset()
+    env.close()
+    return images
 
 
 def caption(folder):

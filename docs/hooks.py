@@ -201,7 +201,7 @@ def in_one_piece(content):
     """Keeps words of inline code, environment ids, figures and intervals on one line."""
 
     def words(match):
-        short_words = r"[^\s<>]{1,60}(?=\s|$)"
+        short_words = r"[^\s<>]{1,40}(?=\s|$)"
         return f"<code>{re.sub(short_words, whole_word, match[1])}</code>"
 
     content = re.sub(r"<code>([^<>\n]*-[^<>\n]*)</code>", words, content)

@@ -2,7 +2,7 @@
 
     python -m benchmark.publish.readme
 
-All of it comes from benchmark/results/ and the scripts: a summary in three lines, a row for each
+All of it comes from benchmark/results/ and the scripts: a summary in four lines, a row for each
 core script, the main table of overview.py, and one line of speed for each script.
 """
 
@@ -82,7 +82,9 @@ def summary():
     measured = f"- Measured: with default flags and {SEEDS} seeds or more, our mean return is "
     measured += f"above CleanRL's published mean in {above} of {len(verdicts)} cells, within noise "
     measured += f"of it in {same}, and below it in {below} ([results](#results))."
-    return "\n".join(fill(line, "  ") for line in (single, fast, measured))
+    correct = "- Correct where common implementations are not: truncation, resets, counting, "
+    correct += "normalisation, replay, resume ([the list](docs/guides/design.md))."
+    return "\n".join(fill(line, "  ") for line in (single, fast, measured, correct))
 
 
 def core():
@@ -102,8 +104,10 @@ def core():
         ]
         lines.append(shared.row(cells))
     note = "Actions: Discrete is one of n choices, Box a vector of real numbers. A result: mean of "
-    note += "the last 100 training episodes, and the deviation over seeds. Speed: steps per second "
-    note += "on one CPU core, where those of Stable-Baselines3 (SB3) are 1"
+    note += (
+        "the last 100 training episodes ± deviation over seeds, with the number of steps. Speed: "
+    )
+    note += "steps per second on one CPU core, where those of Stable-Baselines3 (SB3) are 1"
     starred = any(unequal(speeds()[script]) for script in CORE)
     note += "; \\* see [speed](#speed)." if starred else "."
     return "\n".join([*lines, "", fill(note)])
@@ -120,7 +124,7 @@ def example(script, env_id, name):
     seeds = f"{len(runs)} seed{'s' * (len(runs) > 1)}"
     short = env_id.split("NoFrameskip")[0]
     given = f", `{flags(runs)}`" if flags(runs) else ""
-    return f"{short}: {mean} ({total} steps, {seeds}{given})"
+    return f"{short}: {mean} ({total}, {seeds}{given})"
 
 
 def results():

@@ -103,11 +103,9 @@ def core():
             f"{record['ratio']:.1f}{star}",
         ]
         lines.append(shared.row(cells))
-    note = "Actions: Discrete is one of n choices, Box a vector of real numbers. A result: mean of "
-    note += (
-        "the last 100 training episodes ± deviation over seeds, with the number of steps. Speed: "
-    )
-    note += "steps per second on one CPU core, where those of Stable-Baselines3 (SB3) are 1"
+    note = "Actions: Discrete is one of n choices, Box a vector of real numbers. A result: mean "
+    note += "of the last 100 training episodes ± deviation over seeds, with the number of steps. "
+    note += "Speed: steps per second on one CPU core, where those of Stable-Baselines3 (SB3) are 1"
     starred = any(unequal(speeds()[script]) for script in CORE)
     note += "; \\* see [speed](#speed)." if starred else "."
     return "\n".join([*lines, "", fill(note)])

@@ -162,7 +162,7 @@ def main(args: Args):
     agent = Agent(obs_space.shape[0], int(action_space.n)).to(device)
     if args.evaluate:
         envs.close()
-        return utils.evaluate_saved(args, __file__, make_env, agent)
+        return utils.evaluate_saved(args, make_env, agent)
     rmsprop = RMSprop(agent.parameters())
     run = utils.Run(args, __file__, make_env, envs, agent, rmsprop=rmsprop)
 

@@ -222,7 +222,7 @@ def main(args: Args):
     agent = Agent(obs_space.shape[0], int(action_space.n)).to(device)
     if args.evaluate:
         envs.close()
-        return utils.evaluate_saved(args, __file__, make_env, agent)
+        return utils.evaluate_saved(args, make_env, agent)
     adam = Adam(agent.q_network.parameters())
     # obs, action, reward, next_obs, terminated
     shapes = obs_space.shape, (), (), obs_space.shape, ()

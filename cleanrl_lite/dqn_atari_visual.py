@@ -378,7 +378,7 @@ def main(args: Args):
     WatchedFrames.agent = agent
     if args.evaluate:
         envs.close()
-        return utils.evaluate_saved(args, __file__, make_env, agent)
+        return utils.evaluate_saved(args, make_env, agent)
     adam = Adam(agent.q_network.parameters())
     replay = FrameReplayBuffer(args.buffer_size, args.num_envs, obs_space.shape[1:], device)
     run = utils.Run(args, __file__, make_env, envs, agent, adam=adam, replay=replay)

@@ -288,7 +288,7 @@ def main(args: Args):
     agent = agent.to(device, memory_format=torch.channels_last)
     if args.evaluate:
         envs.close()
-        return utils.evaluate_saved(args, __file__, make_env, agent)
+        return utils.evaluate_saved(args, make_env, agent)
     adam = Adam(agent.parameters())
     learning_rate = torch.tensor(args.learning_rate, device=device)
     run = utils.Run(args, __file__, make_env, envs, agent, adam=adam)

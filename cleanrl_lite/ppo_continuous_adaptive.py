@@ -258,7 +258,7 @@ def main(args: Args):
     agent = Agent(obs_space.shape[0], action_space.shape[0]).to(device)
     if args.evaluate:
         envs.close()
-        return utils.evaluate_saved(args, __file__, make_env, agent)
+        return utils.evaluate_saved(args, make_env, agent)
     adam = Adam(agent.parameters())
     adaptive = LearningRate(args.learning_rate).to(device)
     learning_rate = adaptive.value

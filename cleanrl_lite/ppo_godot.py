@@ -24,6 +24,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from subprocess import TimeoutExpired
 
+import gymnasium as gym
 import numpy as np
 import torch
 from gymnasium.spaces import Box, Discrete, flatdim, flatten, flatten_space
@@ -199,12 +200,10 @@ class Games:
             self.games.pop()._close()
 
 
-class OneGame(Games):
+class OneGame(Games, gym.Env):
     """For evaluations: all agents of one game play, the first one counts."""
 
-    render_mode = None
-
-    def reset(self, seed=None):
+    def reset(self, seed=None, options=None):
         return super().reset([self.seed])
 
     def step(self, actions):
@@ -369,7 +368,7 @@ def main(args: Args):
     agent = Agent(obs_space.shape[0], action_space.shape[0]).to(device)
     if args.evaluate:
         envs.close()
-        return utils.evaluate_saved(args, __file__, make_env, agent)
+        return utils.evaluate_saved(args, make_env, agent)
     adam = Adam(agent.parameters())
     learning_rate = torch.tensor(args.learning_rate, device=device)
     run = utils.Run(args, __file__, make_env, envs, agent, adam=adam)

@@ -11,6 +11,7 @@ Details:  docs/ppo_hybrid.md
 
 import math
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 
 import gymnasium as gym
@@ -125,6 +126,9 @@ class MixedActions(gym.ActionWrapper):
 
 
 def make_env(args, render_mode=None):
+    missing = "gym_platform" in args.env_id and not find_spec("gym_platform")
+    install = "pip install --no-deps hybrid-platform==0.1.0; pip install numba"
+    utils.check(not missing, f"gym_platform is missing: {install}")
     env = utils.make(args, render_mode, max_episode_steps=args.max_episode_steps)
     env = MixedActions(env)
     return gym.wrappers.RecordEpisodeStatistics(utils.flatten(env), stats_key="statistics")
@@ -315,7 +319,7 @@ def main(args: Args):
     agent = Agent(obs_space.shape[0], options, num_numbers).to(device)
     if args.evaluate:
         envs.close()
-        return utils.evaluate_saved(args, __file__, make_env, agent)
+        return utils.evaluate_saved(args, make_env, agent)
     adam = Adam(agent.parameters())
     learning_rate = torch.tensor(args.learning_rate, device=device)
     run = utils.Run(args, __file__, make_env, envs, agent, adam=adam)

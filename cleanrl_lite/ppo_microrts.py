@@ -397,7 +397,7 @@ def main(args: Args):
     agent = Agent(*obs_space.shape[:2], orders).to(device)
     if args.evaluate:
         envs.close()
-        return utils.evaluate_saved(args, __file__, make_env, agent)
+        return utils.evaluate_saved(args, make_env, agent)
     adam = Adam(agent.parameters())
     learning_rate = torch.tensor(args.learning_rate, device=device)
     run = utils.Run(args, __file__, make_env, envs, agent, adam=adam)

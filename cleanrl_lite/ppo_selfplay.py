@@ -203,7 +203,7 @@ def find_opponent(args, game):
         return game.get_wrapper_attr("builtin_action")
     obs_dim = game.observation_space.shape[0] - game.exists.size
     agent = Agent(obs_dim, *shape).requires_grad_(False)
-    utils.load(args.opponent, __file__, args.env_id, agent)
+    utils.load(args.opponent, args.env_id, agent)
 
     def sample(obs):
         dist, _ = agent(torch.from_numpy(obs))
@@ -362,7 +362,7 @@ def main(args: Args):
     agent = Agent(obs_dim, parts, choices).to(device)
     if args.evaluate:
         envs.close()
-        return utils.evaluate_saved(args, __file__, make_env, agent)
+        return utils.evaluate_saved(args, make_env, agent)
     adam = Adam(agent.parameters())
     learning_rate = torch.tensor(args.learning_rate, device=device)
     run = utils.Run(args, __file__, make_env, envs, agent, adam=adam)

@@ -260,7 +260,7 @@ def main(args: Args):
     check(wide, f"{args.env_id} has actions {action_space}, where low < high must hold")
     if args.evaluate:
         envs.close()
-        return utils.evaluate_saved(args, __file__, make_env, agent)
+        return utils.evaluate_saved(args, make_env, agent)
     critic_adam = Adam([*agent.qf1.parameters(), *agent.qf2.parameters()])
     actor_adam = Adam(agent.actor.parameters())
     alpha_adam = Adam([agent.log_alpha])

@@ -12,6 +12,7 @@ Details:  docs/sac_her.md
 import copy
 import math
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 
 import gymnasium as gym
@@ -74,6 +75,9 @@ class Args:
 
 # === environment
 def make_env(args, render_mode=None):
+    missing = "panda_gym" in args.env_id and not find_spec("panda_gym")
+    install = "pip install 'cleanrl_lite[panda]' (Python 3.10 and 3.11)"
+    utils.check(not missing, f"panda_gym is missing: {install}")
     env = utils.make(args, render_mode, max_episode_steps=args.max_episode_steps)
     return gym.wrappers.RecordEpisodeStatistics(utils.flatten(env), stats_key="statistics")
 
@@ -353,7 +357,7 @@ def main(args: Args):
     check(wide, f"{args.env_id} has actions {action_space}, where low < high must hold")
     if args.evaluate:
         envs.close()
-        return utils.evaluate_saved(args, __file__, make_env, agent)
+        return utils.evaluate_saved(args, make_env, agent)
     goal_env = find_goal_env(make_env(args))  # in this process, with --async-envs too
     check(goal_env, f"{args.env_id} is not a goal environment. Use sac.py")
     critic_adam = Adam([*agent.qf1.parameters(), *agent.qf2.parameters()])

@@ -242,7 +242,7 @@ def main(args: Args):
     check(bounded, f"{args.env_id} has unbounded actions. Use ppo_continuous.py")
     if args.evaluate:
         envs.close()
-        return utils.evaluate_saved(args, __file__, make_env, agent)
+        return utils.evaluate_saved(args, make_env, agent)
     critic_adam = Adam([*agent.qf1.parameters(), *agent.qf2.parameters()])
     actor_adam = Adam(agent.actor.parameters())
     # obs, action, reward, next_obs, terminated

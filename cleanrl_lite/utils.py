@@ -8,13 +8,15 @@ import multiprocessing
 import os
 import random
 import re
+import shutil
 import signal
 import subprocess
 import sys
 import threading
 import time
 import warnings
-from contextlib import suppress
+from collections import deque
+from contextlib import ExitStack, suppress
 from ctypes.util import find_library
 from pathlib import Path
 
@@ -31,7 +33,7 @@ import numpy as np
 import psutil
 import torch
 import tyro
-from filelock import FileLock, Timeout
+from filelock import FileLock
 from threadpoolctl import threadpool_limits
 from tqdm import tqdm
 
@@ -42,9 +44,8 @@ warnings.filterwarnings("ignore", ".*is out of date")
 # === set-up
 def check(ok, message):
     """Refuses wrong input: unless `ok`, ends the program with one line and exit status 1."""
-    if not ok:
-        line = " ".join(message.split())  # a Box with uneven bounds prints many lines
-        raise SystemExit(f"error: {line}")
+    if not ok:  # a Box with uneven bounds prints many lines
+        raise SystemExit("error: " + " ".join(message.split()))
 
 
 def parse(Args):
@@ -55,11 +56,11 @@ def parse(Args):
     args = tyro.cli(Args, args=words, description=docstring.partition("\n")[0])
     check(not (args.resume and args.evaluate), "--resume and --evaluate cannot be combined")
     path = args.evaluate or args.resume
-    if path is None or path == "auto":
+    if path in (None, "auto"):
         return args
-    saved = {**load(path)["args"], "resume": None, "evaluate": None}
+    saved = load(path)["args"]
     if args.evaluate:
-        saved["capture_video"] = False
+        saved |= {"resume": None, "capture_video": False}
     vars(args).update(saved)
     return tyro.cli(Args, args=words, default=args)
 
@@ -75,10 +76,10 @@ def explain(kind, error, trace):
         error = error.__context__  # torch.save's own words hide the reason
     if kind.__module__.startswith("wandb"):
         error = ConnectionError(f"W&B (WANDB_MODE=offline logs without it): {error}")
-    expected = OSError, MemoryError, FloatingPointError, torch.OutOfMemoryError
+    expected = OSError, MemoryError, FloatingPointError, torch.OutOfMemoryError, KeyboardInterrupt
     if isinstance(error, expected):
         print(f"error: {type(error).__name__}: {error}".splitlines()[0], file=sys.stderr)
-    elif kind is not KeyboardInterrupt:
+    else:
         sys.__excepthook__(kind, error, trace)
 
 
@@ -88,24 +89,26 @@ def setup(args):
     np.random.seed(args.seed)
     torch.manual_seed(args.seed)
     torch.backends.cudnn.deterministic = args.torch_deterministic
-    device = torch.device("cuda" if args.cuda and torch.cuda.is_available() else "cpu")
-    graphs = device.type == "cuda" or args.evaluate or not args.cuda_graph
-    check(graphs, "--cuda-graph needs a GPU")
-    return device
+    cuda = args.cuda and torch.cuda.is_available()
+    check(cuda or args.evaluate or not args.cuda_graph, "--cuda-graph needs a GPU")
+    return torch.device("cuda" if cuda else "cpu")
 
 
 def check_numbers(args):
     """Refuses NaN and negative numbers, and 0 for sizes and frequencies."""
-    sizes = "envs steps episodes size len orders minibatches epochs"
-    positive = (*sizes.split(), "frequency", "rate", "lr", "fraction", "clip_coef")
-    limits = {"seed": 2**31, "threads": 1025}  # more threads are a segmentation fault
+    positive = (
+        "(envs|steps|episodes|size|len|orders|minibatches|epochs|frequency"
+        "|rate|lr|fraction|clip_coef)$"
+    )
     for name, value in vars(args).items():
-        flag = "--" + name.replace("_", "-")
-        limit = limits.get(name, 2**53)
         if type(value) in (int, float) and name not in ("v_min", "v_max"):
+            flag = "--" + name.replace("_", "-")
             check(0 <= value < math.inf, f"{flag} must be finite and not negative, got {value}")
-            check(value < limit, f"{flag} must be less than {limit}, got {value}")
-            check(value or not name.endswith(positive), f"{flag} must be > 0, got {value}")
+            check(value or not re.search(positive, name), f"{flag} must be > 0, got {value}")
+    check(args.seed < 2**31, f"--seed must be less than {2**31}, got {args.seed}")
+
+
+current = threading.local()  # .run: the run under way, one in each thread
 
 
 def leaves_no_trace(main):
@@ -117,6 +120,7 @@ def leaves_no_trace(main):
     @functools.wraps(main)
     def restoring(args):
         check_numbers(args)
+        current.run = None
         hook = sys.excepthook
         threads = torch.get_num_threads()
         torch.set_num_threads(args.threads or threads)
@@ -126,9 +130,8 @@ def leaves_no_trace(main):
         finally:
             sys.excepthook = hook  # W&B sets its own, which prints tracebacks
             torch.set_num_threads(threads)
-            run = Run.under_way.get(threading.get_ident())
-            if run:  # main raised an exception
-                run.close(exit_code=1)
+            if current.run:  # main raised an exception
+                current.run.close(exit_code=1)
 
     return restoring
 
@@ -165,33 +168,27 @@ def allocate(shape, dtype, device):
 # === environments
 def make(args, render_mode=None, **kwargs):
     """gymnasium.make; turns its errors into one line, and goes on without rendering if it must."""
-    errors = gym.error.Error, ImportError, TypeError, ValueError, AttributeError, AssertionError
+    rendering = {"render_mode": render_mode} if render_mode else {}
     try:
         kwargs |= json.loads(args.env_kwargs)
-        if render_mode and can_render(args.env_id, render_mode, kwargs):
-            kwargs["render_mode"] = render_mode
-        return gym.make(args.env_id, **kwargs)
-    except errors as error:
-        reason = (str(error).strip() or repr(error)).splitlines()[0]
-    if "gymnasium-robotics" in reason:
-        reason = "gymnasium no longer has this version. Use v4 or v5"
-    reason = re.sub(r"gymnasium\[(\w+)\]", r"cleanrl_lite[\1]", reason)
-    ids = "Hopper-v4, my_module:Env-v0, or ALE/Breakout-v5 with *_atari.py"
-    check(False, f"--env-id {args.env_id}: {reason} (--env-kwargs {args.env_kwargs}; ids: {ids})")
-
-
-def can_render(env_id, render_mode, kwargs):
-    """Draws one frame, to see whether that is possible here."""
-    try:
-        env = gym.make(env_id, render_mode=render_mode, **kwargs)
-        env.reset()
-        env.render()
-        env.close()
+        env = gym.make(args.env_id, **rendering, **kwargs)
+        if render_mode:  # Is that possible here?
+            env.reset()
+            env.render()
+        return env
     except Exception as error:
-        needs = "Debian needs: libegl1 libgl1 libglib2.0-0"
-        print(f"cannot render: {error!r}. {needs}", file=sys.stderr)
-        return False
-    return True
+        reason = repr(error)
+    if render_mode:
+        print(
+            f"cannot render: {reason}. Debian needs: libegl1 libgl1 libglib2.0-0",
+            file=sys.stderr,
+        )
+        return make(args, **kwargs)
+    check(
+        False,
+        f"--env-id {args.env_id}: {reason} (--env-kwargs {args.env_kwargs}; "
+        "ids: Hopper-v4, my_module:Env-v0, or ALE/Breakout-v5 with *_atari.py)",
+    )
 
 
 def flatten(env):
@@ -200,12 +197,12 @@ def flatten(env):
     space = env.observation_space
     if isinstance(space, gym.spaces.Box) and len(space.shape) == 1:
         return env
-    parts = space.items() if isinstance(space, gym.spaces.Dict) else [("space", space)]
-    for name, part in parts:
-        others = re.search(r"\b(?!Box|Discrete|Multi|Tuple|Dict)\w+\(", str(part))
-        few = not others and gym.spaces.flatdim(part) <= 2000
-        what = f"observation {name} is {part}, not a few numbers"
-        check(few, f"{what}: leave it out or convert it. Images: ppo_image.py")
+    others = re.search(r"\b(?!Box|Discrete|Multi|Tuple|Dict)\w+\(", str(space))
+    check(
+        not others and gym.spaces.flatdim(space) <= 2000,
+        f"the observation space is {space}, not a few numbers: "
+        "leave parts out or convert them. Images: ppo_image.py",
+    )
     return gym.wrappers.FlattenObservation(env)
 
 
@@ -222,8 +219,7 @@ class VectorEnv(gym.vector.SyncVectorEnv):
 
     def step(self, actions):
         if not np.isfinite(actions).all():
-            found = np.asarray(actions).tolist()
-            raise FloatingPointError(f"the agent gave actions that are not finite: {found}")
+            raise FloatingPointError(f"the agent gave actions that are not finite: {actions}")
         infos = {}
         actions = np.array(actions)  # a copy: an environment may change its action in place
         for i, (env, action) in enumerate(zip(self.envs, actions, strict=True)):
@@ -232,8 +228,7 @@ class VectorEnv(gym.vector.SyncVectorEnv):
             if terminated or truncated:
                 kept = {name: info[name] for name in info.keys() & {"statistics", "is_success"}}
                 # The trap: reset may write into the array of the last observation. So copy it.
-                last = {"final_obs": np.array(obs), "final_info": kept}
-                infos = self._add_info(infos, last, i)
+                infos = self._add_info(infos, {"final_obs": np.array(obs), "final_info": kept}, i)
                 obs, _ = env.reset()
                 self.check_step(i, obs)
             self._observations[i] = obs
@@ -246,16 +241,19 @@ class VectorEnv(gym.vector.SyncVectorEnv):
     def check_step(self, i, obs, reward=0.0):
         shape = self.single_observation_space.shape
         if np.shape(obs) != shape or not (np.isfinite(obs).all() and math.isfinite(reward)):
-            wrong = f"a shape other than {shape}, NaN or infinity"
-            raise FloatingPointError(f"environment {i}: {wrong}: {obs}, reward {reward}")
+            raise FloatingPointError(
+                f"environment {i}: not of shape {shape}, NaN or infinity: {obs}, reward {reward}"
+            )
 
 
 class OwnRandomStream(gym.Wrapper):
-    """Gives np.random a stream of its own in each process: a fork repeats the main process's."""
+    """For a process of its own, which is a copy of the main one."""
 
     def reset(self, *, seed=None, options=None):
         if seed is not None:
             np.random.seed([seed, 1])
+            # Ctrl-C and SIGTERM are for the main process to handle.
+            signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM})
         return self.env.reset(seed=seed, options=options)
 
 
@@ -265,17 +263,11 @@ def vector_env(env_fns, async_envs, autoreset_mode):
         return VectorEnv(env_fns, autoreset_mode=autoreset_mode)
     atexit.register(kill_workers)
     workers = [functools.partial(in_worker, env_fn) for env_fn in env_fns]
-    # Workers inherit what is blocked: Ctrl-C and SIGTERM are for the main process to handle.
-    blocked = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM})
-    try:
-        return gym.vector.AsyncVectorEnv(workers, autoreset_mode=autoreset_mode)
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
+    return gym.vector.AsyncVectorEnv(workers, autoreset_mode=autoreset_mode)
 
 
 def in_worker(env_fn):
-    copies = gym.wrappers.TransformObservation(env_fn(), np.array, None)
-    return OwnRandomStream(copies)
+    return OwnRandomStream(gym.wrappers.TransformObservation(env_fn(), np.array, None))
 
 
 def kill_workers():
@@ -287,41 +279,42 @@ def kill_workers():
 
 # === evaluation
 class Returns(list):
-    """The returns of an evaluation's episodes; `dir` is the run directory."""
+    """The returns of an evaluation's episodes; .lengths too, and .dir, the run directory."""
 
 
-def evaluate_saved(args, script, make_env, agent):
+def evaluate_saved(args, make_env, agent):
     """--evaluate: plays --eval-episodes with a saved agent; their Returns."""
-    saved = load(args.evaluate, script, args.env_id, agent)
-    folder = f"eval_{time.time():.0f}"
-    returns, _ = play(args, make_env, agent, saved["dir"], saved["global_step"], folder)
-    return returns
+    saved = load(args.evaluate, args.env_id, agent)
+    return play(args, make_env, agent, saved["dir"], saved["global_step"])
 
 
 @torch.no_grad()
-def play(args, make_env, agent, directory, step, name, stopped=lambda: False):
-    """The Returns and the lengths of --eval-episodes with agent.act, which {name}.json gets too.
+def play(args, make_env, agent, directory, step, stopped=lambda: False):
+    """The Returns of --eval-episodes with agent.act, which a .json file gets too.
 
     Leaves training's random numbers alone. None where stopped() is true.
     """
+    name = f"eval_{time.time():.0f}" if args.evaluate else "eval"
     state = rng_state()
     render_mode = "rgb_array" if args.capture_video else None
     env = make_env(args, "human" if args.render else render_mode)
     if args.capture_video and env.render_mode == "rgb_array":
         folder = directory / "videos" / (name if args.evaluate else f"step-{step}")
         env = gym.wrappers.RecordVideo(env, folder, lambda episode: episode == 0)
+    env = gym.wrappers.TimeLimit(env, 100_000)  # cuts an endless episode
+    env = gym.wrappers.RecordEpisodeStatistics(env, args.eval_episodes, "evaluation")
     agent.eval()  # Dropout and batch statistics are for training
-    episodes = []
-    while len(episodes) < args.eval_episodes and not stopped():
-        # The first episode is seeded, the others go on with its random numbers.
-        seed = None if episodes else args.seed + 10_000
-        episodes.append(play_episode(env, agent, seed, stopped))
+    seed = args.seed + 10_000
+    while len(env.return_queue) < args.eval_episodes and not stopped():
+        play_episode(env, agent, seed, stopped)
+        seed = None  # The other episodes go on with its random numbers.
     env.close()
     agent.train()
     set_rng_state(state)
     if stopped():
-        return None, None
-    returns, lengths = map(Returns, zip(*episodes, strict=True))
+        return None
+    returns = Returns(map(float, env.return_queue))
+    returns.lengths = list(env.length_queue)
     returns.dir = directory
     record = {
         "env_id": args.env_id,
@@ -329,7 +322,7 @@ def play(args, make_env, agent, directory, step, name, stopped=lambda: False):
         "mean": float(np.mean(returns)),
         "std": float(np.std(returns)),
         "returns": returns,
-        "lengths": lengths,
+        "lengths": returns.lengths,
         "episodes": len(returns),
         "date": time.strftime("%FT%T%z"),
         "commit": git_commit(),
@@ -338,50 +331,42 @@ def play(args, make_env, agent, directory, step, name, stopped=lambda: False):
     write_json(directory / f"{name}.json", record)
     mean = "mean return {mean:.2f} +- {std:.2f} over {episodes} episodes".format_map(record)
     tqdm.write(f"evaluation at step {step:,}: {mean}")
-    return returns, lengths
+    return returns
 
 
 def play_episode(env, agent, seed, stopped):
-    """The return and length of one episode; an endless one is cut at 100,000 steps."""
+    """An episode with agent.act."""
     device = next(agent.parameters()).device
     space = env.action_space
     obs, _ = env.reset(seed=seed)
-    total = 0.0
-    length = 0
     over = False
-    while not over:
+    while not (over or stopped()):
         batch = torch.as_tensor(np.asarray(obs)[None], device=device)
         action = agent.act(batch)[0].cpu().numpy()[()]
         if isinstance(space, gym.spaces.Box):  # float32 may round to beyond the bounds
             action = np.clip(action, space.low, space.high).astype(space.dtype)
-        obs, reward, terminated, truncated, _ = env.step(action)
-        total += float(np.sum(reward))
-        length += 1
-        over = terminated or truncated or length == 100_000 or stopped()
-        if length % 10_000 == 0:
-            tqdm.write(f"evaluation: step {length:,} of an episode; it is cut at 100,000")
-    return total, length
+        obs, _, terminated, truncated, _ = env.step(action)
+        over = terminated or truncated
 
 
 def git_commit():
     """The commit of cleanrl_lite, -dirty where files differ from it; None outside of git."""
-    words = ["git", "-C", str(Path(__file__).parent), "describe"]
-    flags = ["--always", "--dirty", "--exclude=*"]
+    words = ["git", "describe", "--always", "--dirty", "--exclude=*"]
     with suppress(OSError):
-        process = subprocess.run(words + flags, capture_output=True, text=True)
-        return process.stdout.strip() or None
-    return None
+        folder = Path(__file__).parent
+        done = subprocess.run(words, cwd=folder, capture_output=True, text=True)
+        return done.stdout.strip() or None
 
 
 # === a run's files
 def write_json(path, content):
     """In one step, so that the file is never half written."""
     temporary = path.with_suffix(".tmp")
-    temporary.write_text(json.dumps(content, indent=2) + "\n")
+    temporary.write_text(json.dumps(content, indent=2))
     temporary.replace(path)
 
 
-def load(path, script=None, env_id=None, agent=None):
+def load(path, env_id=None, agent=None):
     """A checkpoint, or the one in a run directory, on the CPU; fills `agent`.
 
     Executes no code from the file. The replay buffer is read only when it is needed.
@@ -396,47 +381,31 @@ def load(path, script=None, env_id=None, agent=None):
         if agent:
             agent.load_state_dict(saved["agent"])
     except Exception as error:
-        check(False, f"cannot load {path}: {type(error).__name__}: {str(error)[:200]}")
-    if script and saved["script"] != Path(script).stem:  # as in a renamed copy
-        print(f"note: {path} was saved by {saved['script']}.py, and loads in {Path(script).name}")
+        check(False, f"cannot load {path}: {error!r:.200}")
     saved["dir"] = path.resolve().parent
     return saved
 
 
-def run_name(args):
-    return re.sub("[/:]", "-", f"{args.env_id}__{args.exp_name}__{args.seed}__")
-
-
 def new_directory(args, script):
     """Creates a run's directory and copies the script into it."""
+    name = re.sub("[/:]", "-", f"{args.env_id}__{args.exp_name}__{args.seed}")
     number = int(time.time())
-    while (directory := Path(args.runs_dir, f"{run_name(args)}{number}")).exists():
+    while (directory := Path(args.runs_dir, f"{name}__{number}")).exists():
         number += 1
     directory.mkdir(parents=True)
-    (directory / script.name).write_text(script.read_text())
+    shutil.copy(script, directory)
     return directory
 
 
 def last_directory(args, script):
     """--resume auto: the newest run with a checkpoint and these arguments, or None."""
     wanted = {"script": script.stem, **vars(args)}
-    found = {}
-    for path in Path(args.runs_dir).glob("*/checkpoint.pt"):
-        if path.parent.name.startswith(run_name(args)):
-            with suppress(SystemExit):  # load refuses a broken one
-                saved = load(path)
-                if {"script": saved["script"], **saved["args"], "resume": "auto"} == wanted:
-                    found[path.stat().st_mtime] = path.parent
-    return found[max(found)] if found else None
-
-
-def lock(directory):
-    """Reserves a run directory until the process ends, even by SIGKILL."""
-    file_lock = FileLock(directory / "lock", timeout=0)
-    with suppress(Timeout):
-        file_lock.acquire()
-    check(file_lock.is_locked, f"{directory} is in use by another run")
-    return file_lock
+    found = []
+    for path in Path(args.runs_dir).glob("*/args.json"):
+        same = {**json.loads(path.read_text()), "resume": "auto"} == wanted
+        if same and path.with_name("checkpoint.pt").exists():
+            found.append(path.parent)
+    return max(found, key=os.path.getmtime, default=None)
 
 
 def pickle_envs(envs, obs):
@@ -447,7 +416,6 @@ def pickle_envs(envs, obs):
             # MuJoCo's environments pickle only how they were made: so their attributes too.
             attributes = [vars(env) for env in unwrapped]
             return cloudpickle.dumps((envs.envs, attributes, obs, envs.action_space.np_random))
-    return None
 
 
 def unpickle_envs(envs, pickled):
@@ -462,11 +430,10 @@ def unpickle_envs(envs, pickled):
 class Run:
     """A run's directory, checkpoints of the agent and `parts`, evaluations and console."""
 
-    under_way = {}  # noqa: RUF012  by thread: a process may have several
-
     def __init__(self, args, script, make_env, envs, agent, **parts):
+        script = Path(script)
         self.args = args
-        self.script = Path(script)
+        self.script = script.stem
         self.make_env = make_env
         self.envs = envs
         self.agent = agent
@@ -474,39 +441,37 @@ class Run:
         self.device = next(agent.parameters()).device
         self.writer = None  # the script's SummaryWriter
         self.values = {}  # goes_on()'s of a checkpoint, if its episodes go on
-        self.returns = []  # of the last 20 episodes, for the console
-        self.stop = 0  # the number of the signal that asks the run to stop
-        self.handlers = {}  # the signals' before this run
+        self.returns = deque(maxlen=20)  # of the last episodes, for the console
+        self.stop = 0  # the exit status with which a signal asks the run to end
+        self.undo = ExitStack()  # what close() does
 
-        path = last_directory(args, self.script) if args.resume == "auto" else args.resume
-        saved = load(path, script, args.env_id, agent) if path else {}
-        step = self.global_step = self.last_eval = self.log_step = saved.get("global_step", 0)
+        path = last_directory(args, script) if args.resume == "auto" else args.resume
+        saved = load(path, args.env_id, agent) if path else {}
+        step = self.global_step = self.last_eval = saved.get("global_step", 0)
         self.last_save = step if saved else -1  # -1: save at once
-        self.log_time = None
-        self.print_time = time.perf_counter()
-        total = args.total_timesteps
         # disable=None: unless this is a terminal
-        self.bar = tqdm(initial=step, total=total, unit="step", file=sys.stdout, disable=None)
-        self.dir = saved["dir"] if saved else new_directory(args, self.script)
-        self.lock = lock(self.dir)
-        Run.under_way[threading.get_ident()] = self  # leaves_no_trace closes it, whatever happens
+        self.bar = tqdm(initial=step, total=args.total_timesteps, file=sys.stdout, disable=None)
+        self.dir = saved["dir"] if saved else new_directory(args, script)
+        self.undo.enter_context(FileLock(self.dir / "lock", timeout=0))  # for one process only
+        current.run = self  # leaves_no_trace closes it, whatever happens
+        self.reset_envs()
         if saved:
             self.restore(saved)
-        else:
-            self.reset_envs()
-        write_json(self.dir / "args.json", {"script": self.script.stem, **vars(args)})
+        write_json(self.dir / "args.json", {"script": self.script, **vars(args)})
         print(f"run directory: {self.dir}")
         print(f"{self.device}, torch {torch.__version__}, gymnasium {gym.__version__}")
-        if threading.current_thread() is threading.main_thread():
+        with suppress(ValueError):  # Signals are for the main thread.
             for number in (signal.SIGINT, signal.SIGTERM):
-                self.handlers[number] = signal.signal(number, self.on_signal)
+                handler = signal.signal(number, self.on_signal)
+                self.undo.callback(signal.signal, number, handler)
+        self.log_time = self.print_time = time.perf_counter()
 
     def reset_envs(self):
         """Seeds that no other environment, seed or resumed run has, nor the random actions."""
         seed = self.args.seed
-        num_envs = self.args.num_envs
-        streams = np.random.SeedSequence([seed, self.global_step]).generate_state(num_envs + 1)
-        seeds = [int(stream) >> 1 for stream in streams]  # Atari takes 31 bits
+        streams = np.random.SeedSequence([seed, self.global_step])
+        numbers = streams.generate_state(self.args.num_envs + 1)
+        seeds = (numbers >> 1).tolist()  # Atari takes 31 bits
         if self.global_step == 0:
             seeds[0] = seed
         self.envs.action_space.seed(seeds.pop())
@@ -516,22 +481,20 @@ class Run:
         """Continues the run from its checkpoint."""
         whole = isinstance(saved.get("rng"), dict)
         check(whole, f"{self.dir} holds the networks only, or is of an older version: evaluate it")
-        flags = vars(self.args)
-        changed = {name for name, value in saved["args"].items() if value != flags.get(name)}
-        fixed = changed & {"num_envs", "buffer_size"}
-        check(not fixed, "a resumed run keeps its --num-envs and --buffer-size")
-        self.reset_envs()
+        changed = {name for name, _ in saved["args"].items() - vars(self.args).items()}
+        fixed = {"num_envs", "buffer_size"}
+        check(not changed & fixed, "a resumed run keeps its --num-envs and --buffer-size")
         for name, part in self.parts.items():
             part.load_state_dict(saved[name])
         set_rng_state(saved["rng"])
-        others = {"async_envs", "env_kwargs", "max_episode_steps", "mask"}
-        if saved["envs"] and not changed & others:
+        others = changed & {"async_envs", "env_kwargs", "max_episode_steps", "mask"}
+        if saved["envs"] and not others:
             self.obs = unpickle_envs(self.envs, saved["envs"])
             self.values = saved["values"]
 
     def on_signal(self, number, _):
         """Asks the loop to stop at its next goes_on(); a second Ctrl-C interrupts at once."""
-        self.stop = number
+        self.stop = 128 + number
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
     def goes_on(self, global_step, obs, **values):
@@ -539,18 +502,14 @@ class Run:
 
         `values` belong to the unfinished episodes: saved and restored with the environments.
         """
-        began = time.perf_counter()
         args = self.args
-        self.log_time = self.log_time or began
-        finished = global_step >= args.total_timesteps
+        over = self.stop or global_step >= args.total_timesteps
         self.global_step = global_step
-        if is_due(args.eval_every, self.last_eval, global_step) and not finished:
+        if not over and is_due(args.eval_every, self.last_eval, global_step):
             self.evaluate()
-        stop = self.stop
-        if is_due(args.save_every, self.last_save, global_step) or finished or stop:
+        if over or is_due(args.save_every, self.last_save, global_step):
             self.save(obs, values)
-        self.log_time += time.perf_counter() - began  # not counted in charts/SPS
-        return not (finished or stop)
+        return not over
 
     def save(self, obs, values):
         """Writes checkpoint.pt: at any moment the file is a complete one."""
@@ -558,13 +517,17 @@ class Run:
         for name, weight in weights.items():
             if not weight.isfinite().all():  # and so never replaces a good one
                 raise FloatingPointError(f"{name} is not finite")
-        state = {name: part.state_dict() for name, part in self.parts.items()}
-        state["script"] = self.script.stem
-        state["args"] = vars(self.args)
-        state["global_step"] = self.global_step
-        state["values"] = values
-        state["rng"] = rng_state()
-        state["envs"] = pickle_envs(self.envs, obs)
+        if self.last_save < 1 and "obs_stats.mean" not in weights and np.abs(obs).max() > 1e3:
+            tqdm.write("warning: observations beyond 1,000. See docs/guides/environments.md")
+        state = {
+            **{name: part.state_dict() for name, part in self.parts.items()},
+            "script": self.script,
+            "args": vars(self.args),
+            "global_step": self.global_step,
+            "values": values,
+            "rng": rng_state(),
+            "envs": pickle_envs(self.envs, obs),
+        }
         self.writer.flush()  # what was logged up to this step, a resumed run does not log again
         temporary = self.dir / "checkpoint.tmp"
         with open(temporary, "wb") as file:
@@ -572,21 +535,16 @@ class Run:
             file.flush()
             os.fsync(file.fileno())
         temporary.replace(self.dir / "checkpoint.pt")
-        if self.last_save < 1 and "obs_stats.mean" not in weights and np.abs(obs).max() > 1e3:
-            advice = "most agents fail to learn. See docs/guides/environments.md"
-            tqdm.write(f"warning: observations beyond 1,000: {advice}")
         self.last_save = self.global_step
 
     def evaluate(self):
         """Plays --eval-episodes and logs them; returns their Returns, or None after a signal."""
         step = self.global_step
-        returns, lengths = play(
-            self.args, self.make_env, self.agent, self.dir, step, "eval", lambda: self.stop
-        )
+        returns = play(self.args, self.make_env, self.agent, self.dir, step, lambda: self.stop)
         if returns:
             self.last_eval = step
             self.writer.add_scalar("eval/episodic_return", np.mean(returns), step)
-            self.writer.add_scalar("eval/episodic_length", np.mean(lengths), step)
+            self.writer.add_scalar("eval/episodic_length", np.mean(returns.lengths), step)
         if self.args.track:
             import wandb
 
@@ -601,65 +559,64 @@ class Run:
         ended = np.flatnonzero(infos["_final_info"]).tolist()
         statistics = infos["final_info"]["statistics"]
         returns = statistics["r"][ended].tolist()
-        self.returns = [*self.returns, *returns][-20:]
-        return list(zip(ended, returns, statistics["l"][ended].tolist(), strict=True))
+        self.returns.extend(returns)
+        return zip(ended, returns, statistics["l"][ended].tolist(), strict=True)
 
     def log(self, scalars, global_step):
-        """Writes {tag: tensor or number} and the speed; raises FloatingPointError for NaN."""
+        """Writes {tag: tensor or number} and the speed; raises FloatingPointError for NaN.
+
+        Moves the bar on a terminal; elsewhere prints a line every ten seconds.
+        """
         now = time.perf_counter()
-        sps = (global_step - self.log_step) / (now - self.log_time)
+        bar = self.bar
+        sps = (global_step - bar.n) / (now - self.log_time)
         for tag, scalar in {**scalars, "charts/SPS": sps}.items():
             value = float(scalar)
             if not math.isfinite(value):
                 raise FloatingPointError(f"{tag} is {value}")
             self.writer.add_scalar(tag, value, global_step)
-        self.global_step = self.log_step = global_step
         self.log_time = now
-        self.show_progress(now, sps)
-
-    def show_progress(self, now, sps):
-        """Moves the bar on a terminal; elsewhere prints a line every ten seconds."""
-        bar = self.bar
+        bar.n = global_step
         mean = f"return {np.mean(self.returns):.1f}" if self.returns else "no episode has ended"
-        bar.set_postfix_str(mean, refresh=False)
-        bar.update(self.global_step - bar.n)
-        left = max(bar.total - self.global_step, 0)
-        if bar.disable and (now - self.print_time > 10 or left == 0):
+        bar.set_postfix_str(mean)
+        if bar.disable and (now - self.print_time > 10 or global_step >= bar.total):
             self.print_time = now
-            step = f"step {self.global_step:,} of {bar.total:,}"
-            print(f"{step} | {sps:,.0f} SPS | {mean} | {left / sps:.0f} s left", flush=True)
+            print(f"step {global_step:,} of {bar.total:,} | {sps:,.0f} SPS | {mean}", flush=True)
 
     def compile(self, update):
         """`update(*tensors) -> dict of tensors` as one compiled graph; eager with --no-compile."""
-        return CompiledUpdate(self, update) if self.args.compile else update
+        if not self.args.compile:
+            return update
+        if not hasattr(torch._dynamo.config, "trace_autograd_ops"):
+            print("continuing in eager mode: this version of torch cannot compile updates")
+            return update
+        # Lets torch.compile see torch.autograd.grad: right with fullgraph=True only.
+        torch._dynamo.config.trace_autograd_ops = True
+        self.undo.callback(setattr, torch._dynamo.config, "trace_autograd_ops", False)
+        return compiled(update, self.device)
 
     def cuda_graph(self, function):
         """`function` as one CUDA graph with --cuda-graph: one launch, not hundreds."""
-        return CudaGraph(function) if self.args.cuda_graph else function
+        return graphed(function) if self.args.cuda_graph else function
 
     def end(self):
         """Plays the final evaluation and returns its Returns; after a signal, exits."""
         returns = None if self.stop else self.evaluate()
         self.envs.close()
-        exit_code = 128 + self.stop if self.stop else 0
-        self.close(exit_code)
-        if exit_code:
-            sys.exit(exit_code)
+        self.close(self.stop)
+        if self.stop:
+            sys.exit(self.stop)
         return returns
 
     def close(self, exit_code):
         """Leaves nothing behind but files, and says how to resume."""
-        Run.under_way.pop(threading.get_ident(), None)
-        for number, handler in self.handlers.items():
-            signal.signal(number, handler)
+        current.run = None
         for process in getattr(self.envs, "processes", []):
             process.kill()
         self.bar.close()
-        self.lock.release()
+        self.undo.close()
         if self.writer:
             self.writer.close()
-        if self.args.compile:
-            trace_autograd(False)
         if self.args.track:
             import wandb
 
@@ -677,79 +634,55 @@ def is_due(every, last, step):
 
 
 # === speed
-class CompiledUpdate:
+def compiled(update, device):
     """update(*tensors) as one graph. At every call torch itself checks whether it still fits.
 
     Where it cannot be compiled, it goes on in eager mode, and says so. No call is lost or made
     twice: torch compiles before it runs anything.
     """
+    name = update.__name__
+    print(f"compiling {name} at its first call (about 20 s) ...", flush=True)
+    update.__code__ = update.__code__.replace()  # each run in a process compiles its own
+    options = {"cpp_wrapper": device.type == "cpu", "cpp.use_decompose_tanh": True}
+    function = torch.compile(update, fullgraph=True, dynamic=False, options=options)
+    exc = torch._dynamo.exc
 
-    def __init__(self, run, update):
-        update.__code__ = update.__code__.replace()  # each run in a process compiles its own
-        trace_autograd(True)
-        options = {"cpp_wrapper": run.device.type == "cpu", "cpp.use_decompose_tanh": True}
-        options = {name: options[name] for name in options.keys() & torch._inductor.list_options()}
-        self.compiled = torch.compile(update, fullgraph=True, dynamic=False, options=options)
-        self.update = update
-        self.run = run
-        self.called = False
-
-    def __call__(self, *tensors):
-        if self.called:
-            return self.call(tensors)
-        print(f"compiling {self.update.__name__} (about 20 s the first time) ...", flush=True)
-        self.called = True
-        began = time.perf_counter()
-        metrics = self.call(tensors)
-        self.run.log_time += time.perf_counter() - began  # not counted in charts/SPS
-        return metrics
-
-    def call(self, tensors):
-        too_often = getattr(torch._dynamo.exc, "FailOnRecompileLimitHit", ())
+    def call(*tensors):
+        nonlocal function
         try:
-            return self.compiled(*tensors)
-        except too_often:
-            reason = f"{self.update.__name__} reads a Python number or list that changes"
-            reason += "; keep it in a tensor, and change that with fill_"
-        except torch._dynamo.exc.TorchDynamoException as error:
-            reason = "compilation failed: " + str(error).splitlines()[0]
-        tqdm.write(f"continuing in eager mode: {reason}", file=sys.stderr)
-        self.compiled = self.update
-        return self.update(*tensors)
+            return function(*tensors)
+        except (exc.TorchDynamoException, exc.FailOnRecompileLimitHit) as error:
+            line = f"continuing in eager mode: {name} (changing numbers must be tensors): {error}"
+            tqdm.write(line.splitlines()[0], file=sys.stderr)
+        function = update
+        return update(*tensors)
+
+    return call
 
 
-def trace_autograd(on):
-    """Lets torch.compile see torch.autograd.grad: right with fullgraph=True only."""
-    if hasattr(torch._dynamo.config, "trace_autograd_ops"):
-        torch._dynamo.config.trace_autograd_ops = on
-
-
-class CudaGraph:
+def graphed(function):
     """function(*tensors) -> dict of tensors, recorded at its fourth call and then replayed."""
+    graph = torch.cuda.CUDAGraph()
+    calls = 0
+    inputs = metrics = values = None
 
-    def __init__(self, function):
-        self.function = function
-        self.calls = 0
-
-    def __call__(self, *tensors):
-        self.calls += 1
-        if self.calls <= 3:  # warm up
-            return self.function(*tensors)
-        if self.calls == 4:
-            self.record(tensors)
-        for static, tensor in zip(self.inputs, tensors, strict=True):
+    def call(*tensors):
+        nonlocal calls, inputs, metrics, values
+        calls += 1
+        if calls <= 3:  # warm up
+            return function(*tensors)
+        if calls == 4:
+            inputs = [tensor.clone() for tensor in tensors]
+            with torch.cuda.graph(graph):
+                metrics = function(*inputs)
+                values = torch.stack(list(metrics.values()))
+        for static, tensor in zip(inputs, tensors, strict=True):
             static.copy_(tensor)
-        self.graph.replay()
-        values = self.values.clone()  # the next replay overwrites them
-        return dict(zip(self.names, values, strict=True))
+        graph.replay()
+        # The next replay overwrites them: so copy.
+        return dict(zip(metrics, values.clone(), strict=True))
 
-    def record(self, tensors):
-        self.inputs = [tensor.clone() for tensor in tensors]
-        self.graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(self.graph):
-            metrics = self.function(*self.inputs)
-            self.values = torch.stack(list(metrics.values()))
-        self.names = list(metrics)
+    return call
 
 
 class NumpyForward:
@@ -768,12 +701,9 @@ class NumpyForward:
         self.calls = 0
 
     def __call__(self, x):
-        if self.calls % 100 == 0:
-            self.read_layers(x[:1] + 1)  # not all zeros, where different networks agree
         self.calls += 1
-        return self.forward(x)
-
-    def forward(self, x):
+        if self.calls % 100 == 1:
+            self.read_layers(x[:1] + 1)  # not all zeros, where different networks agree
         for layer in self.layers:
             x = layer(x)
         return x
@@ -787,36 +717,29 @@ class NumpyForward:
         layers = list(module) if type(module) is torch.nn.Sequential else [module]
         self.layers = [in_numpy(layer) for layer in layers]
         hooked = any(part._forward_hooks or part._forward_pre_hooks for part in module.modules())
-        known = None not in self.layers and not hooked
-        if self.live and self.device.type == "cuda":
-            self.layers = [self.in_torch]
-        elif not known or not np.allclose(self.forward(row), self.in_torch(row), 1e-3, 1e-4):
+        foreign = hooked or None in self.layers or (self.live and self.device.type == "cuda")
+        if foreign or not np.allclose(self(row), self.in_torch(row), 1e-3, 1e-4):
             self.layers = [self.in_torch]
             name = type(module).__name__
-            say_once(f"{name} acts in torch, not in numpy, which knows Linear, Tanh and ReLU")
+            say_once(f"{name} acts in torch, not in numpy: that is for CPU, Linear, Tanh, ReLU")
 
 
-@functools.cache
-def say_once(line):
-    print(line, file=sys.stderr)
+say_once = functools.cache(tqdm.write)
 
 
 def in_numpy(layer):
     """A layer as a function of numpy arrays; None if it is none of these."""
-    params = dict(layer.named_parameters())
-    if type(layer) is torch.nn.Linear and params.keys() == {"weight", "bias"}:  # no weight_norm
-        weight = params["weight"].detach().cpu().numpy().T
-        bias = params["bias"].detach().cpu().numpy()
+    params = [param.detach().cpu().numpy() for param in layer.parameters()]
+    if type(layer) is torch.nn.Linear and len(params) == 2:  # no weight_norm
+        weight = params[0].T
+        bias = params[1]
         return lambda x: np.dot(x, weight) + bias
-    return {torch.nn.Tanh: np.tanh, torch.nn.ReLU: relu}.get(type(layer))
-
-
-def relu(x):
-    return np.maximum(x, 0)
+    others = {torch.nn.Tanh: np.tanh, torch.nn.ReLU: functools.partial(np.maximum, 0)}
+    return others.get(type(layer))
 
 
 def check_actions(taken, expected):
     """Stops where agent(obs) with the same noise gives other actions than those taken."""
     differ = ~torch.isclose(taken, expected, rtol=1e-3, atol=1e-3, equal_nan=True)
-    few = differ.sum() <= 1 + 0.001 * differ.numel()  # where two choices are equally good
-    check(few, "the policy that acts is not the one that learns: change both")
+    ties = 1 + 0.001 * differ.numel()  # where two choices are equally good
+    check(differ.sum() <= ties, "the policy that acts is not the one that learns: change both")

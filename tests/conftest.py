@@ -40,7 +40,7 @@ def untouched_process(monkeypatch):
     into the next test."""
     handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
     monkeypatch.setattr(sys, "excepthook", sys.excepthook)
-    monkeypatch.setattr(utils.Run, "under_way", {})
+    monkeypatch.setattr(utils.current, "run", None, raising=False)
     like_envpool.MADE.clear()
     monkeypatch.setitem(sys.modules, "envpool", like_envpool)
     torch.set_num_threads(1)

@@ -58,11 +58,11 @@ STOPS = {
     "temperature_in_one_place": POLICY,
 }
 # What a run prints where it goes on more slowly.
-RECOMPILES = "continuing in eager mode: update reads a Python"
+RECOMPILES = "continuing in eager mode: update (changing numbers must be tensors)"
 SAYS_COMPILED = {
     "clip_number": RECOMPILES,
     "counting": RECOMPILES,
-    "counting_sac": "continuing in eager mode: update_critic reads a Python",
+    "counting_sac": "continuing in eager mode: update_critic (changing numbers must be tensors)",
     "entropy_number": RECOMPILES,
 }
 IN_TORCH = "acts in torch, not in numpy"
@@ -320,7 +320,7 @@ def test_acts_with_the_network_that_learns(name, script, monkeypatch, tmp_path):
 
     @torch.no_grad()
     def act(obs):
-        (run,) = utils.Run.under_way.values()
+        run = utils.current.run
         action = run.agent.act(torch.as_tensor(obs, dtype=torch.float32)).numpy()
         space = run.envs.single_action_space
         return action if script in ("ppo", "dqn") else action.clip(space.low, space.high)
@@ -396,7 +396,7 @@ def test_a_copy_resumes_with_the_state_that_it_adds(name, script, tmp_path):
         helpers.assert_same_state(rest[part], whole.saved[part], part)
 
 
-def test_a_copy_plays_and_resumes_runs_of_its_origin(original, tmp_path, capfd):
+def test_a_copy_plays_and_resumes_runs_of_its_origin(original, tmp_path):
     origin = original("", "ppo")
     path = tmp_path / "my_idea.py"
     path.write_text((helpers.SOURCE / "ppo.py").read_text())
@@ -406,7 +406,6 @@ def test_a_copy_plays_and_resumes_runs_of_its_origin(original, tmp_path, capfd):
     assert copy.main(copy.Args(**{**args, "evaluate": directory})) == origin.returns
     longer = {"resume": directory, "total_timesteps": 640}
     assert copy.main(copy.Args(**{**args, **longer})).dir == origin.returns.dir
-    assert capfd.readouterr().out.count("was saved by ppo.py, and loads in my_idea.py") == 2
 
 
 def test_the_page_shows_them_all():

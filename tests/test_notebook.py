@@ -49,7 +49,7 @@ def test_every_script_has_a_notebook(script):
         ast.parse(source)
     left_out = {"@utils.leaves_no_trace", "def main(args: Args):"}
     left_out |= {"if args.evaluate:", "envs.close()", "return run.end()"}
-    left_out |= {"return utils.evaluate_saved(args, __file__, make_env, agent)"}
+    left_out |= {"return utils.evaluate_saved(args, make_env, agent)"}
     left_out |= {'if __name__ == "__main__":', "main(utils.parse(Args))"}
     text = (helpers.SOURCE / f"{script}.py").read_text()
     text = text[text.index("\nimport") :]

@@ -1,5 +1,6 @@
 """utils.py by itself: acting in numpy, compiled updates, what main() leaves behind."""
 
+import contextlib
 import copy
 import signal
 import threading
@@ -93,7 +94,7 @@ def test_acting_in_numpy_is_acting_in_torch(name, live, capsys):
         for _ in range(120):
             acting(np.zeros((1, 4), dtype=np.float32))
         assert_acts_as_torch(acting, network)
-    in_torch = capsys.readouterr().err.count("acts in torch, not in numpy")
+    in_torch = capsys.readouterr().out.count("acts in torch, not in numpy")
     assert in_torch == (name in FOREIGN)
 
 
@@ -170,7 +171,7 @@ def test_a_rollout_of_another_policy_is_refused(script, monkeypatch, tmp_path):
 def run_of(compile=True):
     run = object.__new__(utils.Run)
     run.args = SimpleNamespace(compile=compile)
-    run.log_time = 0.0
+    run.undo = contextlib.ExitStack()
     run.device = CPU
     return run
 
@@ -215,7 +216,7 @@ def test_a_number_that_changes_ends_in_eager_mode(capfd):
         assert one(torch.ones(3))["y"].tolist() == [2 + bias] * 3
     lines = [line for line in capfd.readouterr().err.splitlines() if "eager" in line]
     assert len(lines) == 1 and lines[0].startswith(
-        "continuing in eager mode: update reads a Python"
+        "continuing in eager mode: update (changing numbers must be tensors)"
     )
 
 
@@ -247,7 +248,7 @@ def test_no_compile():
 def process_state():
     handlers = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]
     pools = [(pool["filepath"], pool["num_threads"]) for pool in threadpool_info()]
-    return handlers, torch.get_num_threads(), pools, dict(utils.Run.under_way)
+    return handlers, torch.get_num_threads(), pools, getattr(utils.current, "run", None)
 
 
 @pytest.fixture
@@ -266,7 +267,7 @@ def note_threads(monkeypatch):
 
     def spied(run):
         pools = {pool["num_threads"] for pool in threadpool_info()}
-        threads.append((torch.get_num_threads(), pools, run in utils.Run.under_way.values()))
+        threads.append((torch.get_num_threads(), pools, run is utils.current.run))
         return evaluate(run)
 
     monkeypatch.setattr(utils.Run, "evaluate", spied)

@@ -22,7 +22,11 @@ class BoardGame(gym.Env):
         self.action_space = self.pool.action_space
 
     def make(self, seed):
-        import envpool
+        try:
+            import envpool
+        except ImportError:
+            advice = "pip install 'cleanrl_lite[envpool]' (Python 3.11 on)"
+            raise ImportError(f"envpool is missing: {advice}") from None
 
         return envpool.make(
             self.game,

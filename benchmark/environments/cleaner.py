@@ -34,7 +34,11 @@ class Cleaner(gym.Env):
         self.action_space = gym.spaces.MultiDiscrete([4] * num_agents)
 
     def make(self, seed):
-        import envpool
+        try:
+            import envpool
+        except ImportError:
+            advice = "pip install 'cleanrl_lite[multiagent]' (Python 3.11 on)"
+            raise ImportError(f"envpool is missing: {advice}") from None
 
         return envpool.make(
             "Cleaner-v0",

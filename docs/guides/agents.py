@@ -34,7 +34,7 @@ def load(run_dir, path=None, render_mode=None, **changed):
     flags = {"evaluate": str(run_dir), "cuda": False, "cuda_graph": False, **changed}
     args = script.Args(**{**checkpoint["args"], **flags})
     # main() makes the agent as the script does, but gives it back instead of evaluating it.
-    with mock.patch.object(utils, "evaluate_saved", lambda args, path, make_env, agent: agent):
+    with mock.patch.object(utils, "evaluate_saved", lambda args, make_env, agent: agent):
         agent = script.main(args)
     agent.load_state_dict(checkpoint["agent"])
     agent.eval()  # no dropout

@@ -61,7 +61,7 @@ clean:
 	touch $@
 
 .venv/test: .venv/run
-	$(BIN)/pip install -q -c constraints.txt -e ".[test,results]"
+	$(BIN)/pip install -q -c constraints.txt -e ".[test,results,docs]"
 	$(BIN)/pip install -q -c constraints.txt --no-deps godot-rl  # its other requirements are older than ours
 	touch $@
 

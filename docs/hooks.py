@@ -3,16 +3,20 @@
 {{ code cleanrl_lite/ppo.py compute_gae }}   a function or class
 {{ section cleanrl_lite/ppo.py update }}     what stands between the banner `# === update` and the
                                              next one
+{{ diff vpg a2c update }}                    how this section of vpg.py becomes that of a2c.py
+{{ diff vpg a2c }}                           the same of the whole scripts, but their docstrings
 
-Both stand on a line of their own; `main.update` names what `update` alone does not. On the page of
-a script, a name in *`italic code`* that is a function, class or section of that script becomes a
-link. Links lead to the repository where mkdocs.yml has a repo_url, else to pages with the whole
-scripts, which this hook adds to the site. Words of inline code and figures are kept in one piece,
-so that no flag breaks in the middle.
+Each stands on a line of its own, also in a folded block; `main.update` names what `update` alone
+does not. On the page of a script, a name in *`italic code`* that is a function, class or section of
+that script becomes a link. Links lead to the repository where mkdocs.yml has a repo_url, else to
+pages with the whole scripts, which this hook adds to the site, as it does with the notebooks. Words
+of inline code and figures are kept in one piece, so that no flag breaks in the middle.
 """
 
 import ast
+import difflib
 import itertools
+import json
 import re
 import textwrap
 from pathlib import Path
@@ -67,6 +71,73 @@ def included(match, page):
     return f'```python title="{path}, line {first}"\n{text}\n```'
 
 
+# === one script becomes another
+def difference(match, page):
+    """The diff that a line {{ diff ... }} stands for."""
+    indent, old, new, name = match.groups()
+    lines = [f"--- {old}.py", f"+++ {new}.py"]
+    for section, hunk in hunks(old, new, name, f"{page.file.src_path}: {match[0]}"):
+        lines += [f"@@ {section} @@", *hunk]
+    return textwrap.indent("\n".join(["```diff", *lines, "```"]), indent)
+
+
+def hunks(old, new, name=None, where=""):
+    """(section, lines as of a diff) of each place where two scripts, or their sections, differ."""
+    numbers, before = zip(*lines_of(old, name, where), strict=True)
+    _, after = zip(*lines_of(new, name, where), strict=True)
+    matcher = difflib.SequenceMatcher(None, before, after, autojunk=False)
+    for group in matcher.get_grouped_opcodes(2):
+        hunk = []
+        for kind, first, last, new_first, new_last in group:
+            if kind == "equal":
+                hunk += [f" {line}" for line in before[first:last]]
+            else:
+                hunk += [f"-{line}" for line in before[first:last]]
+                hunk += [f"+{line}" for line in after[new_first:new_last]]
+        yield section_at(old, numbers[group[0][1]]), hunk
+
+
+def lines_of(script, name, where):
+    """(number, line) of a script's section, or of all lines below its docstring."""
+    source = (ROOT / f"cleanrl_lite/{script}.py").read_text()
+    lines = list(enumerate(source.splitlines(), 1))
+    if not name:
+        return lines[ast.parse(source).body[1].lineno - 1 :]
+    found = section(source, name)
+    if len(found) != 1:
+        raise PluginError(f"{where}: found {len(found)} times in {script}.py, not once")
+    ((first, last),) = found
+    return lines[first - 1 : last]
+
+
+def section_at(script, number):
+    """The name of the section that a line stands in."""
+    lines = (ROOT / f"cleanrl_lite/{script}.py").read_text().splitlines()[:number]
+    banners = [line.strip() for line in lines if line.strip().startswith("# === ")]
+    return banners[-1].removeprefix("# === ") if banners else "imports"
+
+
+# === notebooks
+def rendered(notebook):
+    """A notebook's cells and what they put out, as Markdown."""
+    parts = []
+    for cell in json.loads(notebook.read_text())["cells"]:
+        source = "".join(cell["source"])
+        parts.append(source if cell["cell_type"] == "markdown" else f"```python\n{source}\n```")
+        printed = ""
+        for output in cell.get("outputs", []):
+            data = output.get("data", {})
+            if "image/png" in data:
+                image = "".join(data["image/png"]).replace("\n", "")
+                parts.append(f"![What the cell draws](data:image/png;base64,{image})")
+            else:
+                printed += "".join(output.get("text", data.get("text/plain", "")))
+        if printed:
+            parts.append(f"```text\n{printed.rstrip()}\n```")
+    return "\n\n".join(parts)
+
+
+# === links
 def link(page, config, path, first):
     """Where line `first` of a script is shown."""
     if config.repo_url:
@@ -76,7 +147,9 @@ def link(page, config, path, first):
 
 # === what mkdocs calls
 def on_files(files, config):
-    """Adds a page with the whole text of each script."""
+    """Adds a page for each notebook, and one with the whole text of each script."""
+    for path in sorted((ROOT / "docs/notebooks").glob("*.ipynb")):
+        files.append(File.generated(config, f"notebooks/{path.stem}.md", content=rendered(path)))
     if config.repo_url:
         return
     for path in sorted((ROOT / "cleanrl_lite").glob("*.py")):
@@ -86,9 +159,11 @@ def on_files(files, config):
 
 
 def on_page_markdown(markdown, page, config, files):
-    """Includes the code."""
+    """Includes the code and the diffs."""
     pattern = re.compile(r"^\{\{ (code|section) (\S+) (.+?) \}\}$", re.M)
-    return pattern.sub(lambda match: included(match, page), markdown)
+    markdown = pattern.sub(lambda match: included(match, page), markdown)
+    pattern = re.compile(r"^( *)\{\{ diff (\w+) (\w+)(?: (.+?))? \}\}$", re.M)
+    return pattern.sub(lambda match: difference(match, page), markdown)
 
 
 def on_page_content(content, page, config, files):
@@ -126,7 +201,7 @@ def in_one_piece(content):
     """Keeps words of inline code, environment ids, figures and intervals on one line."""
 
     def words(match):
-        short_words = r"[^\s<>]{1,60}(?=\s|$)"
+        short_words = r"[^\s<>]{1,40}(?=\s|$)"
         return f"<code>{re.sub(short_words, whole_word, match[1])}</code>"
 
     content = re.sub(r"<code>([^<>\n]*-[^<>\n]*)</code>", words, content)

@@ -47,7 +47,7 @@ OPERATORS = {
 }
 WORDS = {"min", "max", "mean", "log", "exp", "tanh", "softplus", "clip", "sign", "arg", "Var"}
 TAGS = {"": "mrow", "_": "msub", "^": "msup", "^_": "msubsup"}
-TOKEN = re.compile(r"\\text\{[^}]*\}|\\[A-Za-z]+|[A-Za-z]|\d+(?:\.\d+)?|[^\s\\]")
+TOKEN = re.compile(r"\\text\{[^}]*\}|\\[A-Za-z]+|\\,|[A-Za-z]|\d+(?:\.\d+)?|[^\s\\]")
 
 
 def parse(tokens):
@@ -73,6 +73,8 @@ def atom(tokens):
     if not token.startswith("\\"):
         return symbol(token)
     name = token[1:]
+    if name == ",":
+        return '<mspace width="0.2em"/>'
     if name == "frac":
         return f"<mfrac>{atom(tokens)}{atom(tokens)}</mfrac>"
     if name == "sqrt":
@@ -94,7 +96,7 @@ def atom(tokens):
 
 def symbol(token):
     """A letter, a number or a sign."""
-    text = html.escape(token.replace("-", "\u2212"))
+    text = html.escape(token.replace("-", "\u2212").replace("'", "\u2032"))
     if token in "()[]|":
         return f'<mo stretchy="false">{text}</mo>'
     if token.isalpha():

@@ -8,6 +8,7 @@ import sys
 import gymnasium as gym
 import pytest
 import tyro
+from PIL import Image
 
 from tests import helpers
 from tests.helpers import ROOT, SOURCE, run
@@ -40,6 +41,77 @@ def test_these_are_the_commands():
     """The pattern finds them."""
     assert len([*commands("README.md")]) >= 6
     assert sum(len([*commands(page)]) for page in PAGES) > 30
+
+
+def test_the_tools_that_the_pages_name_exist():
+    pages = [*PAGES, "benchmark/README.md", "CONTRIBUTING.md"]
+    text = "".join((ROOT / page).read_text() for page in pages)
+    tools = set(re.findall(r"python -m (benchmark[.\w]*\w)", text)) - {"benchmark.launch.my_sweep"}
+    paths = [ROOT / tool.replace(".", "/") for tool in tools]
+    assert len(paths) > 15
+    assert all(p.with_suffix(".py").exists() or (p / "__main__.py").exists() for p in paths)
+
+
+def test_the_moving_picture():
+    """The first screen of the README and of the docs; small, and it never stops."""
+    path = ROOT / "docs/img/agents.gif"
+    assert path.stat().st_size <= 4e6
+    with Image.open(path) as picture:
+        assert picture.n_frames * picture.info["duration"] > 5_000 and picture.info["loop"] == 0
+    for page in ("README.md", "docs/index.md"):
+        before, after = (ROOT / page).read_text().split("agents.gif", 1)
+        assert before.count("\n") < 10 and re.search(r"^## .*", after, re.M)[0] == "## Start"
+        assert "|--" not in after[: after.index("## Start")]
+
+
+def test_each_script_is_in_one_row_of_the_readme():
+    """Of the core scripts or of the variants."""
+    text = (ROOT / "README.md").read_text()
+    tables = text[text.index("\n## Scripts") : text.index("\n## A run")]
+    linked = re.findall(r"\[(\w+)\.py\]\(docs/(\w+)\.md\)", tables)
+    assert sorted(linked) == sorted((script, script) for script in helpers.SCRIPTS)
+
+
+def test_the_change_in_the_readme_is_a_tested_one():
+    text = (ROOT / "README.md").read_text()
+    (shown,) = re.findall(r"^```diff\n(.*?)^```", text, re.M | re.S)
+    diffs = [path.read_text() for path in (ROOT / "tests/changed_copies").glob("*.diff")]
+    assert shown in diffs and 8 <= len(re.findall(r"^[-+] ", shown, re.M)) <= 12
+
+
+def test_the_diffs_between_the_algorithms(monkeypatch):
+    """Each whole diff that the docs show turns the old script's code into the new one's."""
+    pytest.importorskip("mkdocs")
+    monkeypatch.syspath_prepend(ROOT / "docs")
+    import hooks
+
+    page = (ROOT / "docs/guides/algorithms.md").read_text()
+    steps = re.findall(r"^ +\{\{ diff (\w+) (\w+) \}\}$", page, re.M)
+    assert len(steps) == 7
+    for old, new in steps:
+        before, after = (
+            [line for _, line in hooks.lines_of(script, None, "")] for script in (old, new)
+        )
+        at = 0
+        for section, hunk in hooks.hunks(old, new):
+            removed = [line[1:] for line in hunk if line[0] in " -"]
+            while before[at : at + len(removed)] != removed:
+                at += 1
+                assert at < len(before), f"{old} to {new}: {section}"
+            added = [line[1:] for line in hunk if line[0] in " +"]
+            before[at : at + len(removed)] = added
+        assert before == after
+
+
+def test_the_site_builds(tmp_path):
+    """Strictly: no broken link, no code that is not there; with rendered notebooks and diffs."""
+    pytest.importorskip("mkdocs")
+    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", tmp_path]
+    done = run(command, cwd=ROOT, timeout=300, NO_MKDOCS_2_WARNING="1")
+    assert done.returncode == 0, done.stderr
+    for path in (ROOT / "docs/notebooks").glob("*.ipynb"):
+        assert "data:image/png" in (tmp_path / f"notebooks/{path.stem}.html").read_text()
+    assert (tmp_path / "guides/algorithms.html").read_text().count("@@ update @@") >= 12
 
 
 @pytest.mark.slow

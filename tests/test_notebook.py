@@ -19,14 +19,22 @@ def sources(made):
     return [(cell.cell_type, cell.source) for cell in made.cells]
 
 
-def test_the_published_notebook_is_todays():
-    """Where this fails, run the command at the top of benchmark/publish/notebook.py."""
-    published = nbformat.read(helpers.ROOT / "docs/notebooks/ddpg.ipynb", as_version=4)
-    assert sources(published) == sources(
-        notebook.notebook(
-            "ddpg", dict(env_id="Pendulum-v1", total_timesteps=10_000, learning_starts=1_000)
-        )
-    )
+PUBLISHED = {
+    "ddpg": dict(env_id="Pendulum-v1", total_timesteps=10_000, learning_starts=1_000),
+    "ppo_continuous": dict(env_id="InvertedPendulum-v4", total_timesteps=60_000),
+}
+
+
+def test_these_are_published():
+    paths = (helpers.ROOT / "docs/notebooks").glob("*.ipynb")
+    assert {path.stem for path in paths} == set(PUBLISHED)
+
+
+@pytest.mark.parametrize("script", PUBLISHED)
+def test_a_published_notebook_is_todays(script):
+    """Where this fails, run the commands of docs/guides/notebooks.md."""
+    published = nbformat.read(helpers.ROOT / f"docs/notebooks/{script}.ipynb", as_version=4)
+    assert sources(published) == sources(notebook.notebook(script, PUBLISHED[script]))
     outputs = [output for cell in published.cells for output in cell.get("outputs", [])]
     assert any("image/png" in output.get("data", {}) for output in outputs)
     assert not [output for output in outputs if output.output_type == "error"]

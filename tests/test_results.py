@@ -32,6 +32,17 @@ def test_readme_is_what_the_files_give():
     text = (ROOT / "README.md").read_text()
     assert text == readme.render(text), "run `make results`"
     assert "| ppo | CartPole-v1 |" in text
+    breakout = "ppo_atari", "BreakoutNoFrameskip-v4", "ppo_atari_bf16", True
+    (run,) = collect.groups("ppo_atari")[breakout]
+    assert f"take {run['wall_seconds'] / 3600:.0f} hours without a GPU" in " ".join(text.split())
+
+
+def test_bold_is_what_is_better():
+    """In the README: a mean above CleanRL's, a speed that was above in every pair of runs."""
+    bold = re.findall(r"^.*\*\*.*$", (ROOT / "README.md").read_text(), re.M)
+    faster = [r for r in readme.speeds().values() if min(r["ratios"]) > 1]
+    above = [runs for runs in overview.compared() if overview.verdict(runs) == overview.ABOVE]
+    assert len(bold) == len(faster) + len(above)
 
 
 def test_the_counts_in_the_readme_are_those_of_its_table():
@@ -43,7 +54,7 @@ def test_the_counts_in_the_readme_are_those_of_its_table():
     headline = " ".join(text.split())
     counts = [marks.count(mark) for mark in (overview.ABOVE, overview.SAME, overview.BELOW)]
     assert sum(counts) == len(marks) >= 14
-    told = "published mean in {} of {} cells, within noise of it in {}, below it in {}"
+    told = "published mean in {} of {} cells, within noise of it in {}, and below it in {}"
     assert told.format(counts[0], len(marks), *counts[1:]) in headline
     assert table.count("MountainCar-v0") == 3
     assert "-200.0 ± 0.0 | within noise, neither learns |" in table

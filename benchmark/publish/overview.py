@@ -167,17 +167,30 @@ def compared_cells(runs):
     script, env_id, *_ = key(runs[0])
     total = runs[0]["total_timesteps"]
     given = f" `{flags(runs)}`" if flags(runs) else ""
-    ours = f"**{spread(returns_of(runs))}**"
+    ours = spread(returns_of(runs))
+    if verdict(runs) == ABOVE:
+        ours = f"**{ours}**"
     theirs = reported(published(runs[0])["training"], total)
     return [script + given, env_id, steps(total), str(len(runs)), ours, theirs]
 
 
+HEAD = "| script | environment | steps | seeds | last 100 training episodes | CleanRL |"
+RULE = "|---|---|---:|---:|---:|---:|"
+
+
 def main_table():
     """Markdown: a row for each cell with a verdict, and below it those with too few seeds."""
-    head = "| script | environment | steps | seeds | last 100 training episodes | CleanRL |"
-    rule = "|---|---|---:|---:|---:|---:|"
-    yield f"{head} our mean is |"
-    yield f"{rule}---|"
+    yield from verdict_table()
+    if open_cells():
+        yield ""
+        yield f"Fewer than {SEEDS} seeds so far, so no verdict:"
+        yield ""
+        yield from open_table()
+
+
+def verdict_table():
+    yield f"{HEAD} our mean is |"
+    yield f"{RULE}---|"
     for runs in compared():
         yield shared.row([*compared_cells(runs), mark(runs)])
     yield ""
@@ -187,15 +200,13 @@ def main_table():
     seeds = sorted({int(published(runs[0])["training"]["seeds"]) for runs in compared()})
     number = " or ".join(map(str, seeds))
     yield f"CleanRL's figures have {number} seeds, so only large differences show."
-    few = open_cells()
-    if few:
-        yield ""
-        yield f"Fewer than {SEEDS} seeds so far, so no verdict:"
-        yield ""
-        yield head
-        yield rule
-        for runs in few:
-            yield shared.row(compared_cells(runs))
+
+
+def open_table():
+    yield HEAD
+    yield RULE
+    for runs in open_cells():
+        yield shared.row(compared_cells(runs))
 
 
 def flags(runs):

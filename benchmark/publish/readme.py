@@ -2,8 +2,8 @@
 
     python -m benchmark.publish.readme
 
-All of it comes from benchmark/results/: a summary in two sentences, the main table of overview.py,
-and one line of speed for each script.
+All of it comes from benchmark/results/ and the scripts: a summary in four lines, a row for each
+core script, the main table of overview.py, and one line of speed for each script.
 """
 
 import json
@@ -13,6 +13,7 @@ import textwrap
 
 from benchmark import shared
 from benchmark.measure.speed import stars, unequal
+from benchmark.publish.collect import groups, spread, steps
 from benchmark.publish.overview import (
     ABOVE,
     BELOW,
@@ -20,11 +21,28 @@ from benchmark.publish.overview import (
     SCRIPTS,
     SEEDS,
     compared,
+    flags,
     lacking,
-    main_table,
+    open_cells,
+    open_table,
     verdict,
+    verdict_table,
 )
 from benchmark.shared import RESULTS, ROOT
+
+# script: algorithm, actions, observations, and the experiment that is its example
+CORE = {
+    "ppo": ("PPO", "Discrete", "vectors", "CartPole-v1", "ppo"),
+    "ppo_continuous": ("PPO", "Box", "vectors", "Walker2d-v4", "ppo_continuous"),
+    "ppo_atari": ("PPO", "Discrete", "Atari frames", "BreakoutNoFrameskip-v4", "ppo_atari_bf16"),
+    "dqn": ("DQN", "Discrete", "vectors", "CartPole-v1", "dqn"),
+    "dqn_atari": ("DQN", "Discrete", "Atari frames", "PongNoFrameskip-v4", "dqn_atari_8envs"),
+    "c51": ("C51", "Discrete", "vectors", "CartPole-v1", "c51"),
+    "c51_atari": ("C51", "Discrete", "Atari frames", "PongNoFrameskip-v4", "c51_atari_8envs"),
+    "ddpg": ("DDPG", "Box, bounded", "vectors", "HalfCheetah-v4", "ddpg"),
+    "td3": ("TD3", "Box, bounded", "vectors", "HalfCheetah-v4", "td3"),
+    "sac": ("SAC", "Box, bounded", "vectors", "HalfCheetah-v4", "sac"),
+}
 
 
 def fill(text, indent=""):
@@ -50,22 +68,69 @@ def speeds(mode="compiled"):
 
 
 def summary():
+    paths = [path for path in (ROOT / "cleanrl_lite").glob("*.py") if path.stem != "utils"]
+    lengths = [len(path.read_text().splitlines()) for path in paths]
+    single = f"- Single file: {len(paths)} scripts of {round(min(lengths), -1)} to "
+    single += f"{round(max(lengths), -1)} lines of plain code. They share one `utils.py`, which "
+    single += "contains no algorithm."
     ratios = [record["ratio"] for record in speeds().values() if not unequal(record)]
-    verdicts = [verdict(runs) for runs in compared()]
-    fast = f"- **Fast**: {min(ratios):.1f} to {max(ratios):.1f} times the steps per second of "
+    fast = f"- Fast: {min(ratios):.1f} to {max(ratios):.1f} times the steps per second of "
     fast += "Stable-Baselines3 with the same hyperparameters on one CPU core, from the same "
     fast += "readable file ([speed](#speed))."
+    verdicts = [verdict(runs) for runs in compared()]
     above, same, below = (verdicts.count(word) for word in (ABOVE, SAME, BELOW))
-    measured = "- **Measured**: with default flags the mean return is above CleanRL's published "
-    measured += f"mean in {above} of {len(verdicts)} cells, within noise of it in {same}, below it "
-    measured += f"in {below}, with {SEEDS} seeds or more in each ([results](#results))."
-    return "\n".join([fill(fast, "  "), fill(measured, "  ")])
+    measured = f"- Measured: with default flags and {SEEDS} seeds or more, our mean return is "
+    measured += f"above CleanRL's published mean in {above} of {len(verdicts)} cells, within noise "
+    measured += f"of it in {same}, and below it in {below} ([results](#results))."
+    correct = "- Correct where common implementations are not: truncation, resets, counting, "
+    correct += "normalisation, replay, resume ([the list](docs/guides/design.md))."
+    return "\n".join(fill(line, "  ") for line in (single, fast, measured, correct))
+
+
+def core():
+    """A row for each core script."""
+    head = "| script | algorithm | actions | observations | a result | speed, SB3 = 1 |"
+    lines = [head, "|---|---|---|---|---|---:|"]
+    for script, (algorithm, actions, observations, env_id, name) in CORE.items():
+        record = speeds()[script]
+        star = "\\*" if unequal(record) else ""
+        cells = [
+            f"[{script}.py](docs/{script}.md)",
+            algorithm,
+            actions,
+            observations,
+            example(script, env_id, name),
+            f"{record['ratio']:.1f}{star}",
+        ]
+        lines.append(shared.row(cells))
+    note = "Actions: Discrete is one of n choices, Box a vector of real numbers. A result: mean "
+    note += "of the last 100 training episodes ± deviation over seeds, with the number of steps. "
+    note += "Speed: steps per second on one CPU core, where those of Stable-Baselines3 (SB3) are 1"
+    starred = any(unequal(speeds()[script]) for script in CORE)
+    note += "; \\* see [speed](#speed)." if starred else "."
+    return "\n".join([*lines, "", fill(note)])
+
+
+def example(script, env_id, name):
+    """An experiment's return, after how many steps, of how many seeds."""
+    found = groups(script)
+    runs = found.get((script, env_id, name, True)) or found[script, env_id, name, False]
+    mean = spread([run["last_100_mean"] for run in runs])
+    total = steps(runs[0]["total_timesteps"])
+    if not runs[0]["finished"]:
+        total = f"{steps(runs[0]['global_step'])} of {total}"
+    seeds = f"{len(runs)} seed{'s' * (len(runs) > 1)}"
+    short = env_id.split("NoFrameskip")[0]
+    given = f", `{flags(runs)}`" if flags(runs) else ""
+    return f"{short}: {mean} ({total}, {seeds}{given})"
 
 
 def results():
-    text = "\n".join(main_table())
-    missing = absent()
-    return f"{text}\n\n{fill(missing)}" if missing else text
+    lines = [*verdict_table(), ""]
+    if open_cells():
+        summary = f"Cells with fewer than {SEEDS} seeds so far, so without a verdict"
+        lines += [f"<details><summary>{summary}</summary>", "", *open_table(), "", "</details>", ""]
+    return "\n".join([*lines, fill(absent())]).rstrip()
 
 
 def absent():
@@ -74,7 +139,7 @@ def absent():
     others = [script for script in found if "_atari" not in script]
     if len(others) < len(found):
         others.append("the Atari scripts")
-    told = f"**Not there yet**: some of the planned runs ({SEEDS} seeds) of {', '.join(others)}. "
+    told = f"Not there yet: some of the planned runs ({SEEDS} seeds) of {', '.join(others)}. "
     told += "[All results](benchmark/results/overview.md)."
     return told if found else ""
 
@@ -87,12 +152,14 @@ def speed():
     records = speeds()
     for script, record in records.items():
         star = "\\*" if unequal(record) else ""
+        ratio = f"{record['ratio']:.1f}"  # the second digit does not repeat
+        better = min(record["ratios"]) > 1
         cells = [
             script,
             record["env_id"],
             f"{record['sb3']['sps']:,.0f}",
             f"{record['ours']['sps']:,.0f}",
-            f"**{record['ratio']:.1f}**{star}",  # the second digit does not repeat
+            f"**{ratio}**{star}" if better else f"{ratio}{star}",
         ]
         lines.append(shared.row(cells))
     machines = " or ".join(sorted({record["hardware"] for record in records.values()}))
@@ -135,7 +202,7 @@ def seconds(found):
 
 def render(readme):
     """README.md's text with its generated parts as the files give them now."""
-    parts = {"summary": summary(), "results": results(), "speed": speed()}
+    parts = {"summary": summary(), "core": core(), "results": results(), "speed": speed()}
     for name, text in parts.items():
         pattern = rf"(?<=<!-- {name}: )(.*? -->\n).*?(<!-- end of {name} -->)"
         pieces = re.search(pattern, readme, re.S)

@@ -12,8 +12,11 @@ from cleanrl_lite import utils
 
 
 # --8<-- [start:load]
-def load(run_dir, path=None):
-    """The agent of a run and its environment; `path` is that of the script, if it has moved."""
+def load(run_dir, path=None, render_mode=None, **changed):
+    """The agent of a run and its environment; `path` is that of the script, if it has moved.
+
+    `changed` are arguments of the run to change, such as env_kwargs.
+    """
     file = f"{run_dir}/checkpoint.pt"
     checkpoint = torch.load(file, map_location="cpu", weights_only=True, mmap=True)
     name = checkpoint["script"]
@@ -28,14 +31,14 @@ def load(run_dir, path=None):
         script = importlib.util.module_from_spec(spec)
         spec.loader.exec_module(script)
 
-    flags = {"evaluate": str(run_dir), "cuda": False, "cuda_graph": False}
+    flags = {"evaluate": str(run_dir), "cuda": False, "cuda_graph": False, **changed}
     args = script.Args(**{**checkpoint["args"], **flags})
     # main() makes the agent as the script does, but gives it back instead of evaluating it.
     with mock.patch.object(utils, "evaluate_saved", lambda args, make_env, agent: agent):
         agent = script.main(args)
     agent.load_state_dict(checkpoint["agent"])
     agent.eval()  # no dropout
-    return agent, script.make_env(args)
+    return agent, script.make_env(args, render_mode)
 
 
 # --8<-- [end:load]

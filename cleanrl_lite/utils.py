@@ -53,7 +53,7 @@ def parse(Args):
     """The command line as `Args`; with --resume or --evaluate, the saved run's are the defaults."""
     sys.excepthook = explain
     words = [re.sub(r"(?<![^=])\d+\.?\d*e\d\d?$", write_out, word) for word in sys.argv[1:]]
-    check("--lr" not in words, "--lr is --learning-rate here; in sac.py --policy-lr and --q-lr")
+    check("--lr" not in words, "--lr is --learning-rate here, or --policy-lr and --q-lr")
     for flag, word in itertools.pairwise(words):
         name = flag.removeprefix("--").replace("-", "_")
         given = word.lower() in ("true", "false") and isinstance(getattr(Args, name, 0), bool)

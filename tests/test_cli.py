@@ -126,9 +126,9 @@ def test_a_run_resumed_and_evaluated(script, capsys, tmp_path):
     capsys.readouterr()
     assert play(script, ["--evaluate", run_dir, "--eval-episodes", "2"]) == 0
     said = capsys.readouterr().out
-    assert re.match(
-        rf"evaluation at step {2 * total:,}: mean return \S+ \+- \S+ over 2 episodes\n", said
-    )
+    loading = rf"loading {run_dir}/checkpoint\.pt, which {script}\.py saved"
+    played = rf"evaluation at step {2 * total:,}: mean return \S+ \+- \S+ over 2 episodes"
+    assert re.match(rf"{loading}\n{played}\n", said)
     (new,) = unchanged(run_dir).keys() - before.keys()  # no video: it was not asked for
     assert {path: text for path, text in unchanged(run_dir).items() if path != new} == before
     record, final = helpers.read_json(new), helpers.read_json(run_dir / "eval.json")

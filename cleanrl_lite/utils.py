@@ -229,11 +229,11 @@ class VectorEnv(gym.vector.SyncVectorEnv):
     """
 
     def step(self, actions):
+        actions = np.array(actions)  # a copy: an environment may change its action in place
         if actions.dtype.kind == "f" and not np.isfinite(actions).all():
             found = actions.tolist()
             raise FloatingPointError(f"the agent gave actions that are not finite: {found}")
         infos = {}
-        actions = actions.copy()  # an environment may change its action in place
         for i, (env, action) in enumerate(zip(self.envs, actions, strict=True)):
             obs, reward, terminated, truncated, info = env.step(action)
             self.check_step(i, obs, reward)

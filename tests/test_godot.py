@@ -213,8 +213,9 @@ def test_flags_of_the_games(tmp_path):
     assert helpers.load(run_dir)["global_step"] == 640
 
 
-def test_windows(tmp_path):
+def test_windows(monkeypatch, tmp_path):
     """--viz shows training's games, --render evaluations."""
+    monkeypatch.setenv("SDL_VIDEODRIVER", "x11")  # as with a display
     for name, flags in dict(viz=[True, True, False], render=[False, False, True]).items():
         _, _, games = train(tmp_path / name, overrides={name: True, "total_timesteps": 128})
         assert ["headless" not in flags_of(game) for game in games] == flags

@@ -613,3 +613,27 @@ ppo_continuous.main(ppo_continuous.Args(capture_video=True, runs_dir={str(tmp_pa
     assert done.returncode == 0, done.stderr
     assert re.search("cannot render: .*libegl1 libgl1 libglib2.0-0", done.stderr), done.stderr
     assert "evaluation at step 128" in done.stdout and not list(tmp_path.rglob("*.mp4"))
+
+
+@pytest.mark.slow
+def test_an_installed_package(tmp_path):
+    """A wheel, without the checkout, from any folder."""
+    source = tmp_path / "source"
+    shutil.copytree(helpers.ROOT / "cleanrl_lite", source / "cleanrl_lite")
+    for name in ("pyproject.toml", "README.md", "LICENSE"):
+        shutil.copy(helpers.ROOT / name, source)
+    pip = [sys.executable, "-m", "pip", "-q"]
+    made = helpers.run([*pip, "wheel", "--no-deps", "-w", tmp_path, source], cwd=tmp_path)
+    assert made.returncode == 0, made.stderr
+    (wheel,) = tmp_path.glob("*.whl")
+    site = tmp_path / "site"
+    done = helpers.run([*pip, "install", "--no-deps", "--target", site, wheel], cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    words = [sys.executable, "-m", "cleanrl_lite.ppo", *helpers.small_flags("ppo", "runs")]
+    environ = {**os.environ, "PYTHONPATH": str(site)}
+    done = subprocess.run(
+        list(map(str, words)), cwd=tmp_path, env=environ, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+    run_dir = helpers.only_run(tmp_path / "runs")
+    assert (run_dir / "ppo.py").read_text() == (site / "cleanrl_lite" / "ppo.py").read_text()

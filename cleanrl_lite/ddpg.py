@@ -138,7 +138,7 @@ class ReplayBuffer:
         self.in_numpy = None if self.rows.is_cuda else self.rows.numpy()
         self.position = 0
         self.filled = 0
-        # `filled`, for a CUDA graph to read
+        # `filled` as a tensor, which a CUDA graph can read
         self.size = torch.zeros((), dtype=torch.float64, device=device)
 
     def add(self, *parts):
@@ -233,7 +233,7 @@ def main(args: Args):
     action_space = envs.single_action_space
     real = isinstance(action_space, Box) and action_space.dtype.kind == "f"
     vectors = real and len(action_space.shape) == 1
-    check(vectors, f"actions must be Box, real vectors, not {action_space}. Discrete: dqn.py")
+    check(vectors, f"actions must be a 1-D Box of floats, not {action_space}. Discrete: dqn.py")
 
     agent = Agent(obs_space.shape[0], action_space, args.bf16).to(device)
     bounded = agent.action_scale.isfinite().all()  # high - low must not overflow float32
@@ -361,7 +361,7 @@ def main(args: Args):
             next_obs[n] = infos["final_obs"][n]
             writer.add_scalar("charts/episodic_return", episodic_return, global_step)
             writer.add_scalar("charts/episodic_length", episodic_length, global_step)
-        # terminations: a truncated episode bootstraps
+        # terminations only: a truncated episode bootstraps from next_obs
         replay.add(obs, actions, rewards, next_obs, terminations)
         obs = new_obs
 

@@ -114,7 +114,7 @@ class ReplayBuffer:
         self.in_numpy = None if self.rows.is_cuda else self.rows.numpy()
         self.position = 0
         self.filled = 0
-        # `filled`, for a CUDA graph to read
+        # `filled` as a tensor, which a CUDA graph can read
         self.size = torch.zeros((), dtype=torch.float64, device=device)
 
     def add(self, *parts):
@@ -308,7 +308,7 @@ def main(args: Args):
             next_obs[n] = infos["final_obs"][n]
             writer.add_scalar("charts/episodic_return", episodic_return, global_step)
             writer.add_scalar("charts/episodic_length", episodic_length, global_step)
-        # terminations: a truncated episode bootstraps
+        # terminations only: a truncated episode bootstraps from next_obs
         replay.add(obs, actions, rewards, next_obs, terminations)
         obs = new_obs
 

@@ -216,7 +216,7 @@ class FrameReplayBuffer:
         self.age = np.ones(num_envs)  # of the next observation
         # slots so far; the newest one waits for its next frame
         self.written = np.zeros(num_envs, dtype=np.int64)
-        # `written`, for a CUDA graph to read
+        # `written` as a tensor, which a CUDA graph can read
         self.ends = torch.zeros(num_envs, dtype=torch.int64, device=device)
 
     def place(self, slot, env):
@@ -432,7 +432,7 @@ def main(args: Args):
         rewards = np.sign(rewards)  # clipped, for learning only
         new_games = infos["_final_info"]
         final_obs = infos.get("final_obs")
-        # terminations: a truncated episode bootstraps
+        # terminations only: a truncated episode bootstraps from next_obs
         replay.add(obs, actions, rewards, terminations, truncations, new_games, final_obs)
         obs = new_obs
 

@@ -1,6 +1,6 @@
 """Proximal Policy Optimization for discrete actions and vector observations.
 
-Paper:    Schulman et al. 2017 (arXiv:1707.06347), with advantages of 2016 (arXiv:1506.02438).
+Paper:    Schulman et al. 2017 (arXiv:1707.06347); GAE: Schulman et al. 2016 (arXiv:1506.02438).
 Run:      python cleanrl_lite/ppo.py --env-id CartPole-v1
 Differs:  A truncated episode bootstraps from its true last observation. The networks act in numpy;
           values and log-probabilities are computed in one batch after the rollout.
@@ -98,7 +98,7 @@ class Agent(nn.Module):
     def __init__(self, obs_dim, num_actions):
         super().__init__()
         self.critic = mlp(obs_dim, 1, last_gain=1.0)
-        # near zero: starts as the uniform policy
+        # small weights: the policy starts out uniform
         self.actor = mlp(obs_dim, num_actions, last_gain=0.01)
 
     def forward(self, obs):

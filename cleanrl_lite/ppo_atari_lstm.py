@@ -219,7 +219,7 @@ class Agent(nn.Module):
         nn.init.zeros_(self.lstm.bias_ih)
         nn.init.zeros_(self.lstm.bias_hh)
         self.critic = layer_init(nn.Linear(128, 1), gain=1.0)
-        # near zero: starts as the uniform policy
+        # small weights: the policy starts out uniform
         self.actor = layer_init(nn.Linear(128, num_actions), gain=0.01)
         self.bf16 = bf16
         # the state of act()

@@ -207,7 +207,7 @@ class Agent(nn.Module):
             nn.ReLU(),
         )
         self.critic = layer_init(nn.Linear(512, 1), gain=1.0)
-        # near zero: starts as the uniform policy
+        # small weights: the policy starts out uniform
         self.actor = layer_init(nn.Linear(512, num_actions), gain=0.01)
         self.bf16 = bf16
 

@@ -123,7 +123,7 @@ class RunningMeanStd(nn.Module):
         self.register_buffer("count", torch.zeros((), dtype=torch.float64))
 
     def update(self, samples):
-        """Merges in those of `samples` (num_samples, *shape) (Chan et al. 1979)."""
+        """Updates the statistics with `samples` (num_samples, *shape) (Chan et al. 1979)."""
         samples = samples.double()
         self.count.add_(len(samples))
         weight = len(samples) / self.count
@@ -142,7 +142,7 @@ class Agent(nn.Module):
         self.obs_stats = RunningMeanStd(obs_dim)
         self.return_stats = RunningMeanStd()
         self.critic = mlp(critic_dim, 1, last_gain=1.0)
-        # near zero: starts with mean 0 everywhere
+        # small weights: the mean starts at 0 everywhere
         self.actor = mlp(state_dim, action_dim, last_gain=0.01)
         self.actor_logstd = nn.Parameter(torch.zeros(action_dim))
 
@@ -253,7 +253,7 @@ def main(args: Args):
     action_space = envs.single_action_space
     real = isinstance(action_space, Box) and action_space.dtype.kind == "f"
     vectors = real and len(action_space.shape) == 1
-    check(vectors, f"actions must be Box, real vectors, not {action_space}. Discrete: ppo.py")
+    check(vectors, f"actions must be a 1-D Box of floats, not {action_space}. Discrete: ppo.py")
 
     state_dim = envs.get_attr("state_dim")[0]
     agent = Agent(

@@ -1,6 +1,6 @@
 """PPO in the C++ environments of envpool, for Box actions; a variant of ppo_continuous.py.
 
-Paper:    Schulman et al. 2017 (arXiv:1707.06347), with advantages of 2016 (arXiv:1506.02438);
+Paper:    Schulman et al. 2017 (arXiv:1707.06347); GAE: Schulman et al. 2016 (arXiv:1506.02438);
           envpool: Weng et al. 2022 (arXiv:2206.10558).
 Run:      python cleanrl_lite/ppo_continuous_envpool.py --env-id Hopper-v4
 Differs:  envpool steps all environments in C++. It resets each in the step after its episode ends:
@@ -177,7 +177,7 @@ class RunningMeanStd(nn.Module):
         self.register_buffer("count", torch.zeros((), dtype=torch.float64))
 
     def update(self, samples):
-        """Merges in those of `samples` (num_samples, *shape) (Chan et al. 1979)."""
+        """Updates the statistics with `samples` (num_samples, *shape) (Chan et al. 1979)."""
         samples = samples.double()
         self.count.add_(len(samples))
         weight = len(samples) / self.count
@@ -193,7 +193,7 @@ class Agent(nn.Module):
         self.obs_stats = RunningMeanStd(obs_dim)
         self.return_stats = RunningMeanStd()
         self.critic = mlp(obs_dim, 1, last_gain=1.0)
-        # near zero: starts with mean 0 everywhere
+        # small weights: the mean starts at 0 everywhere
         self.actor = mlp(obs_dim, action_dim, last_gain=0.01)
         self.actor_logstd = nn.Parameter(torch.zeros(action_dim))
 
@@ -299,7 +299,7 @@ def main(args: Args):
     vectors = real and len(action_space.shape) == 1
     check(
         vectors,
-        f"actions must be Box, real vectors, not {action_space}. Discrete: ppo_envpool.py",
+        f"actions must be a 1-D Box of floats, not {action_space}. Discrete: ppo_envpool.py",
     )
 
     agent = Agent(obs_space.shape[0], action_space.shape[0]).to(device)

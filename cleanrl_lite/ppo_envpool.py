@@ -1,6 +1,6 @@
 """PPO in the C++ environments of envpool, for discrete actions; a variant of ppo.py.
 
-Paper:    Schulman et al. 2017 (arXiv:1707.06347), with advantages of 2016 (arXiv:1506.02438);
+Paper:    Schulman et al. 2017 (arXiv:1707.06347); GAE: Schulman et al. 2016 (arXiv:1506.02438);
           envpool: Weng et al. 2022 (arXiv:2206.10558).
 Run:      python cleanrl_lite/ppo_envpool.py --env-id CartPole-v1
 Differs:  envpool steps all environments in C++. It resets each in the step after its episode ends:
@@ -171,7 +171,7 @@ class Agent(nn.Module):
     def __init__(self, obs_dim, num_actions):
         super().__init__()
         self.critic = mlp(obs_dim, 1, last_gain=1.0)
-        # near zero: starts as the uniform policy
+        # small weights: the policy starts out uniform
         self.actor = mlp(obs_dim, num_actions, last_gain=0.01)
 
     def forward(self, obs):

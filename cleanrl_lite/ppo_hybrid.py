@@ -161,7 +161,7 @@ class RunningMeanStd(nn.Module):
         self.register_buffer("count", torch.zeros((), dtype=torch.float64))
 
     def update(self, samples):
-        """Merges in those of `samples` (num_samples, *shape) (Chan et al. 1979)."""
+        """Updates the statistics with `samples` (num_samples, *shape) (Chan et al. 1979)."""
         samples = samples.double()
         self.count.add_(len(samples))
         weight = len(samples) / self.count
@@ -210,7 +210,7 @@ class Agent(nn.Module):
         self.obs_stats = RunningMeanStd(obs_dim)
         self.return_stats = RunningMeanStd()
         self.critic = mlp(obs_dim, 1, last_gain=1.0)
-        # near zero: starts with uniform choices and mean 0 everywhere
+        # small weights: choices start out uniform, means at 0
         self.actor = mlp(obs_dim, sum(options) + num_numbers, last_gain=0.01)
         self.actor_logstd = nn.Parameter(torch.zeros(num_numbers))
 

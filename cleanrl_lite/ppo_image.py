@@ -156,7 +156,7 @@ class RunningMeanStd(nn.Module):
         self.register_buffer("count", torch.zeros((), dtype=torch.float64))
 
     def update(self, samples):
-        """Merges in those of `samples` (num_samples, *shape) (Chan et al. 1979)."""
+        """Updates the statistics with `samples` (num_samples, *shape) (Chan et al. 1979)."""
         samples = samples.double()
         self.count.add_(len(samples))
         weight = len(samples) / self.count
@@ -187,7 +187,7 @@ class Agent(nn.Module):
             nn.ReLU(),
         )
         self.critic = layer_init(nn.Linear(512, 1), gain=1.0)
-        # near zero: starts as the uniform policy, or with mean 0 everywhere
+        # small weights: the policy starts out uniform, or with mean 0
         self.actor = layer_init(nn.Linear(512, outputs), gain=0.01)
         self.actor_logstd = None if discrete else nn.Parameter(torch.zeros(outputs))
         self.bf16 = bf16
@@ -304,7 +304,7 @@ def main(args: Args):
     real = isinstance(action_space, Box) and action_space.dtype.kind == "f"
     check(
         discrete or (real and len(action_space.shape) == 1),
-        "actions must be Discrete, from 0, or Box, real vectors, "
+        "actions must be Discrete, from 0, or a 1-D Box of floats, "
         f"not {action_space}. Several parts: ppo_masked.py",
     )
 

@@ -165,7 +165,7 @@ class Agent(nn.Module):
     def __init__(self, obs_dim, num_actions):
         super().__init__()
         self.critic = LSTM(obs_dim, 1, last_gain=1.0)
-        # near zero: starts as the uniform policy
+        # small weights: the policy starts out uniform
         self.actor = LSTM(obs_dim, num_actions, last_gain=0.01)
         self.memory = np.zeros((1, 2, 64), dtype=np.float32)  # the actor's state in act()
 

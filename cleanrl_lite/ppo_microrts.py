@@ -276,7 +276,7 @@ class Agent(nn.Module):
             if isinstance(layer, nn.Conv2d | nn.Linear):
                 nn.init.orthogonal_(layer.weight, math.sqrt(2))
                 nn.init.zeros_(layer.bias)
-        # near zero: starts as the uniform policy
+        # small weights: the policy starts out uniform
         nn.init.orthogonal_(self.actor[-1].weight, 0.01)
         nn.init.orthogonal_(self.critic[-1].weight, 1.0)
 

@@ -188,7 +188,7 @@ class Agent(nn.Module):
         self.central_critic = central_critic
         state_dim = obs_dim - n_agents * own_dim
         self.critic = mlp(state_dim if central_critic else own_dim, 1, last_gain=1.0)
-        # near zero: starts as the uniform policy
+        # small weights: the policy starts out uniform
         self.actor = mlp(own_dim, choices, last_gain=0.01)
 
     def forward(self, obs):

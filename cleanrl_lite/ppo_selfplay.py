@@ -250,7 +250,7 @@ class Agent(nn.Module):
         self.obs_dim = obs_dim
         self.shape = (parts, choices)
         self.critic = mlp(obs_dim, 1, last_gain=1.0)
-        # near zero: starts as the uniform policy
+        # small weights: the policy starts out uniform
         self.actor = mlp(obs_dim, parts * choices, last_gain=0.01)
 
     def forward(self, obs):

@@ -1,6 +1,6 @@
 """Proximal Policy Optimization in its plainest form, the paper's; a variant of ppo.py.
 
-Paper:    Schulman et al. 2017 (arXiv:1707.06347), with advantages of 2016 (arXiv:1506.02438).
+Paper:    Schulman et al. 2017 (arXiv:1707.06347); GAE: Schulman et al. 2016 (arXiv:1506.02438).
 Run:      python cleanrl_lite/ppo_simple.py --env-id CartPole-v1
 Differs:  From ppo.py: no orthogonal initialisation, no annealed learning rate, no normalised
           advantages, no clipping of the value loss or the gradient, no entropy bonus, Adam's

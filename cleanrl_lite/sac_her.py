@@ -186,7 +186,7 @@ class ReplayBuffer:
         self.in_numpy = None if self.rows.is_cuda else self.rows.numpy()
         self.position = 0
         self.filled = 0
-        # `filled`, for a CUDA graph to read
+        # `filled` as a tensor, which a CUDA graph can read
         self.size = torch.zeros((), dtype=torch.float64, device=device)
 
     def add(self, *parts):
@@ -348,7 +348,7 @@ def main(args: Args):
     action_space = envs.single_action_space
     real = isinstance(action_space, Box) and action_space.dtype.kind == "f"
     vectors = real and len(action_space.shape) == 1
-    check(vectors, f"actions must be Box, real vectors, not {action_space}. Discrete: dqn.py")
+    check(vectors, f"actions must be a 1-D Box of floats, not {action_space}. Discrete: dqn.py")
 
     agent = Agent(obs_space.shape[0], action_space, args.bf16).to(device)
     bounded = agent.action_scale.isfinite().all()  # high - low must not overflow float32
@@ -474,7 +474,7 @@ def main(args: Args):
     def learn(rows, train_actor):
         metrics = update_critic(rows, torch.randn(noise_shape, device=device))
         if train_actor:
-            for _ in range(args.policy_frequency):  # makes up for the steps between
+            for _ in range(args.policy_frequency):  # on average as often as the critics
                 metrics.update(update_actor(rows, torch.randn(noise_shape, device=device)))
         return metrics
 
@@ -527,7 +527,7 @@ def main(args: Args):
                 writer.add_scalar("charts/success_rate", success, global_step)
         if args.n_sampled_goals and global_step <= args.learning_starts + 1_000:
             replay.check_rewards(rewards, next_obs)
-        # terminations: a truncated episode bootstraps
+        # terminations only: a truncated episode bootstraps from next_obs
         dones = terminations | truncations
         replay.add(obs, actions, rewards, next_obs, terminations, dones=dones)
         obs = new_obs

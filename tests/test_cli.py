@@ -373,7 +373,7 @@ for name in ("ppo", "dqn", "c51"):
     ]
 for name in helpers.CONTINUOUS_SCRIPTS:
     other = "ppo" if name in helpers.FAMILIES["ppo"] else "dqn"
-    real = "must be Box, real vectors, not"
+    real = "must be a 1-D Box of floats, not"
     SPACES += [
         bad(name, rf"{real} Disc.*\b{other}\.py", env_id="CartPole-v1"),
         bad(name, rf"{real} Box\(0, 5, .*int64\)", env_id=f"{PROBES}Whole-v0"),

@@ -142,7 +142,7 @@ class Agent(nn.Module):
         self.obs_stats = RunningMeanStd(obs_dim)
         self.return_stats = RunningMeanStd()
         self.critic = mlp(critic_dim, 1, last_gain=1.0)
-        # small weights: the mean starts at 0 everywhere
+        # small weights: the mean starts at 0
         self.actor = mlp(state_dim, action_dim, last_gain=0.01)
         self.actor_logstd = nn.Parameter(torch.zeros(action_dim))
 

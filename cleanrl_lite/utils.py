@@ -111,9 +111,10 @@ def check_numbers(args):
     for name, value in vars(args).items():
         if type(value) in (int, float) and name not in ("v_min", "v_max"):
             flag = "--" + name.replace("_", "-")
-            check(0 <= value < math.inf, f"{flag} must be finite and not negative, got {value}")
+            check(0 <= value < 2**53, f"{flag} must be from 0 to 2**53, got {value}")
             check(value or not re.search(positive, name), f"{flag} must be > 0, got {value}")
     check(args.seed < 2**31, f"--seed must be less than {2**31}, got {args.seed}")
+    check(args.threads <= 1024, f"--threads must be at most 1024, got {args.threads}")
 
 
 current = threading.local()  # .run: the run under way, one in each thread
@@ -252,10 +253,10 @@ class VectorEnv(gym.vector.SyncVectorEnv):
 
     def check_step(self, i, obs, reward=0.0):
         shape = self.single_observation_space.shape
-        right = np.shape(obs) == shape
-        if right and math.isfinite(np.vdot(obs, obs) + reward):  # fast; large numbers overflow
+        right = np.shape(obs) == shape and math.isfinite(reward)
+        if right and math.isfinite(np.vdot(obs, obs)):  # fast; but large numbers overflow
             return
-        if not right or not np.isfinite(obs).all() or not math.isfinite(reward):
+        if not right or not np.isfinite(obs).all():
             raise FloatingPointError(
                 f"environment {i}: not of shape {shape}, NaN or infinity: {obs}, reward {reward}"
             )

@@ -312,14 +312,14 @@ SIZES = [
 ]
 # checked for all scripts by utils
 NUMBERS = [
-    ("ppo", "learning_rate", "nan", "finite and not negative, got nan"),
-    ("ppo", "gamma", "nan", "finite and not negative, got nan"),
-    ("ppo", "learning_rate", "inf", "finite and not negative, got inf"),
-    ("ppo", "learning_rate", -1e-3, r"finite and not negative, got -0\.001"),
+    ("ppo", "learning_rate", "nan", "from 0 to 2..53, got nan"),
+    ("ppo", "gamma", "nan", "from 0 to 2..53, got nan"),
+    ("ppo", "learning_rate", "inf", "from 0 to 2..53, got inf"),
+    ("ppo", "learning_rate", -1e-3, r"from 0 to 2..53, got -0\.001"),
     ("ppo", "learning_rate", 0.0, r"> 0, got 0\.0"),
     ("ppo", "clip_coef", 0.0, r"> 0, got 0\.0"),
-    ("ppo", "target_kl", -0.1, r"finite and not negative, got -0\.1"),
-    ("td3", "policy_noise", -0.1, r"finite and not negative, got -0\.1"),
+    ("ppo", "target_kl", -0.1, r"from 0 to 2..53, got -0\.1"),
+    ("td3", "policy_noise", -0.1, r"from 0 to 2..53, got -0\.1"),
     ("dqn", "exploration_fraction", 0, "> 0, got 0"),
     ("ppo_image", "stack_size", 0, "> 0, got 0"),
 ]
@@ -328,7 +328,7 @@ for name in ("num_envs", "num_steps", "update_epochs", "num_minibatches", "total
 for name in ("buffer_size", "batch_size", "train_frequency", "gradient_steps", "policy_frequency"):
     NUMBERS.append(("td3", name, 0, "> 0, got 0"))
 for name in ("seed", "threads", "save_every", "eval_every"):
-    NUMBERS.append(("ppo", name, -1, "finite and not negative, got -1"))
+    NUMBERS.append(("ppo", name, -1, "from 0 to 2..53, got -1"))
 for name in helpers.LSTM_SCRIPTS:
     NUMBERS.append((name, "seq_len", 0, "> 0, got 0"))
 NUMBERS = [

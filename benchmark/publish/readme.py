@@ -80,8 +80,9 @@ def summary():
     verdicts = [verdict(runs) for runs in compared()]
     above, same, below = (verdicts.count(word) for word in (ABOVE, SAME, BELOW))
     measured = f"- Measured: with default flags and {SEEDS} seeds or more, our mean return is "
-    measured += f"above CleanRL's published mean in {above} of {len(verdicts)} cells, within noise "
-    measured += f"of it in {same}, and below it in {below} ([results](#results))."
+    measured += f"above CleanRL's in {above} of {len(verdicts)} pairs of script and environment, "
+    measured += f"within noise of it in {same}, and below it in {below}. CleanRL's means have 3 "
+    measured += "seeds, so only large differences would show ([results](#results))."
     correct = "- Correct where common implementations are not: truncation, resets, counting, "
     correct += "normalisation, replay, resume ([the list](docs/guides/design.md))."
     return "\n".join(fill(line, "  ") for line in (single, fast, measured, correct))
@@ -114,11 +115,11 @@ def core():
 def example(script, env_id, name):
     """An experiment's return, after how many steps, of how many seeds."""
     found = groups(script)
-    runs = found.get((script, env_id, name, True)) or found[script, env_id, name, False]
+    runs = found.get((script, env_id, name, True))
+    if not runs:
+        return "no finished run yet"
     mean = spread([run["last_100_mean"] for run in runs])
     total = steps(runs[0]["total_timesteps"])
-    if not runs[0]["finished"]:
-        total = f"{steps(runs[0]['global_step'])} of {total}"
     seeds = f"{len(runs)} seed{'s' * (len(runs) > 1)}"
     short = env_id.split("NoFrameskip")[0]
     given = f", `{flags(runs)}`" if flags(runs) else ""

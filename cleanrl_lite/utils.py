@@ -82,10 +82,10 @@ def explain(kind, error, trace):
         error = error.__context__  # torch.save's own words hide the reason
     if kind.__module__.startswith("wandb"):
         error = ConnectionError(f"W&B (WANDB_MODE=offline logs without it): {error}")
-    expected = OSError, MemoryError, FloatingPointError, torch.OutOfMemoryError, KeyboardInterrupt
+    expected = OSError, MemoryError, FloatingPointError, torch.OutOfMemoryError
     if isinstance(error, expected):
         print(f"error: {type(error).__name__}: {error}".splitlines()[0], file=sys.stderr)
-    else:
+    elif kind is not KeyboardInterrupt:
         sys.__excepthook__(kind, error, trace)
 
 
@@ -194,8 +194,8 @@ def make(args, render_mode=None, **kwargs):
         )
         return make(args, **kwargs)
     advice = "ids are like Hopper-v4, my_module:Env-v0, or ALE/Breakout-v5 with ppo_atari.py"
-    package, slash, _ = args.env_id.partition("/")
-    if slash and "Namespace" in reason and package != "ALE":
+    package = args.env_id.partition("/")[0]
+    if "Namespace" in reason and package != "ALE":
         lines = f"import gymnasium, {package}; gymnasium.register_envs({package})"
         advice = f"write a my_envs.py with '{lines}', then --env-id my_envs:{args.env_id}"
     elif args.env_kwargs != "{}":
@@ -232,8 +232,7 @@ class VectorEnv(gym.vector.SyncVectorEnv):
     def step(self, actions):
         actions = np.array(actions)  # a copy: an environment may change its action in place
         if actions.dtype.kind == "f" and not np.isfinite(actions).all():
-            found = actions.tolist()
-            raise FloatingPointError(f"the agent gave actions that are not finite: {found}")
+            raise FloatingPointError(f"the agent's actions are not finite: {actions.tolist()}")
         infos = {}
         for i, (env, action) in enumerate(zip(self.envs, actions, strict=True)):
             obs, reward, terminated, truncated, info = env.step(action)
@@ -263,7 +262,7 @@ class VectorEnv(gym.vector.SyncVectorEnv):
 
 
 class OwnRandomStream(gym.Wrapper):
-    """For a process of its own, which is a copy of the main one."""
+    """Gives np.random a stream of its own in each process: a fork repeats the main process's."""
 
     def reset(self, *, seed=None, options=None):
         if seed is not None:
@@ -674,9 +673,11 @@ def compiled(update, device):
         nonlocal function
         try:
             return function(*tensors)
-        except (exc.TorchDynamoException, exc.FailOnRecompileLimitHit) as error:
-            line = f"continuing in eager mode: {name} (changing numbers must be tensors): {error}"
-            tqdm.write(line.splitlines()[0], file=sys.stderr)
+        except exc.FailOnRecompileLimitHit:
+            reason = "reads a Python number that changes: keep it in a tensor"
+        except exc.TorchDynamoException as error:
+            reason = "cannot be compiled: " + str(error).splitlines()[0]
+        tqdm.write(f"continuing in eager mode: {name} {reason}", file=sys.stderr)
         function = update
         return update(*tensors)
 
@@ -745,7 +746,7 @@ class NumpyForward:
         if foreign or not np.allclose(self(row), self.in_torch(row), 1e-3, 1e-4):
             self.layers = [self.in_torch]
             name = type(module).__name__
-            say_once(f"{name} acts in torch, not in numpy: that is for CPU, Linear, Tanh, ReLU")
+            say_once(f"{name} acts in torch, not in numpy, which knows Linear, Tanh and ReLU")
 
 
 say_once = functools.cache(tqdm.write)

@@ -58,11 +58,11 @@ STOPS = {
     "temperature_in_one_place": POLICY,
 }
 # What a run prints where it goes on more slowly.
-RECOMPILES = "continuing in eager mode: update (changing numbers must be tensors)"
+RECOMPILES = "continuing in eager mode: update reads a Python number that changes"
 SAYS_COMPILED = {
     "clip_number": RECOMPILES,
     "counting": RECOMPILES,
-    "counting_sac": "continuing in eager mode: update_critic (changing numbers must be tensors)",
+    "counting_sac": "continuing in eager mode: update_critic reads a Python number that changes",
     "entropy_number": RECOMPILES,
 }
 IN_TORCH = "acts in torch, not in numpy"

@@ -554,7 +554,7 @@ def test_a_diverging_run_stops(script, capfd, tmp_path):
     )
     said = capfd.readouterr()
     *before, line = said.err.splitlines()
-    found = r"\S+ is |the agent gave actions that are not finite"
+    found = r"\S+ is |the agent's actions are not finite"
     assert re.match(rf"error: FloatingPointError: ({found})", line)
     assert "Traceback" not in "".join(before)
     # "losses/" where they are logged before the next checkpoint is due

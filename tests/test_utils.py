@@ -216,7 +216,7 @@ def test_a_number_that_changes_ends_in_eager_mode(capfd):
         assert one(torch.ones(3))["y"].tolist() == [2 + bias] * 3
     lines = [line for line in capfd.readouterr().err.splitlines() if "eager" in line]
     assert len(lines) == 1 and lines[0].startswith(
-        "continuing in eager mode: update (changing numbers must be tensors)"
+        "continuing in eager mode: update reads a Python number that changes"
     )
 
 

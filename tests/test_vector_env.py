@@ -72,7 +72,7 @@ def test_the_observation_of_an_automatic_reset_is_checked(broken):
 def test_an_action_that_is_not_finite_is_the_agents():
     envs = utils.vector_env([Careless], False, SAME_STEP)
     envs.reset(seed=[1])
-    with pytest.raises(FloatingPointError, match="the agent gave"):
+    with pytest.raises(FloatingPointError, match="the agent's actions"):
         envs.step(np.full((1, 1), np.nan, np.float32))
 
 

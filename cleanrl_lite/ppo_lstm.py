@@ -132,7 +132,7 @@ class LSTM(nn.Module):
             nn.init.zeros_(layer.bias)
 
     def forward(self, obs, state):
-        """The outputs for sequences `obs` (steps, batch, inputs).
+        """The outputs for sequences `obs` (steps, batch, inputs), and the state after them.
 
         state is h and c (batch, 2, 64) before them.
         """
@@ -144,7 +144,7 @@ class LSTM(nn.Module):
             gates = inputs[t] + self.recurrent(h * goes_on)
             h, c = lstm_step(gates, c * goes_on, torch.tanh)
             hidden.append(h)
-        return self.output(torch.stack(hidden))
+        return self.output(torch.stack(hidden)), torch.stack((h, c), 1)
 
     def in_numpy(self):
         """One step with the weights of now: the outputs and the state after it, in numpy."""
@@ -167,24 +167,25 @@ class Agent(nn.Module):
         self.critic = LSTM(obs_dim, 1, last_gain=1.0)
         # small weights: the policy starts out uniform
         self.actor = LSTM(obs_dim, num_actions, last_gain=0.01)
-        self.memory = np.zeros((1, 2, 64), dtype=np.float32)  # the actor's state in act()
+        # the actor's state in act()
+        self.register_buffer("memory", torch.zeros(1, 2, 64), persistent=False)
 
     def forward(self, obs, state):
         """The policy's distribution and the value of sequences `obs` (steps, batch, obs_dim).
 
         state is h and c of the actor, then of the critic, (batch, 4, 64) before them.
         """
-        dist = Categorical(logits=self.actor(obs, state[:, :2]), validate_args=False)
-        return dist, self.critic(obs, state[:, 2:]).squeeze(-1)
+        logits, _ = self.actor(obs, state[:, :2])
+        value, _ = self.critic(obs, state[:, 2:])
+        return Categorical(logits=logits, validate_args=False), value.squeeze(-1)
 
     def act(self, obs):
         """The greedy policy, for evaluation.
 
         It remembers: give it all observations of an episode, in order.
         """
-        actor = self.actor.in_numpy()
-        logits, self.memory = actor(obs.float().cpu().numpy(), self.memory)
-        return torch.from_numpy(logits).argmax(-1)
+        logits, self.memory = self.actor(obs[None].float(), self.memory)
+        return logits[0].argmax(-1)
 
 
 # === pure functions

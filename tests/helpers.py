@@ -123,6 +123,7 @@ OTHERS = dict(
         num_envs=2, num_steps=16, total_timesteps=256, image_size=36, stack_size=2, threads=1
     ),
     ppo_lstm=dict(seq_len=8),
+    ppo_continuous_lstm=dict(seq_len=8),
     ppo_atari_lstm=dict(seq_len=4),
     ppo_godot=dict(env_id="Answer", env_path=str(ROOT / "tests/like_godot.x86_64")),
     ppo_continuous_mjx=dict(env_id="inverted_pendulum"),

@@ -320,17 +320,15 @@ class Reach(Probe):
 
 class Recall(RightAction):
     """Four steps. The first observation is -1 or 1, the others are 0; the last action has to be
-    the one it names."""
+    the one it names. Box: to have its sign."""
 
     def step(self, action):
         self.t += 1
-        return (
-            self.vector(0),
-            float(self.t == 4 and action == (self.sign + 1) // 2),
-            self.t == 4,
-            False,
-            {},
-        )
+        named = (self.sign + 1) // 2
+        if isinstance(self.action_space, Box):
+            named = action[0] > 0
+            action = self.sign > 0
+        return self.vector(0), float(self.t == 4 and action == named), self.t == 4, False, {}
 
 
 class Numbered(Scripted):
@@ -716,6 +714,7 @@ BOTH = dict(
     ProbeFromObservation=FromObservation,
     ProbeDelayed=Delayed,
     ProbeRightAction=RightAction,
+    ProbeRecall=Recall,
     ProbeTruncated=Truncated,
     ProbeTerminated=Terminated,
     ProbeScripted=Scripted,
@@ -739,9 +738,7 @@ OTHERS = dict(ProbeCorner=Corner, ProbePlain=Plain, ProbeUnbounded=Unbounded, Pr
 OTHERS |= dict(
     ProbeShows=Shows, ProbeInWorkers=InWorkers, ProbeMasked=Masked, ProbeSwitches=Switches
 )
-OTHERS |= dict(
-    ProbeCountedParts=CountedParts, ProbeReach=Reach, ProbeRecall=Recall, ProbeDrawn=Drawn
-)
+OTHERS |= dict(ProbeCountedParts=CountedParts, ProbeReach=Reach, ProbeDrawn=Drawn)
 OTHERS |= dict(ProbeMixedPendulum=MixedPendulum, ProbePrivilegedPendulum=PrivilegedPendulum)
 OTHERS |= dict(
     ProbeMixed=Mixed, ProbePrivileged=Privileged, ProbeTeam=Team, ProbeAlone=Alone, ProbeNim=Nim

@@ -1,5 +1,5 @@
-"""ppo_lstm.py and ppo_atari_lstm.py: the LSTM against torch's, where memory begins and ends,
-what sequences hold."""
+"""ppo_lstm.py, ppo_continuous_lstm.py and ppo_atari_lstm.py: the LSTM against torch's, where
+memory begins and ends, what sequences hold."""
 
 import sys
 
@@ -9,9 +9,13 @@ import pytest
 import torch
 from torch import nn
 
-from cleanrl_lite import ppo_atari_lstm, ppo_lstm, utils
+from cleanrl_lite import ppo_atari_lstm, ppo_continuous, ppo_continuous_lstm, ppo_lstm, utils
 from tests import helpers
 from tests.probe_envs import probe
+
+# With vectors. Their class LSTM is one text: test_consistency.py sees to it.
+VECTORS = ["ppo_lstm", "ppo_continuous_lstm"]
+each = pytest.mark.parametrize("script", VECTORS)
 
 
 def reference(network):
@@ -47,7 +51,9 @@ def test_the_lstm_is_torchs():
     h, c = (part[None].contiguous() for part in state.unbind(1))
     hidden, (h, c) = reference(network)(network.encoder(obs).tanh(), (h, c))
     expected = network.output(hidden)
-    torch.testing.assert_close(network(obs, state), expected, rtol=1e-4, atol=1e-5)
+    outputs, after = network(obs, state)
+    torch.testing.assert_close(outputs, expected, rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(after, torch.stack((h[0], c[0]), 1), rtol=1e-4, atol=1e-5)
     step, state = network.in_numpy(), state.numpy()
     for t in range(12):
         output, state = step(obs[t].numpy(), state)
@@ -59,13 +65,13 @@ def test_the_lstm_is_torchs():
 def test_the_flag_forgets():
     """It is as if a sequence began there with zeros, for that row only; in numpy too."""
     network, (obs, state) = random_network(), sequence()
-    whole = network(obs, state)
+    whole, _ = network(obs, state)
     obs[7, 2, -1] = 1
-    cut = network(obs, state)
+    cut, _ = network(obs, state)
     others = [0, 1, 3, 4]
     torch.testing.assert_close(cut[:, others], whole[:, others])
     torch.testing.assert_close(cut[:7], whole[:7])
-    rest = network(obs[7:, 2:3], torch.zeros(1, 2, 64))
+    rest, _ = network(obs[7:, 2:3], torch.zeros(1, 2, 64))
     torch.testing.assert_close(cut[7:, 2:3], rest)
     assert (cut[7:, 2] - whole[7:, 2]).abs().min(0).values.max() > 1e-3
     step, state = network.in_numpy(), state.numpy()
@@ -78,13 +84,14 @@ def test_gradients_flow_back_to_the_beginning_of_an_episode():
     network, (obs, state) = random_network(), sequence(8, 1)
     obs[3, :, -1] = 1
     obs.requires_grad_()
-    (gradient,) = torch.autograd.grad(network(obs, state)[7].sum(), obs)
+    (gradient,) = torch.autograd.grad(network(obs, state)[0][7].sum(), obs)
     assert gradient[:3].abs().max() == 0 and gradient[3:].abs().amax((1, 2)).min() > 0
 
 
-def test_initialisation():
+@each
+def test_initialisation(script):
     """As the others: orthogonal, of gain sqrt(2) and, in the LSTM, 1; no biases."""
-    agent = ppo_lstm.Agent(3, 4)
+    agent = helpers.module(script).Agent(3, 4)
     for network, last_gain in ((agent.actor, 0.01), (agent.critic, 1.0)):
         for layer, gain in zip(network.children(), (2**0.5, 1.0, 1.0, last_gain), strict=True):
             weight = layer.weight if len(layer.weight) <= layer.weight.shape[1] else layer.weight.T
@@ -92,19 +99,21 @@ def test_initialisation():
                 weight @ weight.T / gain**2, torch.eye(len(weight)), rtol=1e-4, atol=1e-5
             )
             assert not layer.bias.any()
+    assert script == "ppo_lstm" or agent.actor_logstd.tolist() == [0, 0, 0, 0]
 
 
-def test_the_flag_is_behind_the_observation():
-    env = ppo_lstm.make_env(ppo_lstm.Args())
+@each
+def test_the_flag_is_behind_the_observation(script):
+    env = helpers.module(script).make_env(helpers.small_args(script, "unused"))
     for _ in range(2):
         obs, _ = env.reset(seed=1)
         assert (
             obs[-1] == 1
-            and len(obs) == 5
+            and len(obs) == 5  # CartPole's and InvertedPendulum's have four numbers
             and env.observation_space.contains(obs)
             and obs.dtype == np.float32
         )
-        obs, *_ = env.step(0)
+        obs, *_ = env.step(env.action_space.sample())
         assert obs[-1] == 0 and env.observation_space.contains(obs)
 
 
@@ -126,16 +135,24 @@ def rollout_of(script, monkeypatch, tmp_path, **flags):
 
 
 @torch.no_grad()
-@pytest.mark.parametrize("env_id", ["CartPole-v1", probe("Scripted", "ppo")])
-def test_states_of_the_rollout(env_id, monkeypatch, tmp_path):
+@pytest.mark.parametrize(
+    "script, env_id",
+    [
+        ("ppo_lstm", "CartPole-v1"),
+        ("ppo_continuous_lstm", "InvertedPendulum-v4"),
+        *[(script, probe("Scripted", script)) for script in VECTORS],
+    ],
+)
+def test_states_of_the_rollout(script, env_id, monkeypatch, tmp_path):
     """Each stored state is what torch's LSTM has after all observations of the episode so far,
-    across rollouts."""
-    rollouts = rollout_of("ppo_lstm", monkeypatch, tmp_path, env_id=env_id, total_timesteps=384)
+    across rollouts; those of ppo_continuous_lstm are normalised, and the flag is not."""
+    rollouts = rollout_of(script, monkeypatch, tmp_path, env_id=env_id, total_timesteps=384)
     assert len(rollouts) == 3
     agent, steps = rollouts[0]["agent"], 32
     obs = torch.cat([main["b_obs"].view(steps, 4, -1) for main in rollouts])
     states = torch.cat([main["b_states"].view(steps, 4, 4, 64) for main in rollouts])
     begins = obs[..., -1] == 1
+    assert set(obs[..., -1].flatten().tolist()) == {0, 1}
     assert 4 < begins.sum() < begins.numel()
     assert states[~begins].abs().amax((1, 2)).min() > 0
     for k, network in enumerate((agent.actor, agent.critic)):
@@ -152,16 +169,17 @@ def test_states_of_the_rollout(env_id, monkeypatch, tmp_path):
 
 
 @torch.no_grad()
-def test_next_values_know_what_happened(monkeypatch, tmp_path):
+@each
+def test_next_values_know_what_happened(script, monkeypatch, tmp_path):
     """next_values[t] is the critic's after step t: the next step's value inside of an episode,
     and at its end the value of the last observation with the memory of that episode, though the
     next one has begun."""
-    rollouts, gae, seen = [], ppo_lstm.compute_gae, []
+    rollouts, gae, seen = [], helpers.module(script).compute_gae, []
 
     def spy(*rollout):
         return rollouts.append(rollout[:5]) or gae(*rollout)
 
-    monkeypatch.setattr(ppo_lstm, "compute_gae", spy)
+    monkeypatch.setattr(helpers.module(script), "compute_gae", spy)
 
     def note(envs, actions, result):
         return seen.append(
@@ -171,19 +189,19 @@ def test_next_values_know_what_happened(monkeypatch, tmp_path):
         )
 
     sizes = dict(
-        env_id=probe("Scripted", "ppo"),
+        env_id=probe("Scripted", script),
         num_envs=1,
         num_steps=64,
         total_timesteps=64,
         num_minibatches=1,
     )
-    helpers.spy_on_steps(monkeypatch, "ppo_lstm", note)
-    agents, batch = helpers.spy_on_agents(monkeypatch, "ppo_lstm"), []
+    helpers.spy_on_steps(monkeypatch, script, note)
+    agents, batch = helpers.spy_on_agents(monkeypatch, script), []
     helpers.spy_on_updates(
         monkeypatch, lambda f, main, inds: batch.append(main["b_obs"].clone()) or f(*inds)
     )
     with torch.enable_grad():
-        helpers.train("ppo_lstm", tmp_path, learning_rate=1e-20, update_epochs=1, **sizes)
+        helpers.train(script, tmp_path, learning_rate=1e-20, update_epochs=1, **sizes)
     _, values, next_values, terminations, dones = (x[:, 0] for x in rollouts[0])
     assert 0 < terminations.sum() < dones.sum()
     inner = ~dones[:-1]
@@ -191,12 +209,13 @@ def test_next_values_know_what_happened(monkeypatch, tmp_path):
     start, obs = 0, batch[0]
     for end in np.flatnonzero(dones):
         episode = torch.cat([obs[start : end + 1], torch.as_tensor(np.float32(seen[end]))])
-        value = agents[0].critic(episode[:, None], torch.zeros(1, 2, 64))
+        value, _ = agents[0].critic(episode[:, None], torch.zeros(1, 2, 64))
         np.testing.assert_allclose(next_values[end], value[-1, 0, 0], rtol=1e-4, atol=1e-5)
         start = end + 1
 
 
-def test_sequences_are_consecutive_steps(monkeypatch, tmp_path):
+@each
+def test_sequences_are_consecutive_steps(script, monkeypatch, tmp_path):
     """Of one environment, from a multiple of --seq-len."""
     used, sizes = [], dict(num_envs=4, num_steps=32, seq_len=8, num_minibatches=2, update_epochs=1)
 
@@ -204,7 +223,7 @@ def test_sequences_are_consecutive_steps(monkeypatch, tmp_path):
         return used.append(inds[0].clone()) or f(*inds)
 
     helpers.spy_on_updates(monkeypatch, note)
-    helpers.train("ppo_lstm", tmp_path, total_timesteps=128, **sizes)
+    helpers.train(script, tmp_path, total_timesteps=128, **sizes)
     assert [tuple(inds.shape) for inds in used] == [(8, 8)] * 2
     for inds in used:
         assert (inds[0] // 4 % 8 == 0).all() and (inds.diff(dim=0) == 4).all()
@@ -230,16 +249,58 @@ def test_act_remembers_one_episode():
     obs[20:] = obs[:20]
     with torch.no_grad():
         actions = [agent.act(row[None].double()).item() for row in obs]
-        logits = agent.actor(obs[:20, None], torch.zeros(1, 2, 64))
+        logits, _ = agent.actor(obs[:20, None], torch.zeros(1, 2, 64))
     assert actions[:20] == actions[20:] == logits[:, 0].argmax(-1).tolist()
     assert len(set(actions)) > 1
 
 
-def test_cartpole_without_velocities():
-    env = gym.make("benchmark.environments.memory:CartPoleHidden-v0")
-    (hidden, _), (whole, _) = env.reset(seed=1), gym.make("CartPole-v1").reset(seed=1)
-    assert hidden.tolist() == whole[[0, 2]].tolist() and env.observation_space.contains(hidden)
-    assert env.spec.max_episode_steps == 500
+@torch.no_grad()
+def test_act_normalises_and_remembers():
+    """ppo_continuous_lstm's act() takes raw observations: it gives the mean for the normalised
+    ones, and the next episode does not know of it. The flag is never normalised."""
+    agent = ppo_continuous_lstm.Agent(3, 2)
+    agent.obs_stats.mean[:2] = torch.tensor([5.0, -1.0])
+    agent.obs_stats.var[:2] = torch.tensor([4.0, 0.25])
+    nn.init.normal_(agent.actor.output.weight)
+    raw = torch.randn(40, 3, dtype=torch.float64) + 5
+    raw[:, -1] = (torch.arange(40) % 20 == 0).double()
+    raw[20:] = raw[:20]
+    plain = ppo_continuous.Agent(2, 2)
+    plain.obs_stats.load_state_dict(
+        {k: v[:2] if v.ndim else v for k, v in agent.obs_stats.state_dict().items()}
+    )
+    obs = torch.cat([plain.normalize(raw[:, :2].float()), raw[:, 2:].float()], 1)
+    torch.testing.assert_close(agent.normalize(raw.float()), obs, rtol=0, atol=0)
+    dist, _ = agent(obs[:20, None], torch.zeros(1, 4, 64))
+    actions = torch.cat([agent.act(row[None]) for row in raw])
+    for episode in (actions[:20], actions[20:]):
+        torch.testing.assert_close(episode, dist.mean[:, 0])
+    assert (actions[1:20] - actions[:19]).abs().min() > 0
+
+
+HIDDEN = [
+    ("CartPoleHidden-v0", "CartPole-v1", [0, 2], 500),
+    ("PendulumHidden-v0", "Pendulum-v1", [0, 1], 200),
+    ("MountainCarContinuousHidden-v0", "MountainCarContinuous-v0", [0], 999),
+]
+
+
+@pytest.mark.parametrize("name, original, seen, steps", HIDDEN)
+def test_without_velocities(name, original, seen, steps):
+    """The numbers that are seen are the original's at every step; so are rewards and ends."""
+    env, whole = gym.make(f"benchmark.environments.memory:{name}"), gym.make(original)
+    (hidden, _), (obs, _) = env.reset(seed=1), whole.reset(seed=1)
+    env.action_space.seed(1)
+    over, length = False, 0
+    while not over:
+        assert hidden.tolist() == obs[seen].tolist() and env.observation_space.contains(hidden)
+        action = env.action_space.sample()
+        hidden, *mine, _ = env.step(action)
+        obs, *theirs, _ = whole.step(action)
+        assert mine == theirs
+        over, length = mine[1] or mine[2], length + 1
+    assert env.spec.max_episode_steps == steps
+    assert length == steps or "CartPole" in original
 
 
 @pytest.mark.slow
@@ -268,16 +329,19 @@ FLAGS = dict(
     num_envs=8, num_steps=32, num_minibatches=2, learning_rate=1e-2, gamma=0.9, clip_vloss=False
 )
 FLAGS |= dict(ent_coef=0.0, total_timesteps=6_016)
-LSTM = dict(script="ppo_lstm", seq_len=4)
+LSTM = dict(seq_len=4)
 
 
-def test_recalls_what_was_seen_first(tmp_path):
+@pytest.mark.parametrize(
+    "script, without", [("ppo_lstm", "ppo"), ("ppo_continuous_lstm", "ppo_continuous")]
+)
+def test_recalls_what_was_seen_first(script, without, tmp_path):
     """The first observation says which action is right three steps later. Without memory half of
     the episodes fail."""
-    env_id = "tests.probe_envs:ProbeRecall-v0"
-    _, returns = helpers.train(**LSTM, runs_dir=tmp_path, env_id=env_id, **FLAGS, eval_episodes=50)
+    flags = dict(env_id=probe("Recall", script), **FLAGS, eval_episodes=50)
+    _, returns = helpers.train(script, tmp_path, **LSTM, **flags)
     assert set(returns) == {1.0}
-    _, returns = helpers.train("ppo", tmp_path, env_id=env_id, **FLAGS, eval_episodes=50)
+    _, returns = helpers.train(without, tmp_path, **flags)
     assert 0.2 < np.mean(returns) < 0.8
 
 
@@ -288,20 +352,26 @@ EPISODES = [
 ]
 
 
+@each
 @pytest.mark.parametrize("name, expected", EPISODES)
-def test_values_of_an_episode(name, expected, monkeypatch, tmp_path):
+def test_values_of_an_episode(name, expected, script, monkeypatch, tmp_path):
     """The probes of test_probe.py: truncation bootstraps with what is remembered, termination
-    does not."""
-    agents = helpers.spy_on_agents(monkeypatch, "ppo_lstm")
+    does not. ppo_continuous_lstm learns scaled rewards."""
+    agents = helpers.spy_on_agents(monkeypatch, script)
     flags = FLAGS | dict(total_timesteps=5_120 if name == "Delayed" else 20_480)
-    helpers.train(**LSTM, runs_dir=tmp_path, env_id=probe(name, "ppo"), **flags)
+    helpers.train(script, tmp_path, **LSTM, env_id=probe(name, script), **flags)
     episode = torch.tensor([[[0.0, 1]], [[1, 0]]])
-    value = agents[0].critic(episode, torch.zeros(1, 2, 64))
-    assert value.flatten().tolist() == pytest.approx(expected, abs=0.05 if name == "Delayed" else 1)
+    agent, scale = agents[0], 1.0
+    if script == "ppo_continuous_lstm":
+        episode = agent.normalize(episode)
+        scale = (agent.return_stats.var + 1e-8).sqrt().item()
+    value, _ = agent.critic(episode, torch.zeros(1, 2, 64))
+    values = (value.flatten() * scale).tolist()
+    assert values == pytest.approx(expected, abs=0.05 if name == "Delayed" else 1)
 
 
 @pytest.mark.parametrize(
-    "script", ["ppo_lstm", pytest.param("ppo_atari_lstm", marks=pytest.mark.slow)]
+    "script", [*VECTORS, pytest.param("ppo_atari_lstm", marks=pytest.mark.slow)]
 )
 def test_an_evaluation_during_training_leaves_the_memory_alone(script, tmp_path):
     """Training goes on as if there had been none; and the evaluation is the same as the one
@@ -314,7 +384,10 @@ def test_an_evaluation_during_training_leaves_the_memory_alone(script, tmp_path)
     )
 
 
-def test_the_memory_is_in_the_checkpoint(monkeypatch, tmp_path):
+@pytest.mark.parametrize(
+    "script, env_id", [("ppo_lstm", "CartPole-v1"), ("ppo_continuous_lstm", "Pendulum-v1")]
+)
+def test_the_memory_is_in_the_checkpoint(script, env_id, monkeypatch, tmp_path):
     """In mid-episode; where the environments cannot be saved, new episodes begin, and with
     nothing remembered."""
     seen, goes_on = [], utils.Run.goes_on
@@ -324,8 +397,8 @@ def test_the_memory_is_in_the_checkpoint(monkeypatch, tmp_path):
         return goes_on(run, global_step, obs, **values)
 
     monkeypatch.setattr(utils.Run, "goes_on", spied)
-    flags = dict(env_id="CartPole-v1", num_envs=2, num_minibatches=2)
-    run_dir, _ = helpers.train("ppo_lstm", tmp_path, **flags)
+    flags = dict(env_id=env_id, num_envs=2, num_minibatches=2)
+    run_dir, _ = helpers.train(script, tmp_path, **flags)
     last = seen[-1][1]
     assert (
         torch.equal(helpers.load(run_dir)["values"]["state"], last)
@@ -333,12 +406,8 @@ def test_the_memory_is_in_the_checkpoint(monkeypatch, tmp_path):
     )
     helpers.next_second()
     seen.clear()
-    helpers.main(
-        "ppo_lstm",
-        helpers.small_args(
-            "ppo_lstm", tmp_path, **flags | dict(total_timesteps=1024), resume=str(run_dir)
-        ),
-    )
+    more = dict(total_timesteps=1024, resume=str(run_dir))
+    helpers.main(script, helpers.small_args(script, tmp_path, **flags | more))
     assert torch.equal(seen[0][1], last) and (seen[0][0][:, -1] == 0).all()
 
 

@@ -1,4 +1,6 @@
-"""Environments that need memory, for ppo_lstm.py; from the root of the repository, for example:
+"""Environments that need memory, for ppo_lstm.py and ppo_continuous_lstm.py.
+
+From the root of the repository, for example:
 
 python cleanrl_lite/ppo_lstm.py --env-id benchmark.environments.memory:CartPoleHidden-v0
 """
@@ -8,15 +10,22 @@ import numpy as np
 
 
 # --8<-- [start:hidden]
-def hidden(render_mode=None):
-    """CartPole-v1 without its velocities: only several observations say where it is going."""
-    env = gym.make("CartPole-v1", render_mode=render_mode)
-    seen = [0, 2]  # position and angle
+def hidden(env_id, seen, render_mode=None):
+    """An environment of which the agent sees some numbers only, here not the velocities.
+
+    Only several observations say where it is going.
+    """
+    env = gym.make(env_id, render_mode=render_mode)
     space = gym.spaces.Box(env.observation_space.low[seen], env.observation_space.high[seen])
     return gym.wrappers.TransformObservation(env, lambda obs: obs[seen], space)
 
 
-gym.register("CartPoleHidden-v0", hidden)
+POSITION_AND_ANGLE = {"env_id": "CartPole-v1", "seen": [0, 2]}
+COSINE_AND_SINE = {"env_id": "Pendulum-v1", "seen": [0, 1]}
+POSITION = {"env_id": "MountainCarContinuous-v0", "seen": [0]}
+gym.register("CartPoleHidden-v0", hidden, kwargs=POSITION_AND_ANGLE)
+gym.register("PendulumHidden-v0", hidden, kwargs=COSINE_AND_SINE)
+gym.register("MountainCarContinuousHidden-v0", hidden, kwargs=POSITION)
 
 
 # --8<-- [end:hidden]

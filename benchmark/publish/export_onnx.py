@@ -4,7 +4,8 @@
 
 The file (RUN_DIR/policy.onnx by default) holds all that lies between a batch of observations, as
 the environment gives them, and the actions that an evaluation plays: normalisation, network, and
-the clipping to the actions' bounds.
+the clipping to the actions' bounds. What an LSTM remembers is an input, `state`, and an output,
+`next_state`: zeros at first, then what the call before returned.
 """
 
 import io
@@ -37,6 +38,18 @@ class Policy(nn.Module):
         return actions.clamp(*self.bounds) if self.bounds else actions
 
 
+class RememberingPolicy(Policy):
+    """act() of an agent with a memory, which is an input and an output here."""
+
+    def forward(self, obs, state):
+        before = self.agent.memory
+        self.agent.memory = state
+        actions = super().forward(obs)
+        next_state = self.agent.memory
+        self.agent.memory = before  # torch.export refuses a forward that leaves a tensor behind
+        return actions, next_state
+
+
 def in_float32(module):
     """onnxruntime has no convolutions in bfloat16."""
     module.bf16 = False
@@ -48,20 +61,25 @@ def export(run_dir, path):
     agent, env = runpy.run_path(str(GUIDE))["load"](run_dir)
     agent.apply(in_float32)
     problem = f"cannot export act() of {type(agent).__module__}"
-    advice = f"Play the agent with {GUIDE.name} of docs/guides"
-    check(not hasattr(agent, "memory"), f"{problem}: it remembers. {advice}")
     obs = torch.as_tensor(env.reset()[0])
     batch = torch.stack([obs, obs])  # torch.export takes a size of one for a constant
+    policy = Policy(agent, env.action_space)
+    inputs = {"obs": batch}
+    outputs = ["actions"]
+    if hasattr(agent, "memory"):
+        policy = RememberingPolicy(agent, env.action_space)
+        inputs["state"] = torch.zeros(2, *agent.memory.shape[1:])
+        outputs.append("next_state")
     try:
         torch.onnx.export(
-            Policy(agent, env.action_space),
-            (batch,),
+            policy,
+            tuple(inputs.values()),
             path,
             dynamo=True,  # without it, what leaves torch would be written as a constant
             external_data=False,
-            input_names=["obs"],
-            output_names=["actions"],
-            dynamic_shapes=[{0: "batch"}],
+            input_names=list(inputs),
+            output_names=outputs,
+            dynamic_shapes=[{0: "batch"} for _ in inputs],
             verbose=False,
         )
     except ImportError as error:

@@ -32,6 +32,16 @@ SIZES = {
         "update_epochs": 4,
         "total_timesteps": 512,
     },
+    "ppo_lstm": {"num_envs": 4, "num_steps": 32, "seq_len": 8, "total_timesteps": 512},
+    "ppo_continuous_lstm": {
+        "env_id": "InvertedPendulum-v4",
+        "num_envs": 2,
+        "num_steps": 64,
+        "seq_len": 8,
+        "num_minibatches": 4,
+        "update_epochs": 4,
+        "total_timesteps": 512,
+    },
     "dqn": {**OFF_POLICY, "learning_starts": 64, "train_frequency": 4, "learning_rate": 1e-3},
     "td3": {**OFF_POLICY, **CONTINUOUS},
     "sac": {**OFF_POLICY, **CONTINUOUS},
@@ -49,6 +59,7 @@ FLAGS = {
 POLICY = (SystemExit, "the policy that acts is not the one that learns")
 STOPS = {
     "dropout": POLICY,
+    "encoder_in_one_place": POLICY,
     "layer_replaced_later": (RuntimeError, "to not have been used in the graph"),
     "other_dtype_sac": (RuntimeError, "same dtype"),
     "replay_column_added": (SystemExit, "replay.add got"),
@@ -108,6 +119,7 @@ NOT_COMPILED = {
     "counting_sac",
     "dropout_sac",
     "entropy_number",
+    "forget_bias",
     "layer_replaced",
     "layer_reset",
     "residual_dqn",

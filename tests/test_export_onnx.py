@@ -5,7 +5,6 @@ import re
 import shutil
 import sys
 
-import numpy as np
 import pytest
 import torch
 from gymnasium.spaces import Box
@@ -26,6 +25,21 @@ def policy(path):
     return lambda obs: torch.from_numpy(session.run(["actions"], {"obs": obs.numpy()})[0])
 
 
+def remembering(path, memory):
+    """The exported policy with what it remembers: each call is given the last one's next_state."""
+    import onnxruntime
+
+    session, state = onnxruntime.InferenceSession(path), memory.numpy()
+
+    def act(obs):
+        nonlocal state
+        inputs = {"obs": obs.numpy(), "state": state}
+        actions, state = session.run(["actions", "next_state"], inputs)
+        return torch.from_numpy(actions), torch.from_numpy(state)
+
+    return act
+
+
 def evaluate(script, run_dir, monkeypatch, act):
     """--evaluate with act(agent, obs): the returns, and each step's observation and action."""
     steps, module = [], helpers.module(script)
@@ -41,14 +55,20 @@ def evaluate(script, run_dir, monkeypatch, act):
     return returns, *map(torch.cat, zip(*steps))
 
 
+def clipped(actions, space):
+    """To the bounds of the actions, as the evaluation does."""
+    if isinstance(space, Box):
+        return actions.clamp(torch.as_tensor(space.low), torch.as_tensor(space.high))
+    return actions
+
+
 def assert_plays_alike(script, run_dir, monkeypatch):
     """The same actions for an evaluation's observations, as one batch, and the same returns. Returns the actions."""
     export_onnx.export(run_dir, run_dir / "policy.onnx")
     module, exported = helpers.module(script), policy(run_dir / "policy.onnx")
     returns, obs, actions = evaluate(script, run_dir, monkeypatch, module.Agent.act)
     space = module.make_env(module.Args(**helpers.load(run_dir)["args"])).action_space
-    played = np.clip(actions.numpy(), space.low, space.high) if isinstance(space, Box) else actions
-    torch.testing.assert_close(exported(obs), torch.as_tensor(played), rtol=0, atol=2e-5)
+    torch.testing.assert_close(exported(obs), clipped(actions, space), rtol=0, atol=2e-5)
     theirs, *_ = evaluate(script, run_dir, monkeypatch, lambda agent, obs: exported(obs))
     assert theirs == pytest.approx(returns, rel=0.02)
     return actions
@@ -76,6 +96,44 @@ def test_all_scripts(script, tmp_path, monkeypatch):
     if script in helpers.JAVA_SCRIPTS and not helpers.JAVA:
         pytest.skip("needs gym_microrts and Java")
     assert_plays_alike(script, helpers.train(script, tmp_path)[0], monkeypatch)
+
+
+@needs_onnx
+@pytest.mark.slow
+@pytest.mark.parametrize("script", helpers.LSTM_SCRIPTS)
+def test_memory(script, tmp_path, monkeypatch):
+    """Fed back for whole episodes, the file plays as the evaluation does, and remembers what act()
+    remembers; the flag in the observation begins anew, in each row of a batch for itself."""
+    run_dir, _ = helpers.train(script, tmp_path, eval_episodes=3, learning_rate=1e-2)
+    export_onnx.export(run_dir, run_dir / "policy.onnx")
+    module, remembered = helpers.module(script), []
+    space = module.make_env(module.Args(**helpers.load(run_dir)["args"])).action_space
+    own_act = module.Agent.act
+
+    def act(agent, obs):
+        action = own_act(agent, obs)
+        remembered.append(agent.memory.clone())
+        return action
+
+    returns, obs, actions = evaluate(script, run_dir, monkeypatch, act)
+    states, zeros = torch.cat(remembered), torch.zeros_like(remembered[0])
+    exported = remembering(run_dir / "policy.onnx", zeros)
+    played, theirs = map(torch.cat, zip(*[exported(row) for row in obs.split(1)]))
+    torch.testing.assert_close(played, clipped(actions, space), rtol=0, atol=2e-5)
+    torch.testing.assert_close(theirs, states, rtol=1e-4, atol=2e-5)
+
+    begins = obs.flatten(1)[:, -1] == 1
+    assert begins.sum() == 3 and len(obs) > 20
+    before = torch.cat([zeros, states[:-1]])
+    whole_batch = remembering(run_dir / "policy.onnx", before)
+    torch.testing.assert_close(whole_batch(obs)[1], states, rtol=1e-4, atol=2e-5)
+    forgetful = remembering(run_dir / "policy.onnx", torch.zeros_like(before))
+    lost = (forgetful(obs)[1] - states).abs().amax((1, 2))
+    assert lost[begins].max() < 1e-4 < lost[~begins].min()
+
+    exported = remembering(run_dir / "policy.onnx", zeros)
+    again, *_ = evaluate(script, run_dir, monkeypatch, lambda agent, obs: exported(obs)[0])
+    assert again == pytest.approx(returns, rel=0.02)
 
 
 @needs_onnx
@@ -123,12 +181,6 @@ def test_what_torch_cannot_trace(tmp_path, monkeypatch):
 def test_refusals(tmp_path):
     with pytest.raises(SystemExit, match="is not a run directory: it has no checkpoint.pt"):
         export_onnx.export(tmp_path, tmp_path / "policy.onnx")
-    run_dir, _ = helpers.train("ppo_lstm", tmp_path / "runs")
-    with pytest.raises(
-        SystemExit,
-        match="cannot export act.. of cleanrl_lite.ppo_lstm: it remembers. Play the agent with",
-    ):
-        export_onnx.export(run_dir, tmp_path / "policy.onnx")
     torch.save(dict(script="ppo_godot"), tmp_path / "checkpoint.pt")
     with pytest.raises(
         SystemExit, match="a game's agents play together. Play them with ppo_godot.py --evaluate"

@@ -54,6 +54,7 @@ CHECK = {  # a few seconds of each
     "ppo_microrts": "--total-timesteps 4096 --eval-episodes 1",
     "ppo_godot": "--env-path tests/like_godot.x86_64 --total-timesteps 8192",
     "ppo_lstm": "--total-timesteps 4096",
+    "ppo_continuous_lstm": "--total-timesteps 4096",
     "ppo_atari": f"{ATARI} --total-timesteps 4096",
     "ppo_atari_multigpu": f"{ATARI} --total-timesteps 4096",
     "ppo_atari_lstm": f"{ATARI} --total-timesteps 4096",

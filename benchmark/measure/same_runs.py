@@ -50,6 +50,7 @@ RUNS = {
         "--opponents passiveAI --num-envs 2 --num-steps 32 --total-timesteps 512 --eval-episodes 1"
     ),
     "ppo_lstm": "--env-id CartPole-v1 --total-timesteps 5000 --seq-len 8",
+    "ppo_continuous_lstm": "--env-id Hopper-v4 --num-steps 64 --total-timesteps 5000 --seq-len 8",
     "ppo_atari": f"{ATARI} --num-steps 32 --total-timesteps 320",
     "ppo_atari_multigpu": f"{ATARI} --num-steps 32 --total-timesteps 320",
     "ppo_atari_lstm": f"{ATARI} --num-steps 32 --seq-len 8 --total-timesteps 320",

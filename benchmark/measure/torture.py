@@ -73,6 +73,10 @@ RUNS = {
         "--env-id CartPole-v1 --total-timesteps 40000 --save-every 512 --eval-every 15000 "
         "--seq-len 8"
     ),
+    "ppo_continuous_lstm": (
+        "--env-id Hopper-v4 --total-timesteps 30000 --num-steps 64 --save-every 512 "
+        "--eval-every 15000 --seq-len 8"
+    ),
     "dqn": f"--env-id CartPole-v1 --total-timesteps 16000 {OFF_POLICY}",
     "c51": f"--env-id Acrobot-v1 --total-timesteps 10000 {OFF_POLICY}",
     "ddpg": f"--env-id Pendulum-v1 --total-timesteps 4000 --num-envs 2 {OFF_POLICY}",

@@ -45,6 +45,7 @@ SCRIPTS = [
     "ppo_multiagent",
     "ppo_selfplay",
     "ppo_lstm",
+    "ppo_continuous_lstm",
     "ppo_envpool",
     "ppo_continuous_envpool",
     "ppo_continuous_mjx",

@@ -177,7 +177,8 @@ def test_next_values_know_what_happened(script, monkeypatch, tmp_path):
     rollouts, gae, seen = [], helpers.module(script).compute_gae, []
 
     def spy(*rollout):
-        return rollouts.append(rollout[:5]) or gae(*rollout)
+        # copies: the next rollout goes into the same memory
+        return rollouts.append([x.copy() for x in rollout[:5]]) or gae(*rollout)
 
     monkeypatch.setattr(helpers.module(script), "compute_gae", spy)
 
@@ -192,7 +193,7 @@ def test_next_values_know_what_happened(script, monkeypatch, tmp_path):
         env_id=probe("Scripted", script),
         num_envs=1,
         num_steps=64,
-        total_timesteps=64,
+        total_timesteps=128,  # the second rollout is normalised
         num_minibatches=1,
     )
     helpers.spy_on_steps(monkeypatch, script, note)
@@ -202,10 +203,13 @@ def test_next_values_know_what_happened(script, monkeypatch, tmp_path):
     )
     with torch.enable_grad():
         helpers.train(script, tmp_path, learning_rate=1e-20, update_epochs=1, **sizes)
-    _, values, next_values, terminations, dones = (x[:, 0] for x in rollouts[0])
-    assert 0 < terminations.sum() < dones.sum()
-    inner = ~dones[:-1]
-    np.testing.assert_allclose(next_values[:-1][inner], values[1:][inner], rtol=1e-4, atol=1e-5)
+    assert len(rollouts) == 2
+    for rollout in reversed(rollouts):
+        _, values, next_values, terminations, dones = (x[:, 0] for x in rollout)
+        assert 0 < terminations.sum() < dones.sum()
+        inner = ~dones[:-1]
+        expected = values[1:][inner]
+        np.testing.assert_allclose(next_values[:-1][inner], expected, rtol=1e-4, atol=1e-5)
     start, obs = 0, batch[0]
     for end in np.flatnonzero(dones):
         episode = torch.cat([obs[start : end + 1], torch.as_tensor(np.float32(seen[end]))])

@@ -75,7 +75,7 @@ RUNS = {
     ),
     "ppo_continuous_lstm": (
         "--env-id Hopper-v4 --total-timesteps 30000 --num-steps 64 --save-every 512 "
-        "--eval-every 15000 --seq-len 8"
+        "--eval-every 15000 --seq-len 8 --num-minibatches 4 --update-epochs 2"
     ),
     "dqn": f"--env-id CartPole-v1 --total-timesteps 16000 {OFF_POLICY}",
     "c51": f"--env-id Acrobot-v1 --total-timesteps 10000 {OFF_POLICY}",

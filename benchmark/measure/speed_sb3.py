@@ -52,14 +52,14 @@ class Clock(BaseCallback):
         return True
 
 
-def make_envs(script, env_id, args):
+def make_envs(script, env_id, args, seed):
     if script.endswith("_atari"):
         import ale_py
         import gymnasium
 
         gymnasium.register_envs(ale_py)
-        return VecFrameStack(make_atari_env(env_id, n_envs=args["num_envs"], seed=1), 4)
-    envs = make_vec_env(env_id, n_envs=args["num_envs"], seed=1)
+        return VecFrameStack(make_atari_env(env_id, n_envs=args["num_envs"], seed=seed), 4)
+    envs = make_vec_env(env_id, n_envs=args["num_envs"], seed=seed)
     return VecNormalize(envs, gamma=args["gamma"]) if script == "ppo_continuous" else envs
 
 
@@ -122,12 +122,12 @@ def dqn_kwargs(atari, args):
     return kwargs
 
 
-def main(script, env_id, args, steps, every, folder):
+def make_model(script, env_id, args, folder, seed=1):
+    """Its algorithm with the hyperparameters of one of our scripts, on one thread of the CPU."""
     torch.set_num_threads(1)
-    args = json.loads(args)
     atari = script.endswith("_atari")
     algorithm = script.split("_")[0].upper().replace("C51", "DQN")
-    envs = make_envs(script, env_id, args)
+    envs = make_envs(script, env_id, args, seed)
     if algorithm == "PPO":
         kwargs = ppo_kwargs(args)
     else:
@@ -137,12 +137,18 @@ def main(script, env_id, args, steps, every, folder):
         envs,
         gamma=args["gamma"],
         tensorboard_log=folder,
-        seed=1,
+        seed=seed,
         device="cpu",
         **kwargs,
     )
     if algorithm in ("DDPG", "TD3"):
         model.policy_delay = args["policy_frequency"]
+    return model
+
+
+def main(script, env_id, args, steps, every, folder):
+    args = json.loads(args)
+    model = make_model(script, env_id, args, folder)
     clock = Clock(int(every), args.get("learning_starts", 0))
     model.learn(int(steps), callback=clock)
     times = {

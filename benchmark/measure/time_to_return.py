@@ -140,6 +140,10 @@ def write(entries, path):
     entries = {name(line): line for line in entries}
     lines = ",\n".join(json.dumps(entries[key]) for key in sorted(entries))
     path.write_text(f"[\n{lines}\n]\n")
+    write_table(path)
+
+
+def write_table(path):
     path.with_suffix(".md").write_text(table(read(path)))
 
 
@@ -279,7 +283,7 @@ def parse():
 def main():
     args = parse()
     if args.from_results:
-        write(read(args.out), args.out)
+        write_table(args.out)
         print(table(read(args.out)))
         return
     here = commit()

@@ -11,8 +11,10 @@ Both sides do the same work, except for these points, which are left as Stable-B
   1e-5). Its value loss lacks our factor 1/2.
 - C51: it has none. Its DQN stands in, which does less: one value per action where C51 has 51 or 101
   atoms.
-- DQN: Huber loss and gradient clipping, which ours lacks. Its Atari replay buffer holds whole
-  stacks of four frames, once each (optimize_memory_usage); ours holds single frames.
+- DQN: Huber loss and gradient clipping, which ours lacks. With them, our hyperparameters do not
+  learn CartPole-v1: the Q-values grow far beyond 100, the highest discounted return. Its Atari
+  replay buffer holds whole stacks of four frames, once each (optimize_memory_usage); ours holds
+  single frames.
 - SAC: one actor step per step, ours two at every second step; one learning rate for all networks,
   that of the actor.
 """

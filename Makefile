@@ -40,6 +40,7 @@ results: .venv/results  # tables and pictures, from the files in benchmark/resul
 	$(BIN)/python -m benchmark.publish.overview > /dev/null
 	$(BIN)/python -m benchmark.measure.returns_sb3 > /dev/null
 	$(BIN)/python -m benchmark.measure.speed --from-results > /dev/null
+	$(BIN)/python -m benchmark.measure.time_to_return --from-results > /dev/null
 	$(BIN)/python -m benchmark.publish.plot
 	$(BIN)/python -m benchmark.publish.readme
 

@@ -55,11 +55,22 @@ def machine():
     return {"hardware": hardware() + gpu, "versions": versions()}
 
 
+def git(*words):
+    process = subprocess.run(["git", *words], cwd=ROOT, capture_output=True, text=True)
+    return process.stdout.strip()
+
+
 def commit():
-    """Of this checkout, -dirty where files differ from it; None outside of git."""
-    words = ["git", "describe", "--always", "--dirty", "--abbrev=12", "--exclude=*"]
-    process = subprocess.run(words, cwd=ROOT, capture_output=True, text=True)
-    return process.stdout.strip() or None
+    """Of this checkout, -dirty where files differ from it; None outside of git.
+
+    Not those in results/: measuring commands write them, one after the other.
+    """
+    found = git("rev-parse", "--short=12", "HEAD")
+    if not found:
+        return None
+    files = ["--", ".", ":!benchmark/results"]
+    changed = git("status", "--porcelain", "--untracked-files=no", *files)
+    return f"{found}-dirty" if changed else found
 
 
 def made_on(record):

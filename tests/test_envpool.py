@@ -249,7 +249,11 @@ def test_bad_input(case, envpool_script, monkeypatch, capfd, tmp_path):
     "script, env_id, told",
     [
         ("ppo_envpool", "Pendulum-v1", "must be Discrete, .*Box: ppo_continuous_envpool.py"),
-        ("ppo_continuous_envpool", "CartPole-v1", "must be a 1-D Box of floats, .*Discrete: ppo_envpool.py"),
+        (
+            "ppo_continuous_envpool",
+            "CartPole-v1",
+            "must be a 1-D Box of floats, .*Discrete: ppo_envpool.py",
+        ),
     ],
 )
 def test_the_script_that_fits(script, env_id, told, tmp_path):

@@ -27,6 +27,7 @@ import json
 import os
 import re
 import shlex
+import signal
 import subprocess
 import sys
 import tempfile
@@ -92,11 +93,10 @@ PUBLISHED = [
 
 
 # === runs
-def run(command, folder, core, cache, last_words=None):
+def run(command, folder, core, cache, enough=None):
     """Runs a command pinned to `core`; returns when it began and its peak resident memory in MB.
 
-    After its `last_words` a script has finished training: SIGTERM skips the evaluation, which may
-    be a long game.
+    SIGTERM ends it as soon as enough() is true.
     """
     log = Path(folder, "log.txt")
     pin = ["taskset", "--cpu-list", str(core), sys.executable]
@@ -116,11 +116,12 @@ def run(command, folder, core, cache, last_words=None):
         status = Path(f"/proc/{process.pid}/status").read_text()
         found = re.search(r"VmHWM:\s*(\d+)", status)
         peak = max(peak, int(found[1]) if found else 0)
-        if last_words and not stopped and last_words in log.read_text():
+        if enough and not stopped and enough():
             process.terminate()
             stopped = True
         time.sleep(0.05)
-    good = process.returncode == 0 or (stopped and process.returncode == 143)
+    # Our scripts exit with 143 after SIGTERM; others are killed by it.
+    good = process.returncode == 0 or (stopped and process.returncode in (143, -signal.SIGTERM))
     if not good or "continuing in eager mode" in log.read_text():
         status = f"exit status {process.returncode}\n{log.read_text()[-2000:]}"
         raise SystemExit(f"error: {' '.join(command)}: {status}")
@@ -151,8 +152,12 @@ def run_ours(script, env_id, mode, total, learning_starts, folder, core, cache):
     command += ["--threads", "1", "--no-cuda", "--eval-episodes", "1", "--runs-dir", folder]
     for name, value in shortened(script).items():
         command.append(f"--{name.replace('_', '-')}={value}")
-    last_words = f"step {total:,} of" if "atari" in script else None
-    began, peak = run([*command, *MODES[mode]], folder, core, cache, last_words)
+
+    def trained():
+        """Has training ended? Then SIGTERM skips the evaluation, which may be a long game."""
+        return "atari" in script and f"step {total:,} of" in Path(folder, "log.txt").read_text()
+
+    began, peak = run([*command, *MODES[mode]], folder, core, cache, trained)
     (path,) = Path(folder).glob("*/args.json")
     events = shared.events(path.parent).Scalars("charts/SPS")
     events = [event for event in events if event.step > learning_starts]
@@ -181,6 +186,15 @@ def measure(side, script, env_id, args, iterations, core, cache):
         result["sps"] = round(median(sps[len(sps) // 2 :]), 1)
         result["iteration_sps"] = sps
     return result
+
+
+def prepare(core):
+    """Leaves the core to the runs, and warns if something else is running."""
+    others = os.sched_getaffinity(0) - {core}
+    os.sched_setaffinity(0, others or {core})
+    load = os.getloadavg()[0]
+    if load > 0.5:
+        print(f"warning: the machine is not idle (load {load:.1f})", file=sys.stderr)
 
 
 # === comparisons
@@ -268,7 +282,7 @@ def speed_rows(records):
             record["mode"],
             f"{record['ours']['sps']:,.0f}",
             f"{record['sb3']['sps']:,.0f}",
-            f"**{record['ratio']:.2f}**{star} ({extent})",
+            f"{record['ratio']:.2f}{star} ({extent})",
         ]
         yield row(cells)
 
@@ -371,11 +385,7 @@ def main():
         write_table()
         return
     scripts = args.script or list(ITERATIONS)
-    others = os.sched_getaffinity(0) - {args.core}
-    os.sched_setaffinity(0, others or {args.core})  # out of the way
-    if os.getloadavg()[0] > 0.5:
-        load = f"load {os.getloadavg()[0]:.1f}"
-        print(f"warning: the machine is not idle ({load})", file=sys.stderr)
+    prepare(args.core)
     flags = ["--bf16"] * args.bf16 + ["--no-compile"] * args.no_compile
     (mode,) = [name for name, its_flags in MODES.items() if its_flags == flags]
     rows = [published for published in PUBLISHED if published[0] in scripts]

@@ -59,7 +59,7 @@ def table(record):
     ours = [pair["ours"] for pair in record["pairs"]]
     theirs = [pair["cleanrl"] for pair in record["pairs"]]
     ratios = [mine / other for mine, other in zip(ours, theirs, strict=True)]
-    ratio = f"**{median(ratios):.2f}** ({min(ratios):.2f} to {max(ratios):.2f})"
+    ratio = f"{median(ratios):.2f} ({min(ratios):.2f} to {max(ratios):.2f})"
     cells = ["c51", "CartPole-v1", f"{median(ours):,.0f}", f"{median(theirs):,.0f}", ratio]
     note = "One core, one thread, steps per second of processor time over a whole run, start and "
     note += f"evaluation apart; medians of {len(ratios)} pairs. "

@@ -11,8 +11,10 @@ Both sides do the same work, except for these points, which are left as Stable-B
   1e-5). Its value loss lacks our factor 1/2.
 - C51: it has none. Its DQN stands in, which does less: one value per action where C51 has 51 or 101
   atoms.
-- DQN: Huber loss and gradient clipping, which ours lacks. Its Atari replay buffer holds whole
-  stacks of four frames, once each (optimize_memory_usage); ours holds single frames.
+- DQN: Huber loss and gradient clipping, which ours lacks. With them, our hyperparameters do not
+  learn CartPole-v1: the Q-values grow far beyond 100, the highest discounted return. Its Atari
+  replay buffer holds whole stacks of four frames, once each (optimize_memory_usage); ours holds
+  single frames.
 - SAC: one actor step per step, ours two at every second step; one learning rate for all networks,
   that of the actor.
 """
@@ -52,14 +54,14 @@ class Clock(BaseCallback):
         return True
 
 
-def make_envs(script, env_id, args):
+def make_envs(script, env_id, args, seed):
     if script.endswith("_atari"):
         import ale_py
         import gymnasium
 
         gymnasium.register_envs(ale_py)
-        return VecFrameStack(make_atari_env(env_id, n_envs=args["num_envs"], seed=1), 4)
-    envs = make_vec_env(env_id, n_envs=args["num_envs"], seed=1)
+        return VecFrameStack(make_atari_env(env_id, n_envs=args["num_envs"], seed=seed), 4)
+    envs = make_vec_env(env_id, n_envs=args["num_envs"], seed=seed)
     return VecNormalize(envs, gamma=args["gamma"]) if script == "ppo_continuous" else envs
 
 
@@ -122,12 +124,12 @@ def dqn_kwargs(atari, args):
     return kwargs
 
 
-def main(script, env_id, args, steps, every, folder):
+def make_model(script, env_id, args, folder, seed=1):
+    """Its algorithm with the hyperparameters of one of our scripts, on one thread of the CPU."""
     torch.set_num_threads(1)
-    args = json.loads(args)
     atari = script.endswith("_atari")
     algorithm = script.split("_")[0].upper().replace("C51", "DQN")
-    envs = make_envs(script, env_id, args)
+    envs = make_envs(script, env_id, args, seed)
     if algorithm == "PPO":
         kwargs = ppo_kwargs(args)
     else:
@@ -137,12 +139,18 @@ def main(script, env_id, args, steps, every, folder):
         envs,
         gamma=args["gamma"],
         tensorboard_log=folder,
-        seed=1,
+        seed=seed,
         device="cpu",
         **kwargs,
     )
     if algorithm in ("DDPG", "TD3"):
         model.policy_delay = args["policy_frequency"]
+    return model
+
+
+def main(script, env_id, args, steps, every, folder):
+    args = json.loads(args)
+    model = make_model(script, env_id, args, folder)
     clock = Clock(int(every), args.get("learning_starts", 0))
     model.learn(int(steps), callback=clock)
     times = {

@@ -19,7 +19,7 @@ from pathlib import Path
 from statistics import harmonic_mean, median
 
 from benchmark import shared
-from benchmark.measure.speed import run
+from benchmark.measure.speed import prepare, run
 from benchmark.shared import RESULTS, commit, hardware, row, versions
 
 PATH = RESULTS / "speed_variants.json"
@@ -193,7 +193,7 @@ def table(records):
             f"{median(mine):,.0f}",
             f"`{record['commands'][1]}`",
             f"{median(others):,.0f}",
-            f"**{median(ratios):.2f}** ({min(ratios):.2f} to {max(ratios):.2f})",
+            f"{median(ratios):.2f} ({min(ratios):.2f} to {max(ratios):.2f})",
         ]
         lines.append(row(cells))
     made = set()
@@ -231,8 +231,7 @@ def main():
     parser.add_argument("--core", type=int, default=0, help="core to pin all runs to")
     args = parser.parse_args()
     records = json.loads(PATH.read_text()) if PATH.exists() else {}
-    others = os.sched_getaffinity(0) - {args.core}
-    os.sched_setaffinity(0, others or {args.core})  # out of the way
+    prepare(args.core)
     with tempfile.TemporaryDirectory() as cache:
         for name in ROWS:
             if args.rows and not name.startswith(tuple(args.rows)):

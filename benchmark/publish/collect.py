@@ -395,7 +395,7 @@ def row(runs):
         label(runs),
         steps(total),
         str(len(runs)),
-        f"**{spread([run['last_100_mean'] for run in runs])}**",
+        spread([run["last_100_mean"] for run in runs]),
         reported(cleanrl, total) if cleanrl else "",
         spread([run["eval_mean"] for run in runs]),
         figure(np.mean(minutes)) if minutes else "",

@@ -74,6 +74,7 @@ RESAMPLES = 5_000
 ABOVE = "▲ above"
 SAME = "within noise"
 BELOW = "▼ below"
+OPEN = f"No verdict: fewer than {SEEDS} seeds on one side so far, or bfloat16"
 
 
 # === comparisons with CleanRL's figures
@@ -184,7 +185,7 @@ def main_table():
     yield from verdict_table()
     if open_cells():
         yield ""
-        yield f"Fewer than {SEEDS} seeds so far, so no verdict:"
+        yield f"{OPEN}:"
         yield ""
         yield from open_table()
 
@@ -259,6 +260,11 @@ def last_100_mean(run):
     return run["last_100_mean"]
 
 
+def is_unit(cleanrl, zero):
+    """Did CleanRL's agent learn enough, for its spread, to be the unit of a normalised score?"""
+    return float(cleanrl["mean"]) - zero > 2 * float(cleanrl["std"])
+
+
 def units(script, measure=last_100_mean):
     """{env_id: (ours, CleanRL's, zero)} of the cells with a verdict where CleanRL's agent learned.
 
@@ -275,8 +281,7 @@ def units(script, measure=last_100_mean):
         if env_id not in zeros:
             command = f"python -m benchmark.measure.random_policy {env_id}"
             raise SystemExit(f"error: no return at random: run {command}")
-        learned = float(cleanrl["mean"]) - zeros[env_id]
-        if learned > 2 * float(cleanrl["std"]):  # else it is too little to be a unit
+        if is_unit(cleanrl, zeros[env_id]):
             found[env_id] = runs, sample(cleanrl), zeros[env_id]
     fewest = min((len(runs) for runs, _, _ in found.values()), default=0)
     for env_id, (runs, theirs, zero) in found.items():
@@ -342,6 +347,29 @@ def aggregates():
             figures.append(f"{point:.2f} [{low:.2f}, {high:.2f}]")
         seeds = min(ours.shape[-1] for ours, _, _ in cells.values())
         yield shared.row([script, ", ".join(cells), str(seeds), *figures])
+    yield ""
+    for reason, names in not_aggregated().items():
+        told = [f"{script} ({', '.join(env_ids)})" for script, env_ids in names.items()]
+        yield f"{reason}: {', '.join(told)}."
+
+
+def not_aggregated():
+    """{why: {script: environments}} of the cells that CleanRL has too but that do not count."""
+    found = {}
+    for script in SCRIPTS:
+        cells = units(script)
+        for _, runs in sorted(groups(script).items()):
+            env_id = runs[0]["env_id"]
+            if not comparable(runs) or (len(cells) >= 2 and env_id in cells):
+                continue
+            if not verdict(runs):
+                reason = f"Left out, with fewer than {SEEDS} seeds on one side so far"
+            elif env_id not in cells:
+                reason = "Left out, because CleanRL's figure is too close to random"
+            else:
+                reason = "Left out, because no other environment of the script counts"
+            found.setdefault(reason, {}).setdefault(script, []).append(env_id)
+    return found
 
 
 # === what is complete

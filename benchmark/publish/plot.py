@@ -24,7 +24,7 @@ import numpy as np
 from matplotlib.ticker import EngFormatter, MaxNLocator
 
 from benchmark import shared
-from benchmark.publish.collect import episodes_path, groups, published, starts, steps
+from benchmark.publish.collect import episodes_path, groups, published, reported, starts, steps
 from benchmark.publish.overview import SCRIPTS, interquartile_mean, interval, units
 
 README = [
@@ -90,12 +90,13 @@ def lines(ax, runs, colour, time=False):
 
 # === panels
 def cleanrl(ax, run, total):
-    """CleanRL's mean and standard deviation, unless they say nothing, being far above."""
+    """CleanRL's mean and standard deviation; far above, they would flatten our curves."""
     row = published(run).get("training")
     if not row:
         return
     at = int(row["total_timesteps"])
     if at > 10 * total:
+        ax.plot([], [], " ", label=f"CleanRL: {reported(row, total)}")  # in the legend only
         return
     mean = float(row["mean"])
     std = float(row["std"] or 0)
@@ -116,16 +117,15 @@ def panel(ax, experiments, time=False):
         ends.append(lines(ax, runs, colour, time))
     cleanrl(ax, first, total)
     name = first["env_id"].split(":")[-1]
-    ax.set_title(name, loc="left", fontsize=10.5, color=INK, fontweight="bold")
-    if time:
-        ax.set_xlim(0, max(ends))
-    else:
-        ax.set_xlim(0, total)
-        ax.xaxis.set_major_locator(MaxNLocator(6, steps=[1, 2, 5, 10]))
+    size = 10.5 if len(name) < 30 else 8.5  # as wide as the panel
+    ax.set_title(name, loc="left", fontsize=size, color=INK, fontweight="bold")
+    ax.set_xlim(0, max(ends) if time else total)
+    ax.xaxis.set_major_locator(MaxNLocator(6, steps=[1, 2, 5, 10]))
+    if not time:
         ax.xaxis.set_major_formatter(EngFormatter(sep=""))
     ax.legend(
         loc="upper left",
-        bbox_to_anchor=(0, -0.1),  # below the panel
+        bbox_to_anchor=(0, -0.12),  # below the panel
         borderaxespad=0,
         borderpad=0,
         fontsize=8,

@@ -12,11 +12,13 @@ import re
 import textwrap
 
 from benchmark import shared
+from benchmark.measure import time_to_return
 from benchmark.measure.speed import stars, unequal
 from benchmark.publish.collect import groups, spread, steps
 from benchmark.publish.overview import (
     ABOVE,
     BELOW,
+    OPEN,
     SAME,
     SCRIPTS,
     SEEDS,
@@ -129,8 +131,7 @@ def example(script, env_id, name):
 def results():
     lines = [*verdict_table(), ""]
     if open_cells():
-        summary = f"Cells with fewer than {SEEDS} seeds so far, so without a verdict"
-        lines += [f"<details><summary>{summary}</summary>", "", *open_table(), "", "</details>", ""]
+        lines += [f"<details><summary>{OPEN}</summary>", "", *open_table(), "", "</details>", ""]
     return "\n".join([*lines, fill(absent())]).rstrip()
 
 
@@ -168,7 +169,8 @@ def speed():
     note += "Ratio: median over pairs of runs; from day to day it moves by up to 10 %."
     if "c51" in records:
         note += " Stable-Baselines3 has no C51, so its DQN stands in."
-    parts = [stars(records.values()), f"{note} {compiling()}"]
+    until = time_to_return.sentence(time_to_return.read(time_to_return.FILE))
+    parts = [stars(records.values()), f"{note} {compiling()}", until]
     return "\n\n".join(["\n".join(lines), *map(fill, filter(None, parts))])
 
 

@@ -1,0 +1,341 @@
+"""Time to a return: what people wait for, ours beside Stable-Baselines3's.
+
+    python -m benchmark.measure.time_to_return                        all rows, some hours
+    python -m benchmark.measure.time_to_return --rows ppo dqn         some of them
+    python -m benchmark.measure.time_to_return --rows ppo --seeds 1 --target 100 --out /tmp/try.json
+    python -m benchmark.measure.time_to_return --from-results         only the table, from the file
+
+Seconds of wall clock from the start of the process, imports and compilation included, until the
+mean return of the last 100 training episodes first reaches a target. Both sides use the script's
+hyperparameters, its number of steps, one thread and their TensorBoard logging; speed_sb3.py lists
+the remaining differences. They take turns, a run for each seed, each in a fresh process pinned to
+the same core and with an empty compile cache, as at the very first run. A run is stopped when it
+has reached the target. One that never does is not left out: it counts as slower than all others.
+Our clock is the event file's: the time at which the script logged an episode. That of
+Stable-Baselines3 is a callback's.
+
+Why 100 episodes: gym defines CartPole-v1 as solved by a mean of 475 over 100 of them, and it is
+the mean that Stable-Baselines3 prints and that our tables compare. Fewer would react faster, but
+also to a lucky streak: seed 4 of ppo_continuous on Hopper-v4 once had a mean of 2,035 over 20
+episodes, and never more than 1,796 over 100. The delay is part of the seconds on both sides.
+
+The machine should be idle. Each run is a line of results/time_to_return.json as soon as it ends;
+the same command goes on where it was stopped, and skips what the file has at this commit.
+"""
+
+import json
+import math
+import os
+import shlex
+import sys
+import tempfile
+import time
+from collections import deque
+from pathlib import Path
+from statistics import median
+
+from benchmark import shared
+from benchmark.measure.speed import prepare, run
+from benchmark.shared import RESULTS, commit, hardware, made_on, row, script_defaults, versions
+
+FILE = RESULTS / "time_to_return.json"
+TARGETS = {  # script: environment, return
+    "ppo": ("CartPole-v1", 475),
+    "dqn": ("CartPole-v1", 475),
+    "ppo_continuous": ("Hopper-v4", 2000),
+    "sac": ("HalfCheetah-v4", 5000),
+}
+SEEDS = [1, 2, 3]
+WINDOW = 100  # training episodes
+# Why Stable-Baselines3 never gets there, where it does not
+REASONS = {
+    "dqn": "Stable-Baselines3's DQN has a Huber loss and clips gradients, and with these "
+    "hyperparameters its values grow without bound; with a squared error and no clipping, as in "
+    "dqn.py, it learns. That row does not compare speed."
+}
+SIDES = {"sb3": "Stable-Baselines3", "ours": "cleanrl_lite"}
+NAMES = "script", "side", "seed"
+
+
+# === runs
+def reached(episodes, target):
+    """(step, time) at which the mean of the last WINDOW episodes first reached the target.
+
+    None if it never did. Episodes are (step, time, return).
+    """
+    latest = deque(maxlen=WINDOW)
+    for step, when, episodic_return in episodes:
+        latest.append(episodic_return)
+        if len(latest) == WINDOW and sum(latest) / WINDOW >= target:
+            return step, when
+    return None
+
+
+class OurEpisodes:
+    """Reads the training episodes of a run of ours from its event file, which may grow."""
+
+    def __init__(self, folder):
+        self.folder = Path(folder)
+        self.events = None
+
+    def __call__(self):
+        if self.events:
+            self.events.Reload()  # what is new
+        else:
+            for path in self.folder.glob("*/events.out.tfevents.*"):
+                self.events = shared.events(path.parent)
+        tag = "charts/episodic_return"
+        if not self.events or tag not in self.events.Tags()["scalars"]:
+            return []
+        scalars = self.events.Scalars(tag)
+        return [(event.step, event.wall_time, event.value) for event in scalars]
+
+
+class TheirEpisodes:
+    """Reads the training episodes of a run of Stable-Baselines3 that time_to_return_sb3 writes."""
+
+    def __init__(self, folder):
+        self.path = Path(folder, "episodes.csv")
+
+    def __call__(self):
+        if not self.path.exists():
+            return []
+        lines = self.path.read_text().split("\n")[:-1]  # whole ones
+        rows = [line.split(",") for line in lines]
+        return [(int(step), float(when), float(value)) for step, when, value in rows]
+
+
+def measure(side, script, env_id, target, total, seed, core):
+    """One run: was the target reached, after how many steps and seconds?"""
+    with tempfile.TemporaryDirectory() as folder:
+        if side == "sb3":
+            args = json.dumps(script_defaults(script))
+            command = ["-m", "benchmark.measure.time_to_return_sb3", script, env_id, args]
+            command += [str(total), str(seed), folder]
+            episodes = TheirEpisodes(folder)
+        else:
+            command = [f"cleanrl_lite/{script}.py", "--env-id", env_id, "--seed", str(seed)]
+            command += ["--total-timesteps", str(total), "--threads", "1", "--no-cuda"]
+            command += ["--eval-episodes", "1", "--runs-dir", folder]
+            episodes = OurEpisodes(folder)
+
+        def enough():
+            time.sleep(1)  # one look a second will do
+            return reached(episodes(), target)
+
+        began, _ = run(command, folder, core, f"{folder}/cache", enough)
+        at = reached(episodes(), target)
+        # Of a run that never reaches the target, how far it came
+        step, when, _ = episodes()[-1]
+    if at:
+        step, when = at
+    return {"reached": bool(at), "steps": step, "seconds": round(when - began, 2)}
+
+
+# === the file
+def read(path):
+    return json.loads(path.read_text()) if path.exists() else []
+
+
+def name(line):
+    return tuple(line[field] for field in NAMES)
+
+
+def write(entries, path):
+    """A line for each run; the newest of each name."""
+    entries = {name(line): line for line in entries}
+    lines = ",\n".join(json.dumps(entries[key]) for key in sorted(entries))
+    path.write_text(f"[\n{lines}\n]\n")
+    write_table(path)
+
+
+def write_table(path):
+    path.with_suffix(".md").write_text(table(read(path)))
+
+
+def todo(scripts, seeds, known, here):
+    """(script, seed, side) of the runs that the file has not at this commit, in turns."""
+    done = {name(line) for line in known if line["commit"] == here}
+    for script in scripts:
+        for seed in seeds:
+            for side in SIDES:
+                if (script, side, seed) not in done:
+                    yield script, seed, side
+
+
+# === the table
+def complete(entries):
+    """{script: {side: runs}} with all SEEDS on both sides."""
+    found = {}
+    for script in TARGETS:
+        sides = {}
+        for side in SIDES:
+            runs = [line for line in entries if (line["script"], line["side"]) == (script, side)]
+            runs = [line for line in runs if line["seed"] in SEEDS]
+            if len(runs) == len(SEEDS):
+                sides[side] = runs
+        if len(sides) == len(SIDES):
+            found[script] = sides
+    return found
+
+
+def middle(runs):
+    """The median of the seconds; infinite where half of the runs or more never got there."""
+    return median(line["seconds"] if line["reached"] else math.inf for line in runs)
+
+
+def seconds(runs):
+    """Median and range of the seconds, and how many runs never reached the target."""
+    there = [line["seconds"] for line in runs if line["reached"]]
+    never = f"not reached within {runs[0]['total_timesteps']:,} steps"
+    if not there:
+        return never
+    half = middle(runs)
+    found = "" if half == math.inf else f"{half:,.0f} "
+    found += f"({min(there):,.0f} to {max(there):,.0f})"
+    if len(there) < len(runs):
+        found += f", {len(runs) - len(there)} of {len(runs)} {never}"
+    return found
+
+
+def steps(runs):
+    there = [line["steps"] for line in runs if line["reached"]]
+    return f"{median(there):,.0f}" if there else ""
+
+
+def ratio(sides):
+    """How many times as long Stable-Baselines3 took; nothing if a side has no median."""
+    halves = middle(sides["sb3"]), middle(sides["ours"])
+    return "" if math.inf in halves else f"{halves[0] / halves[1]:.2f}"
+
+
+HEAD = """\
+| return | script | cleanrl_lite, seconds | steps | Stable-Baselines3, seconds | steps | ratio |
+|---|---|---:|---:|---:|---:|---:|"""
+
+
+def table(entries):
+    """Markdown: a row for each script, and folded: machines and commits."""
+    found = complete(entries)
+    command = "`python -m benchmark.measure.time_to_return`"
+    if not found:
+        return f"Not measured yet: {command}.\n"
+    lines = [HEAD]
+    for script, sides in found.items():
+        ours = sides["ours"]
+        theirs = sides["sb3"]
+        goal = f"{ours[0]['target']:,} in {ours[0]['env_id']}"
+        cells = [goal, script, seconds(ours), steps(ours), seconds(theirs), steps(theirs)]
+        lines.append(row([*cells, ratio(sides)]))
+    lines += ["", note(found)]
+    used = []
+    for sides in found.values():
+        for runs in sides.values():
+            used += runs
+    commits = ", ".join(sorted({str(line["commit"]) for line in used}))
+    lines += ["", '??? note "Command, machines, versions and commits"', ""]
+    lines += [f"    {command}, at commits {commits}, on:", ""]
+    lines += [f"    - {on}" for on in sorted({made_on(line) for line in used})]
+    return "\n".join(lines) + "\n"
+
+
+def note(found):
+    """What the columns are, and what is missing."""
+    told = f"Until the mean of the last {WINDOW} training episodes first reaches the return: median"
+    told += f" (range) of {len(SEEDS)} seeds a side, one core, one thread, imports and compilation"
+    told += " included. Steps: the median of the runs that reached it. Ratio: median seconds of"
+    told += " Stable-Baselines3 to ours."
+    for script, sides in found.items():
+        if is_explained(script, sides):
+            told += f" {REASONS[script]}"
+    missing = [script for script in TARGETS if script not in found]
+    if missing:
+        told += f" Not measured yet: {', '.join(missing)}."
+    return told
+
+
+def is_explained(script, sides):
+    """Does Stable-Baselines3 never get there, for a reason that is not speed?"""
+    return script in REASONS and middle(sides["sb3"]) == math.inf
+
+
+def sentence(entries):
+    """The rows that compare speed in one sentence, for the README; nothing without figures."""
+    parts = []
+    for script, sides in complete(entries).items():
+        if is_explained(script, sides):
+            continue
+        goal = f"{sides['ours'][0]['target']:,} in {sides['ours'][0]['env_id']}"
+        parts.append(f"{script}, {goal}: {brief(sides['ours'])} ({brief(sides['sb3'])})")
+    if not parts:
+        return ""
+    told = f"Time until the mean of {WINDOW} training episodes reaches a return, imports and "
+    told += "compilation included (Stable-Baselines3's in brackets): "
+    return f"{told}{'; '.join(parts)}."
+
+
+def brief(runs):
+    half = middle(runs)
+    return "not reached" if half == math.inf else f"{half:,.0f} s"
+
+
+# === the command line
+def parse():
+    parser = shared.parser(__doc__)
+    add = parser.add_argument
+    add("--rows", nargs="+", choices=TARGETS, default=list(TARGETS), help="scripts (default: all)")
+    add("--seeds", nargs="+", type=int, default=SEEDS, help="seeds (default: 1 2 3)")
+    add("--core", type=int, default=0, help="core to pin all runs to")
+    add("--target", type=float, help="another return, for a trial")
+    add("--steps", type=int, help="another number of steps, for a trial")
+    add("--out", type=Path, default=FILE, help="another file, for a trial")
+    add("--from-results", action="store_true", help="only make the table again")
+    args = parser.parse_args()
+    if (args.target or args.steps) and args.out == FILE:
+        parser.error("--target and --steps are for trials, which need another file: --out")
+    return args
+
+
+def main():
+    args = parse()
+    if args.from_results:
+        write_table(args.out)
+        print(table(read(args.out)))
+        return
+    here = commit()
+    if here and here.endswith("-dirty"):
+        raise SystemExit("error: files differ from their commit, which every run records. Commit")
+    prepare(args.core)
+    for script, seed, side in todo(args.rows, args.seeds, read(args.out), here):
+        if commit() != here:
+            raise SystemExit("error: the checkout has changed since the start. Start again")
+        env_id, target = TARGETS[script]
+        target = args.target or target
+        total = args.steps or script_defaults(script)["total_timesteps"]
+        load = os.getloadavg()[0]
+        found = measure(side, script, env_id, target, total, seed, args.core)
+        words = ["python", "-m", "benchmark.measure.time_to_return", *sys.argv[1:]]
+        line = {
+            "script": script,
+            "side": side,
+            "seed": seed,
+            "env_id": env_id,
+            "target": target,
+            "window": WINDOW,
+            "total_timesteps": total,
+            **found,
+            "commit": here,
+            "versions": versions(),
+            "hardware": hardware(),
+            "core": args.core,
+            "load_at_start": load,
+            "date": time.strftime("%FT%T%z"),
+            "command": shlex.join(words),
+        }
+        write([*read(args.out), line], args.out)
+        print(f"{script} seed {seed}, {SIDES[side]}: {found}", flush=True)
+    print(table(read(args.out)))
+
+
+if __name__ == "__main__":
+    main()

@@ -166,6 +166,24 @@ def test_the_guide(tmp_path, monkeypatch):
 
 @needs_onnx
 @pytest.mark.slow
+def test_the_guide_on_memory(tmp_path, monkeypatch):
+    """Its program plays an agent of ppo_lstm.py as torch does, without cleanrl_lite's wrapper."""
+    monkeypatch.syspath_prepend(helpers.ROOT / "docs/guides")
+    import agents
+
+    run_dir, _ = helpers.train("ppo_lstm", tmp_path, learning_rate=1e-2)
+    export_onnx.export(run_dir, tmp_path / "policy.onnx")
+    expected = agents.play(*agents.load(run_dir), seed=0)
+    monkeypatch.chdir(tmp_path)
+    text = (helpers.ROOT / "docs/guides/agents.md").read_text()
+    section = text[text.index("### ONNX with memory") :]
+    played = {}
+    exec(re.search(r"```python\n(.*?)```", section, re.S)[1], played)
+    assert played["episodic_return"] == expected
+
+
+@needs_onnx
+@pytest.mark.slow
 def test_what_torch_cannot_trace(tmp_path, monkeypatch):
     monkeypatch.setattr(
         helpers.module("ppo").Agent, "act", lambda agent, obs: torch.tensor(obs.argmax(-1).tolist())

@@ -432,7 +432,7 @@ def main(args: Args):
             rollout_obs[t] = obs  # now float32: MuJoCo's own are float64
             normalized = ((rollout_obs[t] - obs_mean) / obs_std).clip(-10, 10)
             normalized = normalized.astype(np.float32)
-            # The critic takes part: its memory too is of all that was seen.
+            # The critic steps along, so that its memory holds the same observations.
             mean, states[t + 1, :, :2] = actor(normalized, states[t, :, :2])
             _, states[t + 1, :, 2:] = critic(normalized, states[t, :, 2:])
             actions[t] = mean + std * noise[t]

@@ -58,6 +58,8 @@ RUNS = {
         "--env-id tests.probe_envs:ProbeDrawn-v0 --image-size 36 --threads 1 --total-timesteps 3000"
     ),
     "dqn": f"--env-id CartPole-v1 {DQN}",
+    "sac_discrete": f"--env-id CartPole-v1 {DQN}",
+    "sac_atari": FRAMES,
     "c51": f"--env-id CartPole-v1 {DQN} --eval-every 1000",
     "ppo_atari_visual": f"{ATARI} --num-steps 32 --total-timesteps 320",
     "dqn_atari": FRAMES,

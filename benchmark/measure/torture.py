@@ -78,6 +78,8 @@ RUNS = {
         "--eval-every 15000 --seq-len 8 --num-minibatches 4 --update-epochs 2"
     ),
     "dqn": f"--env-id CartPole-v1 --total-timesteps 16000 {OFF_POLICY}",
+    "sac_discrete": f"--env-id CartPole-v1 --total-timesteps 10000 {OFF_POLICY}",
+    "sac_atari": FRAMES,
     "c51": f"--env-id Acrobot-v1 --total-timesteps 10000 {OFF_POLICY}",
     "ddpg": f"--env-id Pendulum-v1 --total-timesteps 4000 --num-envs 2 {OFF_POLICY}",
     "td3": f"--env-id Hopper-v4 --total-timesteps 3000 {OFF_POLICY}",

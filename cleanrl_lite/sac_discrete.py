@@ -6,7 +6,8 @@ Differs:  The target entropy is a smaller part of the largest one: with the pape
           temperature grows without end on small action sets. The actor learns from the critics'
           values before their step, which saves two passes. The policy acts in torch. A truncated
           episode bootstraps from its true last observation.
-Expected: CartPole-v1 TODO
+Expected: Published runs are not measured yet. CartPole-v1 500 with the greedy policy (100,000
+          steps, tuning seed 11).
 Details:  docs/sac_discrete.md
 """
 
@@ -53,18 +54,18 @@ class Args:
     env_id: str = "CartPole-v1"  # environment id, or module:Env-v0
     env_kwargs: str = "{}"  # keyword arguments of the environment, as JSON
     max_episode_steps: int | None = None  # time limit (none: the environment's own)
-    total_timesteps: int = 500_000  # environment steps, summed over the environments
+    total_timesteps: int = 100_000  # environment steps, summed over the environments
     policy_lr: float = 3e-4  # Adam's learning rate for the actor
     q_lr: float = 3e-4  # Adam's learning rate for the critics and the temperature
-    num_envs: int = 1  # environments stepped together
+    num_envs: int = 4  # environments stepped together
     async_envs: bool = False  # run each environment in a process of its own
-    buffer_size: int = 10_000  # capacity of the replay buffer, in transitions
-    learning_starts: int = 10_000  # environment steps before training starts
-    train_frequency: int = 10  # environment steps, of all environments, between trainings
+    buffer_size: int = 100_000  # capacity of the replay buffer, in transitions
+    learning_starts: int = 1_000  # environment steps before training starts
+    train_frequency: int = 4  # environment steps, of all environments, between trainings
     gradient_steps: int = 1  # gradient steps each time it trains
     batch_size: int = 128  # transitions per minibatch
     gamma: float = 0.99  # discount factor
-    target_network_frequency: int = 500  # environment steps between target network updates
+    target_network_frequency: int = 100  # environment steps between target network updates
     tau: float = 1.0  # step size of the target: target += tau * (network - target)
     alpha: float = 0.2  # temperature (weight of the entropy) with --no-autotune
     autotune: bool = True  # learn the temperature, so that the entropy nears its target

@@ -107,7 +107,16 @@ def test_a_resumed_run_is_the_run_compiled_and_elsewhere(script, flags, monkeypa
     test_a_resumed_run_is_the_run(script, flags, monkeypatch, tmp_path)
 
 
-@pytest.mark.parametrize("script", ["ppo_atari", "dqn_atari", "ppo_microrts", "ppo_godot"])
+@pytest.mark.parametrize(
+    "script",
+    [
+        "ppo_atari",
+        "dqn_atari",
+        pytest.param("sac_atari", marks=pytest.mark.slow),
+        "ppo_microrts",
+        "ppo_godot",
+    ],
+)
 def test_a_resumed_game(script, monkeypatch, tmp_path):
     """Games start again, but no step is logged twice or missing, and no update."""
     whole, _ = helpers.train(script, tmp_path / "whole")

@@ -59,7 +59,7 @@ class Args:
     q_lr: float = 3e-4  # Adam's learning rate for the critics and the temperature
     num_envs: int = 4  # environments stepped together
     async_envs: bool = False  # run each environment in a process of its own
-    buffer_size: int = 100_000  # capacity of the replay buffer, in transitions
+    buffer_size: int = 10_000  # capacity of the replay buffer, in transitions
     learning_starts: int = 1_000  # environment steps before training starts
     train_frequency: int = 4  # environment steps, of all environments, between trainings
     gradient_steps: int = 1  # gradient steps each time it trains

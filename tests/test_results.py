@@ -222,7 +222,8 @@ def test_expected_results_in_the_docstrings_are_the_tables(script):
     claims = re.findall(
         r"([\w/:.-]+-v\d+|8x8/\w+|hopper) (-?[\d,.]*\d)(?: with (--bf16) \((\d+) seeds?)?", expected
     )
-    assert claims
+    if not claims:  # of a new script
+        assert "not measured yet" in expected.lower() and not collect.groups(script)
     figure = (
         "eval_mean" if script == "ppo_selfplay" else "last_100_mean"
     )  # training games are against itself

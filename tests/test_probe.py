@@ -47,7 +47,7 @@ def trained(script, env_id, tmp_path, ppo=(), replay=()):
         if helpers.family(script) == "ppo"
         else {**FAST[script], **dict(replay)}
     )
-    if script in ("vpg", "a2c"):  # one update a rollout, not eight
+    if script in ("vpg", "a2c", "a2c_continuous"):  # one update a rollout, not eight
         flags |= dict(num_steps=8, total_timesteps=3 * flags["total_timesteps"], learning_rate=3e-3)
     flags = {
         name: value for name, value in flags.items() if hasattr(helpers.module(script).Args, name)

@@ -17,5 +17,11 @@ for env in ${ENVS:-Pendulum-v1 InvertedPendulum-v4 Hopper-v4}; do
     esac
     for seed in ${SEEDS:-1 2 3 4 5}; do
         echo "python cleanrl_lite/ppo_simple_continuous.py --env-id $env --seed $seed $flags $*"
+        case $env in
+            Pendulum-v1)  # and smaller steps, the default: nothing limits the gradient here
+                echo "python cleanrl_lite/ppo_simple_continuous.py --env-id $env --seed $seed" \
+                    "--exp-name ppo_simple_continuous_gamma90_rate3e-4 --gamma 0.9" \
+                    "--total-timesteps 200000 $*" ;;
+        esac
     done
 done | ${RUN:-python -m benchmark.launch --jobs ${JOBS:-2}}

@@ -11,6 +11,7 @@ from torch import nn
 
 from cleanrl_lite import a2c, a2c_continuous, ppo, ppo_simple, ppo_simple_continuous, vpg
 from tests import helpers
+from tests.probe_envs import probe
 
 OPTIMIZERS = dict(
     ppo_simple=lambda params, rate: torch.optim.Adam(params, lr=rate),
@@ -159,7 +160,7 @@ def test_gaussian_policy(script):
 def test_raw_numbers(script, monkeypatch, tmp_path):
     """They learn from the observations and rewards of the environment as they are, and from the
     samples before they are clipped; the environment gets the clipped ones."""
-    env_id = "tests.probe_envs:ProbeCorner-v0" if script in A2C else "Pendulum-v1"
+    env_id = probe("Logged", script)
     steps, rollouts = [], []
 
     def note(envs, actions, result):

@@ -100,6 +100,15 @@ OFF_POLICY_SCRIPTS = [
     name for name in FAMILIES["dqn"] + FAMILIES["ddpg"] if name not in GOAL_SCRIPTS + VISUAL_SCRIPTS
 ]
 
+
+def variants_slow(scripts):
+    """For parametrize: the second tier has the variants that take vectors, the first the rest."""
+    return [
+        pytest.param(name, marks=pytest.mark.slow if name in PARENT and name in MLP_SCRIPTS else [])
+        for name in scripts
+    ]
+
+
 # --- small runs: a few rollouts, seconds. A test overrides what it is about.
 ROLLOUT = dict(num_envs=4, num_steps=32, num_minibatches=4, update_epochs=4, total_timesteps=512)
 REPLAY = dict(num_envs=2, buffer_size=300, learning_starts=128, train_frequency=2, batch_size=16)

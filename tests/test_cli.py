@@ -100,7 +100,7 @@ def short_games(script, words):
     return 0
 
 
-@pytest.mark.parametrize("script", helpers.TRAINING_SCRIPTS)
+@pytest.mark.parametrize("script", helpers.variants_slow(helpers.TRAINING_SCRIPTS))
 def test_a_run_resumed_and_evaluated(script, capsys, tmp_path):
     """The whole life of a run: trained, trained for longer, evaluated; with a video of each
     final evaluation."""
@@ -485,7 +485,10 @@ raise SystemExit(helpers.command_line("{script}", sys.argv[1:]))
         ("ppo_multiagent", "envpool", r"\[multiagent\]"),
         ("ppo_continuous_asymmetric", "envpool", r"\[envpool\]"),
     ]
-    + [(script, "cv2", r"\[atari\]") for script in ["ppo_image", *helpers.VISUAL_SCRIPTS]],
+    + [
+        pytest.param(script, "cv2", r"\[atari\]", marks=[] if n == 0 else pytest.mark.slow)
+        for n, script in enumerate(["ppo_image", *helpers.VISUAL_SCRIPTS])
+    ],
 )
 def test_missing_package(script, module, package, tmp_path):
     """The message, or the line of the script that it shows, says how to install it."""

@@ -311,7 +311,7 @@ def main(args: Args):
         )
         b_returns[:] = torch.from_numpy(returns).flatten()
 
-        # learn
+        # learn the returns
         metrics = []
         for _ in range(args.update_epochs):
             inds = np.random.permutation(batch_size).reshape(-1, minibatch_size)

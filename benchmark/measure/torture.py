@@ -77,6 +77,7 @@ RUNS = {
         "--env-id Hopper-v4 --total-timesteps 30000 --num-steps 64 --save-every 512 "
         "--eval-every 15000 --seq-len 8 --num-minibatches 4 --update-epochs 2"
     ),
+    "pqn": "--env-id CartPole-v1 --total-timesteps 120000 --save-every 512 --eval-every 40000",
     "dqn": f"--env-id CartPole-v1 --total-timesteps 16000 {OFF_POLICY}",
     "c51": f"--env-id Acrobot-v1 --total-timesteps 10000 {OFF_POLICY}",
     "ddpg": f"--env-id Pendulum-v1 --total-timesteps 4000 --num-envs 2 {OFF_POLICY}",
@@ -89,6 +90,7 @@ RUNS = {
     "ppo_atari_multigpu": PIXELS,
     "ppo_atari_lstm": f"{PIXELS} --seq-len 8",
     "ppo_atari_visual": PIXELS,
+    "pqn_atari": PIXELS,
     "ppo_image": (
         "--env-id tests.probe_envs:ProbeDrawn-v0 --image-size 36 --total-timesteps 6000 "
         "--save-every 1000"

@@ -240,20 +240,19 @@ def test_next_values_belong_to_the_true_next_observation(monkeypatch, tmp_path):
 
 
 def test_truncated_games_bootstrap_from_their_last_observation(monkeypatch, tmp_path):
-    """The best value in final_obs at a truncation, elsewhere that of the next stored observation;
-    rewards are clipped."""
+    """The best value in final_obs at a truncation, elsewhere that of the next stored observation."""
     script = helpers.module("pqn_atari")
     agents, finals = helpers.spy_on_agents(monkeypatch, "pqn_atari"), {}
-    values, rewards = [], []
+    values, steps = [], []
 
     def best(obs):
         with torch.no_grad():
             return agents[0](torch.from_numpy(obs)).amax(1).numpy()
 
     def note(envs, actions, result):
-        obs, reward, _, truncations, infos = result
-        t = len(rewards)
-        rewards.append(np.sign(reward))
+        obs, _, _, truncations, infos = result
+        t = len(steps)
+        steps.append(t)
         if t < 64:
             ended = np.flatnonzero(truncations)
             finals.update({(t, n): best(infos["final_obs"])[n] for n in ended})
@@ -264,16 +263,31 @@ def test_truncated_games_bootstrap_from_their_last_observation(monkeypatch, tmp_
     short = dict(max_num_frames_per_episode=160)
     monkeypatch.setattr(script, "game_settings", lambda args: settings(args) | short)
     flags = dict(num_steps=64, total_timesteps=128, update_epochs=1)
-    flags |= dict(env_id="SpaceInvadersNoFrameskip-v4")
     rollout = rollouts_of("pqn_atari", monkeypatch, tmp_path, **flags)[0]
-    received, next_values, terminations, dones = rollout[:4]
-    np.testing.assert_array_equal(received, rewards[:64])
+    _, next_values, terminations, dones = rollout[:4]
     assert len(finals) >= 2 and not dones[-1].all()
     for (t, n), expected in finals.items():
         assert dones[t, n] and not terminations[t, n]
         assert next_values[t, n] == pytest.approx(expected, rel=1e-4, abs=1e-5)
     values = np.array(values)
     np.testing.assert_allclose(next_values[~dones], values[~dones], rtol=1e-4, atol=1e-5)
+
+
+def test_rewards_are_clipped_for_learning(monkeypatch, tmp_path):
+    """Rewards from -3 to 3, which the game's own would seldom be."""
+    Games, rng, rewards = helpers.module("pqn_atari").Games, np.random.default_rng(1), []
+    step = Games.step
+
+    def rewarded(envs, actions):
+        obs, _, *rest = step(envs, actions)
+        rewards.append(rng.integers(-3, 4, size=envs.num_envs).astype(np.float32))
+        return obs, rewards[-1], *rest
+
+    monkeypatch.setattr(Games, "step", rewarded)
+    rollouts = rollouts_of("pqn_atari", monkeypatch, tmp_path)
+    received = np.concatenate([rollout[0] for rollout in rollouts])
+    np.testing.assert_array_equal(received, np.sign(rewards))
+    assert np.abs(rewards).max() == 3
 
 
 # --- acting

@@ -10,7 +10,6 @@ Expected: Not measured yet with the published seeds. CleanRL's: CartPole-v1 495.
 Details:  docs/pqn.md
 """
 
-import math
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -76,8 +75,8 @@ def make_env(args, render_mode=None):
 
 # === networks
 def mlp(inputs, outputs):
-    """Two hidden layers of 120 and 84 ReLU units, normalised, with orthogonal weights."""
-    network = nn.Sequential(
+    """Two hidden layers of 120 and 84 ReLU units, normalised, initialised as PyTorch does."""
+    return nn.Sequential(
         nn.Linear(inputs, 120),
         nn.LayerNorm(120),
         nn.ReLU(),
@@ -86,11 +85,6 @@ def mlp(inputs, outputs):
         nn.ReLU(),
         nn.Linear(84, outputs),
     )
-    gains = math.sqrt(2), math.sqrt(2), 1.0
-    for layer, gain in zip(network[::3], gains, strict=True):
-        nn.init.orthogonal_(layer.weight, gain)
-        nn.init.zeros_(layer.bias)
-    return network
 
 
 class Agent(nn.Module):

@@ -357,8 +357,8 @@ def test_epsilon_falls_by_environment_steps(script, tmp_path):
 
 @q_script
 def test_network(script, monkeypatch, tmp_path):
-    """Orthogonal weights, no biases; every layer but the last one is normalised before its
-    activation."""
+    """Every layer but the last one is normalised before its activation. Weights are PyTorch's own,
+    or orthogonal without biases."""
     agent = helpers.fresh_agent(script, monkeypatch, tmp_path)
     modules = [m for m in agent.modules() if not [*m.children()] and not isinstance(m, nn.Flatten)]
     layers = [m for m in modules if isinstance(m, nn.Linear | nn.Conv2d)]
@@ -366,9 +366,13 @@ def test_network(script, monkeypatch, tmp_path):
     assert kinds[-1] == "Linear" and len(layers) == (3 if script == "pqn" else 5)
     assert kinds[1:-1:3] == ["LayerNorm"] * (len(layers) - 1)
     assert kinds[2:-1:3] == ["ReLU"] * (len(layers) - 1)
-    assert not any(layer.bias.any() for layer in layers)
     for layer in layers:
         weight, gain = layer.weight.flatten(1), 1.0 if layer is layers[-1] else 2**0.5
+        if script == "pqn":
+            largest = weight.shape[1] ** -0.5
+            assert 0.9 * largest < weight.abs().max() <= largest
+            continue
+        assert not layer.bias.any()
         weight = weight if len(weight) <= weight.shape[1] else weight.T
         identity = torch.eye(len(weight))
         torch.testing.assert_close(weight @ weight.T / gain**2, identity, rtol=1e-4, atol=1e-5)

@@ -117,6 +117,7 @@ ENV_IDS = {"Hopper-v4": "InvertedPendulum-v4", "CarRacing-v3": DRAWN}
 # Only what the environments need that these scripts are for.
 OTHERS = dict(
     a2c=dict(num_steps=8),
+    a2c_continuous=dict(num_steps=8),
     ppo_masked=dict(max_episode_steps=50),
     ppo_hybrid=dict(env_id=f"{PROBES}Mixed-v0"),
     ppo_continuous_asymmetric=dict(env_id=f"{PROBES}Privileged-v0"),
@@ -163,7 +164,8 @@ EPISODES = "episodic_return", "episodic_length", "success_rate"
 
 
 def adams(state):
-    """{name: Adam's state} of a checkpoint; a2c has RMSprop, which does not count its steps."""
+    """{name: Adam's state} of a checkpoint; RMSprop, of the a2c scripts, does not count its
+    steps."""
     names = [name for name in state if name.endswith(("adam", "rmsprop"))]
     assert names, state.keys()
     return {name: {"step": torch.tensor(state["global_step"]), **state[name]} for name in names}

@@ -373,7 +373,8 @@ for name in ("ppo", "pqn", "dqn", "c51"):
     ]
 for name in helpers.CONTINUOUS_SCRIPTS:
     other = "ppo" if name in helpers.FAMILIES["ppo"] else "dqn"
-    other = "ppo_lstm" if name in helpers.LSTM_SCRIPTS else other
+    like_parent = name in helpers.LSTM_SCRIPTS + helpers.PLAIN_SCRIPTS
+    other = helpers.PARENT[name] if like_parent else other
     real = "must be a 1-D Box of floats, not"
     SPACES += [
         bad(name, rf"{real} Disc.*\b{other}\.py", env_id="CartPole-v1"),

@@ -47,8 +47,10 @@ def trained(script, env_id, tmp_path, ppo=(), replay=()):
         if helpers.family(script) == "ppo"
         else {**FAST[script], **dict(replay)}
     )
-    if script in ("vpg", "a2c"):  # one update a rollout, not eight
+    if script in ("vpg", "a2c", "a2c_continuous"):  # one update a rollout, not eight
         flags |= dict(num_steps=8, total_timesteps=3 * flags["total_timesteps"], learning_rate=3e-3)
+    if script == "ppo_simple_continuous":  # neither gradients nor advantages have a scale
+        flags |= dict(learning_rate=3e-3, total_timesteps=2 * flags["total_timesteps"])
     flags = {
         name: value for name, value in flags.items() if hasattr(helpers.module(script).Args, name)
     }

@@ -40,6 +40,8 @@ CHECK = {  # a few seconds of each
     "vpg": "--total-timesteps 8192",
     "a2c": "--total-timesteps 8192",
     "ppo_simple": "--total-timesteps 8192",
+    "a2c_continuous": "--total-timesteps 8192",
+    "ppo_simple_continuous": "--total-timesteps 4096",
     "ppo_continuous_adaptive": "--total-timesteps 4096",
     "ppo_continuous_mjx": "--env-id inverted_pendulum --total-timesteps 262144",
     "ppo_hybrid": "--env-id tests.probe_envs:ProbeMixed-v0 --total-timesteps 8192",

@@ -32,6 +32,8 @@ RUNS = {
     "vpg": "--env-id CartPole-v1 --total-timesteps 5000",
     "a2c": "--env-id CartPole-v1 --total-timesteps 5000",
     "ppo_simple": "--env-id CartPole-v1 --total-timesteps 5000",
+    "a2c_continuous": "--env-id Hopper-v4 --total-timesteps 5000",
+    "ppo_simple_continuous": "--env-id Hopper-v4 --num-steps 512 --total-timesteps 5000",
     "ppo_continuous_adaptive": "--env-id Hopper-v4 --num-steps 512 --total-timesteps 5000",
     "ppo_hybrid": "--env-id tests.probe_envs:ProbeMixed-v0 --total-timesteps 5000",
     "ppo_continuous_asymmetric": (

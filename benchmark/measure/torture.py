@@ -44,6 +44,10 @@ RUNS = {
     "vpg": "--env-id CartPole-v1 --total-timesteps 120000 --save-every 512",
     "a2c": "--env-id CartPole-v1 --total-timesteps 120000 --save-every 512",
     "ppo_simple": "--env-id CartPole-v1 --total-timesteps 120000 --save-every 512",
+    "a2c_continuous": "--env-id Hopper-v4 --total-timesteps 120000 --save-every 512",
+    "ppo_simple_continuous": (
+        "--env-id Hopper-v4 --total-timesteps 30000 --num-steps 256 --save-every 256"
+    ),
     "ppo_continuous_adaptive": (
         "--env-id Hopper-v4 --total-timesteps 30000 --num-steps 256 --save-every 256"
     ),

@@ -37,7 +37,9 @@ from benchmark.shared import RESULTS, ROOT, script_defaults
 SCRIPTS = [
     "vpg",
     "a2c",
+    "a2c_continuous",
     "ppo_simple",
+    "ppo_simple_continuous",
     "ppo",
     "ppo_continuous",
     "ppo_masked",

@@ -5,7 +5,7 @@ Run:      python cleanrl_lite/pqn.py --env-id CartPole-v1
 Differs:  From ppo.py: no policy, only Q-values, with layer normalisation; Q(lambda) returns replace
           GAE; RAdam replaces Adam. From dqn.py: neither replay buffer nor target network. A
           truncated episode bootstraps from its true last observation.
-Expected: Not measured yet with the published seeds. CleanRL's: CartPole-v1 495.1, Acrobot-v1 -95.6
+Expected: Not yet measured with the published seeds. CleanRL's: CartPole-v1 495.1, Acrobot-v1 -95.6
           (500,000 steps, mean of the last 100 training episodes, 3 seeds).
 Details:  docs/pqn.md
 """

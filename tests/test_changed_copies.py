@@ -43,6 +43,7 @@ SIZES = {
         "total_timesteps": 512,
     },
     "dqn": {**OFF_POLICY, "learning_starts": 64, "train_frequency": 4, "learning_rate": 1e-3},
+    "sac_discrete": {**OFF_POLICY, "learning_starts": 64, "train_frequency": 4, "q_lr": 1e-3},
     "ddpg": {**OFF_POLICY, **CONTINUOUS},
     "td3": {**OFF_POLICY, **CONTINUOUS},
     "sac": {**OFF_POLICY, **CONTINUOUS},
@@ -104,6 +105,7 @@ ACTORS = [
     "layer_norm_silu_sac",
     "layer_replaced",
     "layer_reset",
+    "probability_floor",
     "residual",
     "residual_dqn",
     "residual_sac",
@@ -325,6 +327,7 @@ def test_acts_with_the_network_that_learns(name, script, monkeypatch, tmp_path):
     randn = torch.randn
     without_noise = lambda shape, **kwargs: randn(shape, **kwargs) * (shape[0] > 2)  # noqa: E731
     monkeypatch.setattr(torch, "randn", without_noise)
+    monkeypatch.setattr(torch.Tensor, "exponential_", lambda noise: noise.fill_(1.0))
     flags = {"start_e": 0.0, "end_e": 0.0} if script == "dqn" else {}
     ppo = script.startswith("ppo")
     step = utils.VectorEnv.step
@@ -336,7 +339,8 @@ def test_acts_with_the_network_that_learns(name, script, monkeypatch, tmp_path):
         run = utils.current.run
         action = run.agent.act(torch.as_tensor(obs, dtype=torch.float32)).numpy()
         space = run.envs.single_action_space
-        return action if script in ("ppo", "dqn") else action.clip(space.low, space.high)
+        discrete = script in ("ppo", "dqn", "sac_discrete")
+        return action if discrete else action.clip(space.low, space.high)
 
     def spied(envs, actions):
         if greedy:  # PPO learns after this step, the others before it
@@ -349,8 +353,9 @@ def test_acts_with_the_network_that_learns(name, script, monkeypatch, tmp_path):
     monkeypatch.setattr(utils.VectorEnv, "step", spied)
     outcome = Outcome(name, script, tmp_path, "eager", **flags)
     assert outcome.stopped is None
-    # The first actions of td3 and sac are random.
-    random_steps = SIZES[script].get("learning_starts", 0) // 2 if script in ("td3", "sac") else 0
+    # The first actions of td3, sac and sac_discrete are random.
+    explores = script in ("td3", "sac", "sac_discrete")
+    random_steps = SIZES[script].get("learning_starts", 0) // 2 if explores else 0
     assert len(checked) > random_steps + 40
     resets = 2 if name == "layer_reset" else 0  # come after `spied` has looked
     assert checked[random_steps:].count(False) <= resets

@@ -305,6 +305,7 @@ SIZES = [
     bad("c51_atari", r"--v-min", v_min=3.0, v_max=-3.0),
     bad("dqn_atari", r"--learning-starts .* --num-envs", learning_starts=3),
     bad("sac", r"--buffer-size must", batch_size=10**6),
+    bad("sac_discrete", r"--target-entropy-scale must be .* 1, got 1\.1", target_entropy_scale=1.1),
     bad("sac", r"--buffer-size 10{13} does not fit .* \d+ would", buffer_size=10**13),
     bad("dqn_atari", r"--buffer-size 10{11} does not fit .* \d+ would", buffer_size=10**11),
     bad("ppo", r"--seed must be less than 2147483648, got", seed=2**31),
@@ -362,7 +363,7 @@ for layout in ("vector", "matrix", "numbers", "other name"):
     told = r"must be Dict\(state=Box, privileged_state=Box\).*ppo_continuous\.py"
     kwargs = f'{{"layout": "{layout}"}}'
     SPACES.append(bad("ppo_continuous_asymmetric", told, env_kwargs=kwargs))
-for name in ("ppo", "pqn", "dqn", "c51"):
+for name in ("ppo", "pqn", "dqn", "c51", "sac_discrete"):
     other = "ppo_continuous" if name in helpers.FAMILIES["ppo"] else "sac"
     from_zero = "must be Discrete, from 0, not"
     SPACES += [

@@ -24,6 +24,7 @@ FAST = dict(
     ddpg=DDPG,
     td3=dict(**DDPG, policy_noise=0.05, noise_clip=0.1),
     sac=SAC,
+    sac_discrete=dict(**SAC, target_network_frequency=2),
 )
 
 
@@ -85,7 +86,9 @@ def values(agent, *observations):
         return (agent.logits(agent.q_network, obs).softmax(-1) @ agent.atoms).amax(1).numpy()
     if hasattr(agent, "q_network"):
         return agent.q_network(obs).amax(1).numpy()
-    return agent.value(agent.qf1, obs, agent.act(obs)).numpy()
+    if hasattr(agent, "value"):
+        return agent.value(agent.qf1, obs, agent.act(obs)).numpy()
+    return agent.qf1(obs).amax(1).numpy()
 
 
 def test_right_action(mlp_script, tmp_path):

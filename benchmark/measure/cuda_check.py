@@ -69,6 +69,8 @@ CHECK = {  # a few seconds of each
     "dqn": f"{OFF_POLICY} --total-timesteps 3000",
     "dqn_atari": f"{ATARI} {OFF_POLICY} --total-timesteps 2000 --num-envs 2",
     "dqn_atari_visual": f"{ATARI} {OFF_POLICY} --total-timesteps 2000 --num-envs 2 --capture-video",
+    "sac_discrete": f"{OFF_POLICY} --total-timesteps 3000",
+    "sac_atari": f"{ATARI} {OFF_POLICY} --total-timesteps 2000 --num-envs 2",
     "c51": f"{OFF_POLICY} --total-timesteps 3000",
     "c51_atari": f"{ATARI} {OFF_POLICY} --total-timesteps 2000 --num-envs 2",
     "c51_atari_visual": f"{ATARI} {OFF_POLICY} --total-timesteps 2000 --num-envs 2 --capture-video",

@@ -62,6 +62,8 @@ RUNS = {
     "pqn": "--env-id CartPole-v1 --total-timesteps 5000 --eval-every 2000",
     "pqn_atari": f"{ATARI} --num-steps 32 --total-timesteps 320",
     "dqn": f"--env-id CartPole-v1 {DQN}",
+    "sac_discrete": f"--env-id CartPole-v1 {DQN}",
+    "sac_atari": FRAMES,
     "c51": f"--env-id CartPole-v1 {DQN} --eval-every 1000",
     "ppo_atari_visual": f"{ATARI} --num-steps 32 --total-timesteps 320",
     "dqn_atari": FRAMES,

@@ -83,6 +83,8 @@ RUNS = {
     ),
     "pqn": "--env-id CartPole-v1 --total-timesteps 120000 --save-every 512 --eval-every 40000",
     "dqn": f"--env-id CartPole-v1 --total-timesteps 16000 {OFF_POLICY}",
+    "sac_discrete": f"--env-id CartPole-v1 --total-timesteps 10000 {OFF_POLICY}",
+    "sac_atari": FRAMES,
     "c51": f"--env-id Acrobot-v1 --total-timesteps 10000 {OFF_POLICY}",
     "ddpg": f"--env-id Pendulum-v1 --total-timesteps 4000 --num-envs 2 {OFF_POLICY}",
     "td3": f"--env-id Hopper-v4 --total-timesteps 3000 {OFF_POLICY}",

@@ -67,6 +67,8 @@ SCRIPTS = [
     "td3",
     "sac",
     "sac_her",
+    "sac_discrete",
+    "sac_atari",
 ]
 # What a user asks of benchmark/experiments/*.sh
 CHOICES = {"ENVS", "SEEDS", "STEPS", "EXP_NAME", "FLAGS", "THREADS"}

@@ -92,9 +92,13 @@ VISUAL_SCRIPTS = [name for name in SCRIPTS if name.endswith("_visual")]
 TRAINING_SCRIPTS = [name for name in SCRIPTS if name not in VISUAL_SCRIPTS]
 # Simpler than PPO: test_simple.py has their updates.
 PLAIN_SCRIPTS = [name for name in SCRIPTS if "ppo_simple" in lineage(name)]
+# From rollouts, but without a policy of its own: test_pqn.py has their updates.
+Q_SCRIPTS = [name for name in SCRIPTS if default(name, "q_lambda") is not None]
 # They learn from rollouts, the others from a replay buffer.
 ROLLOUT_SCRIPTS = [
-    name for name in FAMILIES["ppo"] if name not in ENVPOOL_SCRIPTS + PLAIN_SCRIPTS + VISUAL_SCRIPTS
+    name
+    for name in FAMILIES["ppo"]
+    if name not in ENVPOOL_SCRIPTS + PLAIN_SCRIPTS + VISUAL_SCRIPTS + Q_SCRIPTS
 ]
 OFF_POLICY_SCRIPTS = [
     name for name in FAMILIES["dqn"] + FAMILIES["ddpg"] if name not in GOAL_SCRIPTS + VISUAL_SCRIPTS

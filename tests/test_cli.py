@@ -363,8 +363,8 @@ for layout in ("vector", "matrix", "numbers", "other name"):
     told = r"must be Dict\(state=Box, privileged_state=Box\).*ppo_continuous\.py"
     kwargs = f'{{"layout": "{layout}"}}'
     SPACES.append(bad("ppo_continuous_asymmetric", told, env_kwargs=kwargs))
-for name in ("ppo", "dqn", "c51", "sac_discrete"):
-    other = "ppo_continuous" if name == "ppo" else "sac"
+for name in ("ppo", "pqn", "dqn", "c51", "sac_discrete"):
+    other = "ppo_continuous" if name in helpers.FAMILIES["ppo"] else "sac"
     from_zero = "must be Discrete, from 0, not"
     SPACES += [
         bad(name, rf"{from_zero} Box.*\b{other}\.py", env_id="Pendulum-v1"),

@@ -12,7 +12,7 @@ from tests import helpers
 from tests.probe_envs import Corner, probe
 
 PPO = dict(num_envs=4, num_steps=32, num_minibatches=2, update_epochs=4, total_timesteps=6_016)
-PPO |= dict(learning_rate=1e-2, gae_lambda=0.95, clip_vloss=False, ent_coef=0.0)
+PPO |= dict(learning_rate=1e-2, gae_lambda=0.95, clip_vloss=False, ent_coef=0.0, end_e=0.5)
 REPLAY = dict(num_envs=2, buffer_size=2_000, learning_starts=200, train_frequency=2, batch_size=32)
 REPLAY |= dict(total_timesteps=1_500, save_every=0)
 DQN = dict(**REPLAY, target_network_frequency=40, start_e=1.0, end_e=0.5, learning_rate=2e-3)
@@ -99,7 +99,7 @@ def test_right_action(mlp_script, tmp_path):
         assert actions == pytest.approx([-0.5, 0.5], abs=0.15)
         return
     assert actions.tolist() == [0, 1]
-    if helpers.family(mlp_script) == "ppo":
+    if helpers.family(mlp_script) == "ppo" and mlp_script not in helpers.Q_SCRIPTS:
         dist = agent(obs)[0]
         assert getattr(dist, "base_dist", dist).probs.max(-1).values.min() > 0.9
     else:

@@ -23,9 +23,14 @@ from tests import helpers
 from tests.helpers import ROOT, VISUAL_SCRIPTS
 
 RUNS = json.loads((ROOT / "benchmark/results/runs.json").read_text())
+# Visual scripts: their results are those of their parents. New scripts: the docstring says that they
+# are not measured yet.
 SCRIPTS = [
-    name for name in helpers.SCRIPTS if name not in VISUAL_SCRIPTS
-]  # their results are those of their parents
+    name
+    for name in helpers.SCRIPTS
+    if name not in VISUAL_SCRIPTS
+    and not re.search("Expected: Not (yet measured|measured yet)", helpers.TEXT[name])
+]
 
 
 def test_readme_is_what_the_files_give():

@@ -64,6 +64,8 @@ CHECK = {  # a few seconds of each
     "ppo_image": (
         "--env-id tests.probe_envs:ProbeDrawn-v0 --image-size 36 --threads 1 --total-timesteps 4096"
     ),
+    "pqn": "--total-timesteps 4096",
+    "pqn_atari": f"{ATARI} --total-timesteps 4096",
     "dqn": f"{OFF_POLICY} --total-timesteps 3000",
     "dqn_atari": f"{ATARI} {OFF_POLICY} --total-timesteps 2000 --num-envs 2",
     "dqn_atari_visual": f"{ATARI} {OFF_POLICY} --total-timesteps 2000 --num-envs 2 --capture-video",

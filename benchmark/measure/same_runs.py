@@ -59,6 +59,8 @@ RUNS = {
     "ppo_image": (
         "--env-id tests.probe_envs:ProbeDrawn-v0 --image-size 36 --threads 1 --total-timesteps 3000"
     ),
+    "pqn": "--env-id CartPole-v1 --total-timesteps 5000 --eval-every 2000",
+    "pqn_atari": f"{ATARI} --num-steps 32 --total-timesteps 320",
     "dqn": f"--env-id CartPole-v1 {DQN}",
     "sac_discrete": f"--env-id CartPole-v1 {DQN}",
     "sac_atari": FRAMES,

@@ -124,6 +124,10 @@ ROWS = {  # name: (what is measured, what it is compared with)
         "ppo_lstm --total-timesteps 100000",
         "ppo --num-envs 8 --total-timesteps 150000",
     ),
+    "pqn": (
+        "pqn --num-envs 8 --total-timesteps 100000",
+        "ppo --num-envs 8 --total-timesteps 150000",
+    ),
     "ppo_continuous_lstm": (
         "ppo_continuous_lstm --total-timesteps 81920",
         f"ppo_continuous --num-envs 8 {MANY} 98304",

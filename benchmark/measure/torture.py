@@ -81,6 +81,7 @@ RUNS = {
         "--env-id Hopper-v4 --total-timesteps 30000 --num-steps 64 --save-every 512 "
         "--eval-every 15000 --seq-len 8 --num-minibatches 4 --update-epochs 2"
     ),
+    "pqn": "--env-id CartPole-v1 --total-timesteps 120000 --save-every 512 --eval-every 40000",
     "dqn": f"--env-id CartPole-v1 --total-timesteps 16000 {OFF_POLICY}",
     "sac_discrete": f"--env-id CartPole-v1 --total-timesteps 10000 {OFF_POLICY}",
     "sac_atari": FRAMES,
@@ -95,6 +96,7 @@ RUNS = {
     "ppo_atari_multigpu": PIXELS,
     "ppo_atari_lstm": f"{PIXELS} --seq-len 8",
     "ppo_atari_visual": PIXELS,
+    "pqn_atari": PIXELS,
     "ppo_image": (
         "--env-id tests.probe_envs:ProbeDrawn-v0 --image-size 36 --total-timesteps 6000 "
         "--save-every 1000"

@@ -53,9 +53,9 @@ class Args:
     max_episode_steps: int | None = None  # time limit (none: the environment's own)
     total_timesteps: int = 500_000  # environment steps, summed over the environments
     learning_rate: float = 2.5e-4  # the optimizer's learning rate
-    num_envs: int = 4  # environments stepped together
+    num_envs: int = 32  # environments stepped together
     async_envs: bool = False  # run each environment in a process of its own
-    num_steps: int = 128  # steps per environment in each rollout
+    num_steps: int = 16  # steps per environment in each rollout
     anneal_lr: bool = True  # anneal the learning rate linearly to 0
     gamma: float = 0.99  # discount factor
     q_lambda: float = 0.9  # lambda of the Q(lambda) returns

@@ -125,7 +125,7 @@ ROWS = {  # name: (what is measured, what it is compared with)
         "ppo --num-envs 8 --total-timesteps 150000",
     ),
     "pqn": (
-        "pqn --num-envs 8 --total-timesteps 100000",
+        "pqn --num-envs 8 --num-steps 128 --total-timesteps 100000",
         "ppo --num-envs 8 --total-timesteps 150000",
     ),
     "ppo_continuous_lstm": (

@@ -73,7 +73,7 @@ class Args:
     noisy_sigma: float = 0.5  # initial size of that noise
     priority_alpha: float = 0.5  # power of the priorities in replay, up to 1 (0: draw uniformly)
     priority_beta: float = 0.4  # initial power of the weights against their bias; rises to 1
-    n_atoms: int = 101  # atoms of the return distribution
+    n_atoms: int = 51  # atoms of the return distribution
     v_min: float = -100.0  # lower end of the return distribution's support
     v_max: float = 100.0  # upper end of the return distribution's support
     target_network_frequency: int = 500  # environment steps between target network updates
@@ -93,9 +93,7 @@ def make_env(args, render_mode=None):
 class NoisyLinear(nn.Linear):
     """A linear layer with learned, factorised Gaussian noise on its weights (section 3.2).
 
-    `noise` is (inputs + outputs,), or has a row for each row of x. The product of the two parts
-    is the noise of the weights, but there is no need to write it out:
-    (sigma * out in^T) x = out * (sigma (in * x)).
+    `noise` is (inputs + outputs,), or has a row for each row of x, and so weights for each.
     """
 
     def __init__(self, inputs, outputs, noisy, sigma):
@@ -107,12 +105,15 @@ class NoisyLinear(nn.Linear):
             self.bias_sigma = nn.Parameter(torch.full((outputs,), scale))
 
     def forward(self, x, noise):
-        mean = super().forward(x)
         if noise is None or sum(self.noise_sizes) == 0:
-            return mean
+            return super().forward(x)
         scaled = noise.sign() * noise.abs().sqrt()
         noise_in, noise_out = scaled.split(self.noise_sizes, dim=-1)
-        return mean + noise_out * F.linear(x * noise_in, self.weight_sigma, self.bias_sigma)
+        # equations 10 and 11
+        outer = noise_out[..., :, None] * noise_in[..., None, :]
+        weight = self.weight + self.weight_sigma * outer
+        bias = self.bias + self.bias_sigma * noise_out
+        return (x[:, None] @ weight.mT)[:, 0] + bias
 
 
 class QNetwork(nn.Module):

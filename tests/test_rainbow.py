@@ -2,15 +2,17 @@
 definitions; without its five parts, rainbow is c51."""
 
 import copy
+import functools
 
 import numpy as np
 import pytest
 import torch
 
-from cleanrl_lite import c51, rainbow
+from cleanrl_lite import c51, rainbow, rainbow_atari
 from cleanrl_lite.rainbow import NoisyLinear, ReplayBuffer, SumTree
-from tests import helpers
+from tests import helpers, test_replay
 from tests.probe_envs import probe
+from tests.test_consistency import definitions
 from tests.test_off_policy import assert_metrics, assert_unchanged, logged, project_by_hand
 
 CPU = torch.device("cpu")
@@ -70,6 +72,7 @@ def test_draws_are_proportional_and_stratified():
 
 def test_like_torchrl():
     """torchrl's PrioritizedSampler with the same priorities: as often, with the same weights."""
+    pytest.importorskip("torchrl._torchrl", exc_type=ImportError)  # its sum tree, in C++
     data = pytest.importorskip("torchrl.data")
     errors, alpha, beta, batches = np.random.default_rng(1).uniform(0.01, 4, 60), 0.6, 0.5, 4000
     sampler = data.replay_buffers.samplers.PrioritizedSampler(60, alpha, beta, eps=0.0)
@@ -286,6 +289,104 @@ def test_saved_and_loaded(tmp_path):
         new.add(*step)
 
 
+# --- windows of frames
+
+
+class Games(test_replay.Journal):
+    """Steps of games, in a buffer of frames and in a list."""
+
+    def window(self, number, gamma):
+        """return, length and last transition of the window that begins there, step by step."""
+        total, length = 0.0, 0
+        env, num_envs = self.list[number].env, self.games.num_envs
+        for stepped in self.list[number::num_envs][: self.buffer.n_step]:
+            if length and not 0 <= stepped.slot < self.slots[env] - 1:
+                break  # its last frame has not come, or never will
+            total += gamma**length * float(stepped.reward)
+            length, last = length + 1, stepped
+            if stepped.terminated or stepped.truncated:
+                break
+        return total, length, last
+
+    def check(self, draws_each=30):
+        """Every draw is a window of the list, and every transition that can be drawn is."""
+        possible, spared = self.drawable()
+        # the first slots are given up a little early, once
+        early = [self.slots[s.env] + 2 - self.buffer.length >= s.slot for s in self.list]
+        spared |= set(np.flatnonzero(early).tolist())
+        drawn, lengths = set(), set()
+        for _ in range(1 + draws_each * len(possible) // 500):
+            packed, rows, stored, index = self.buffer.sample(500)
+            frames, actions, rewards, terminations, ages = self.buffer.unpack(packed, rows)
+            returns, ends = rainbow_atari.n_step_returns(rewards, terminations, ages, stored, 0.9)
+            for k, number in enumerate(actions.int().tolist()):
+                total, length, last = self.window(number, 0.9)
+                assert number in possible
+                assert returns[k].item() == pytest.approx(total, abs=1e-5) and ends[k] == length
+                assert (frames[k, :4].numpy() == self.list[number].obs).all()
+                assert terminations[k, length - 1] == last.terminated
+                if last.next_obs is not None:
+                    assert (frames[k, length : length + 4].numpy() == last.next_obs).all()
+            drawn.update(actions.int().tolist())
+            lengths.update(ends.tolist())
+            self.buffer.set_priorities(index, torch.rand(500) + 0.5)
+        assert drawn >= possible - spared
+        return lengths
+
+
+@pytest.fixture
+def frame_buffers(request, monkeypatch):
+    """test_replay's games are stored in rainbow_atari's buffers."""
+    buffer = functools.partial(rainbow_atari.FrameReplayBuffer, n_step=request.param)
+    monkeypatch.setattr(test_replay, "FrameReplayBuffer", buffer)
+
+
+@pytest.mark.parametrize("buffer_size, num_envs", [(40, 1), (61, 3), (8, 1)])
+@pytest.mark.parametrize("frame_buffers", [1, 3], indirect=True)
+def test_windows_of_frames(frame_buffers, buffer_size, num_envs):
+    """Before and after the wrap-around: they end with lives, with games, and at the newest frame;
+    no stack has a frame of another game, or one that was overwritten."""
+    games, lengths = Games(test_replay.ScriptedGames(num_envs), buffer_size), set()
+    games.step(2)
+    for _ in range(40):
+        lengths |= games.check()
+        games.step(1)
+    assert lengths == set(range(1, games.buffer.n_step + 1))
+    assert games.slots.min() > games.buffer.length / 2
+
+
+@pytest.mark.parametrize("num_envs, steps", [(1, 5), (3, 17), (3, 61)])
+@pytest.mark.parametrize("frame_buffers", [3], indirect=True)
+def test_windows_of_frames_across_a_resume(frame_buffers, num_envs, steps, tmp_path):
+    """A resumed run begins new games: no window leads into them."""
+    for seed in range(2):
+        games = Games(test_replay.ScriptedGames(num_envs, seed), 20 * num_envs)
+        games.step(steps)
+        for _ in range(2):  # a run may be resumed again
+            test_replay.resume(games, tmp_path / "checkpoint.pt")
+            games.check()  # the first training of the resumed run comes before its first step
+            for _ in range(5):
+                games.step(1)
+                games.check()
+
+
+def test_rainbow_atari_has_rainbows_parts():
+    """Its parent is c51_atari: these come from rainbow."""
+    names = ["NoisyLinear", "SumTree", "first_beyond", "Agent.logits", "Agent.draw_noise"]
+    names += ["NoisyLinear.__init__", "NoisyLinear.forward"]
+    names += ["SumTree.__init__", "SumTree.set", "SumTree.draw"]
+    mine, theirs = definitions("rainbow_atari"), definitions("rainbow")
+    assert [name for name in names if mine[name] != theirs[name]] == []
+    one, other = "FrameReplayBuffer.set_priorities", "ReplayBuffer.set_priorities"
+    assert mine[one] == theirs[other]
+    # the update but for its first lines, which unpack
+    assert mine["update"].partition("discounts = ")[2] == theirs["update"].partition(
+        "discounts = "
+    )[2].replace("obs[:, 0], noise", "frames[:, :4], noise").replace(
+        "actions[:, 0].long", "actions.long"
+    )
+
+
 # --- noise
 
 
@@ -388,7 +489,7 @@ def test_noise_is_drawn_for_each_step_environment_and_update(monkeypatch, tmp_pa
 
 
 def logits_by_hand(network, obs, noise, args):
-    """The network's logits with weights written out, row by row of their layers."""
+    """The network's logits with weights written out, layer by layer."""
     start = 0
 
     def layer(name, x):
@@ -403,16 +504,20 @@ def logits_by_hand(network, obs, noise, args):
             bias = bias + linear.bias_sigma * part[inputs:]
         return x @ weight.T + bias
 
-    x = torch.relu(obs @ network.fc1.weight.T + network.fc1.bias)
-    advantages = layer("fc3", torch.relu(layer("fc2", x)))
+    if hasattr(network, "network"):  # of games
+        x, first, last = network.network(obs / 255), "fc1", "fc2"
+    else:
+        x = torch.relu(obs @ network.fc1.weight.T + network.fc1.bias)
+        first, last = "fc2", "fc3"
+    advantages = layer(last, torch.relu(layer(first, x)))
     advantages = advantages.reshape(len(obs), -1, args.n_atoms)
     if not args.dueling:
         return advantages
-    values = layer("value_fc3", torch.relu(layer("value_fc2", x)))
+    values = layer(f"value_{last}", torch.relu(layer(f"value_{first}", x)))
     return values[:, None, :] + advantages - advantages.mean(dim=1, keepdim=True)
 
 
-def windows_by_hand(replay, rows, stored, gamma):
+def windows_by_hand(replay, gamma, rows, stored):
     """obs, action, return, discount, last next_obs, terminated of each window, one by one."""
     for row, is_stored in zip(rows, stored, strict=True):
         parts = [replay.unpack(row[None])[k][0] for k in range(6)]
@@ -426,8 +531,28 @@ def windows_by_hand(replay, rows, stored, gamma):
         yield parts[0][0], parts[1][0], total, gamma**length, parts[3][last], parts[4][last]
 
 
-@pytest.mark.parametrize("off", [None, *OFF])
-def test_update(off, monkeypatch, tmp_path):
+def windows_of_frames_by_hand(replay, gamma, frames, rows, stored):
+    for stack, row, is_stored in zip(frames, rows, stored, strict=True):
+        blank = torch.tensor([3 - k >= row[0, 3] for k in range(len(stack))])
+        stack = torch.where(blank[:, None, None], 0, stack)
+        total, length = 0.0, 0
+        for k in range(replay.n_step):
+            # behind a lost life, before the last frame of a game that was cut off
+            if k and (not is_stored[k] or row[k - 1, 2] or row[k, 3] == 0):
+                break
+            total += gamma**k * row[k, 1].item()
+            length += 1
+        next_obs = stack[length : length + 4]
+        yield stack[:4], row[0, 0], total, gamma**length, next_obs, row[length - 1, 2]
+
+
+@pytest.mark.parametrize(
+    "script, off",
+    [("rainbow", None)]
+    + [("rainbow", name) for name in OFF]
+    + [pytest.param("rainbow_atari", None, marks=pytest.mark.slow)],
+)
+def test_update(script, off, monkeypatch, tmp_path):
     """Every minibatch's metrics, the parameters after it and the new priorities, by hand with
     torch.optim.Adam; with each of the five parts turned off."""
     state, terminated = {}, []
@@ -441,8 +566,9 @@ def test_update(off, monkeypatch, tmp_path):
             state["optimizer"] = torch.optim.Adam(params, lr=args.learning_rate, eps=eps)
         reference, before = state["reference"], copy.deepcopy(agent.state_dict())
         reference.load_state_dict(before)  # equal before each step: errors do not add up
-        rows, stored, index, noise = tensors
-        windows = list(windows_by_hand(replay, rows, stored, args.gamma))
+        *packed, index, noise = tensors
+        by_hand = windows_by_hand if script == "rainbow" else windows_of_frames_by_hand
+        windows = list(by_hand(replay, args.gamma, *packed))
         obs, actions, returns, discounts, next_obs, terminations = zip(*windows, strict=True)
         obs, next_obs, batch = torch.stack(obs), torch.stack(next_obs), range(len(windows))
         atoms = np.linspace(args.v_min, args.v_max, args.n_atoms)
@@ -463,7 +589,7 @@ def test_update(off, monkeypatch, tmp_path):
         drawn = replay.tree.leaves[index].numpy()
         # (N P)^-beta over its largest, section 3.4
         total = replay.tree.leaves.sum().item()
-        weights = (replay.filled * drawn / total) ** -main["beta"].item()
+        weights = (len(replay.rows) * drawn / total) ** -main["beta"].item()
         weights /= weights.max()
         logits = logits_by_hand(reference.q_network, obs, noise[0], args)
         log_probs = logits[batch, torch.stack(actions).long()].log_softmax(1)
@@ -488,8 +614,10 @@ def test_update(off, monkeypatch, tmp_path):
     calls = helpers.spy_on_updates(monkeypatch, check)
     flags = {"v_min": -3.0, "v_max": 7.0, "n_atoms": 11, "total_timesteps": 256}
     flags |= {off: OFF[off]} if off else {}
-    logged("rainbow", tmp_path, gamma=0.9, learning_rate=3e-3, **flags)
-    assert len(calls) >= 60 and sum(terminated) > 0
+    if script == "rainbow_atari":
+        flags |= {"total_timesteps": 500, "learning_starts": 400, "buffer_size": 600}
+    logged(script, tmp_path, gamma=0.9, learning_rate=3e-3, **flags)
+    assert len(calls) >= 12 and sum(terminated) > 0
 
 
 def test_without_the_five_parts_it_is_c51(monkeypatch, tmp_path):

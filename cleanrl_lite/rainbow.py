@@ -200,7 +200,7 @@ class SumTree:
         self.sums = torch.zeros(blocks, dtype=torch.float64, device=device)
 
     def set(self, index, priorities):
-        self.leaves[index] = priorities
+        self.leaves[index] = priorities.double()
         block = index // self.width
         self.sums[block] = self.leaves.view(-1, self.width)[block].sum(1)
 
@@ -244,8 +244,9 @@ class ReplayBuffer:
         # `position` as a tensor, which a CUDA graph can read
         self.end = torch.zeros((), dtype=torch.int64, device=device)
         self.tree = SumTree(self.capacity, device)
-        # the largest so far, which new transitions get
-        self.max_priority = torch.ones((), dtype=torch.float64, device=device)
+        # The largest so far, which new transitions get. The trap: torch 2.13 would lose what a
+        # compiled update makes of a float64 tensor without dimensions.
+        self.max_priority = torch.ones((), device=device)
 
     def add(self, *parts):
         """Stores a transition of each environment: arrays (num_envs, *shape)."""
@@ -287,7 +288,7 @@ class ReplayBuffer:
 
     def set_priorities(self, index, priorities):
         """Gives drawn transitions new priorities; for NaN, which cannot be one, a small one."""
-        priorities = priorities.double().nan_to_num(1e-6, 1e-6)
+        priorities = priorities.nan_to_num(1e-6, 1e-6)
         self.tree.set(index, priorities)
         self.max_priority.copy_(self.max_priority.maximum(priorities.max()))
 
@@ -461,7 +462,7 @@ def main(args: Args):
     # === update
     # A number that changes during the run must be a tensor: a Python number is a constant of
     # the graph: a new value compiles it again (--cuda-graph: is lost).
-    beta = torch.zeros((), dtype=torch.float64, device=device)
+    beta = torch.zeros((), device=device)
 
     def update(rows, stored, index, noise):
         """A step of Adam on the weighted cross-entropy; then the windows' new priorities."""

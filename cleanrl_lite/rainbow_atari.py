@@ -298,7 +298,7 @@ class SumTree:
         self.sums = torch.zeros(blocks, dtype=torch.float64, device=device)
 
     def set(self, index, priorities):
-        self.leaves[index] = priorities
+        self.leaves[index] = priorities.double()
         block = index // self.width
         self.sums[block] = self.leaves.view(-1, self.width)[block].sum(1)
 
@@ -349,8 +349,9 @@ class FrameReplayBuffer:
         self.ends = torch.zeros(num_envs, dtype=torch.int64, device=device)
         self.newest_age = np.zeros(num_envs)  # of the newest slot; 0: no transition starts there
         self.tree = SumTree(slots, device)
-        # the largest so far, which new transitions get
-        self.max_priority = torch.ones((), dtype=torch.float64, device=device)
+        # The largest so far, which new transitions get. The trap: torch 2.13 would lose what a
+        # compiled update makes of a float64 tensor without dimensions.
+        self.max_priority = torch.ones((), device=device)
 
     def place(self, slot, env):
         """Where a slot lies: first the slots 0 of all environments, then the slots 1, ..."""
@@ -372,7 +373,7 @@ class FrameReplayBuffer:
         self.rows[place] = torch.from_numpy(row)
         # The transition before it is whole now. One of the oldest slots now lacks a frame.
         slots = self.written[n] + np.array([-1, 0, 3])
-        priorities = torch.zeros_like(self.max_priority).repeat(3)
+        priorities = torch.zeros(3, device=self.max_priority.device)
         if self.newest_age[n] > 0:
             priorities[0] = self.max_priority
         places = torch.from_numpy(self.place(slots, n))
@@ -412,7 +413,7 @@ class FrameReplayBuffer:
 
     def set_priorities(self, index, priorities):
         """Gives drawn transitions new priorities; for NaN, which cannot be one, a small one."""
-        priorities = priorities.double().nan_to_num(1e-6, 1e-6)
+        priorities = priorities.nan_to_num(1e-6, 1e-6)
         self.tree.set(index, priorities)
         self.max_priority.copy_(self.max_priority.maximum(priorities.max()))
 
@@ -588,7 +589,7 @@ def main(args: Args):
     # === update
     # A number that changes during the run must be a tensor: a Python number is a constant of
     # the graph: a new value compiles it again (--cuda-graph: is lost).
-    beta = torch.zeros((), dtype=torch.float64, device=device)
+    beta = torch.zeros((), device=device)
 
     def update(frames, rows, stored, index, noise):
         """A step of Adam on the weighted cross-entropy; then the windows' new priorities."""

@@ -91,7 +91,7 @@ def make_env(args, render_mode=None):
 
 # === networks
 class NoisyLinear(nn.Linear):
-    """A linear layer with learned, factorised Gaussian noise on its weights (section 3.2).
+    """A linear layer with learned, factorised Gaussian noise on its weights (section 3).
 
     `noise` is (inputs + outputs,), or has a row for each row of x, and so weights for each.
     """

@@ -438,6 +438,10 @@ def test_noise_and_evaluations():
             if "sigma" in name:
                 param.zero_()
     torch.testing.assert_close(network(obs, one), network(obs))
+    loud, many = agent(noisy_sigma=30.0), torch.randn(500, 3)
+    greedy = (loud.q_network(many).softmax(2) * loud.atoms).sum(2).argmax(1)
+    assert all(torch.equal(loud.act(many), greedy) for _ in range(3))
+    assert not torch.equal(loud.act(many, loud.draw_noise(1)[0]), greedy)
     quiet = agent(noisy=False)
     assert quiet.draw_noise(3).shape == (3, 0)
     assert torch.equal(quiet.q_network(obs, quiet.draw_noise(1)[0]), quiet.q_network(obs))

@@ -2,8 +2,9 @@
 # The published runs of rainbow_atari.py, JOBS at a time (default 1), THREADS threads each (default
 # 1); again to go on:
 #     benchmark/experiments/rainbow_atari.sh          10M steps of three games, float32: for a GPU
-#     ENVS=PongNoFrameskip-v4 SEEDS=1 STEPS=1000000 EXP_NAME=rainbow_atari_bf16_1000k FLAGS=--bf16 \
-#         benchmark/experiments/rainbow_atari.sh      what two CPU cores allow: Pong, bfloat16
+#     ENVS=PongNoFrameskip-v4 SEEDS=1 STEPS=20000 EXP_NAME=rainbow_atari_20k \
+#         FLAGS="--learning-starts 4000 --buffer-size 20000" \
+#         benchmark/experiments/rainbow_atari.sh      a short run of Pong on a busy CPU core
 #     THREADS=3 EXP_NAME=rainbow_atari_8envs FLAGS="--num-envs 8 --cuda-graph" \
 #         benchmark/experiments/rainbow_atari.sh      faster on a GPU: eight environments a step
 #     RUN=cat benchmark/experiments/rainbow_atari.sh  show the commands only

@@ -21,6 +21,7 @@ SAC = dict(**REPLAY, tau=0.1, autotune=False, alpha=0.01, policy_lr=3e-3, q_lr=3
 FAST = dict(
     dqn=DQN,
     c51=dict(**DQN, v_min=-20.0, v_max=20.0, n_atoms=81),
+    rainbow=dict(**DQN, v_min=-20.0, v_max=20.0, n_atoms=81),
     ddpg=DDPG,
     td3=dict(**DDPG, policy_noise=0.05, noise_clip=0.1),
     sac=SAC,

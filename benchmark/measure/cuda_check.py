@@ -74,6 +74,8 @@ CHECK = {  # a few seconds of each
     "c51": f"{OFF_POLICY} --total-timesteps 3000",
     "c51_atari": f"{ATARI} {OFF_POLICY} --total-timesteps 2000 --num-envs 2",
     "c51_atari_visual": f"{ATARI} {OFF_POLICY} --total-timesteps 2000 --num-envs 2 --capture-video",
+    "rainbow": f"{OFF_POLICY} --total-timesteps 3000",
+    "rainbow_atari": f"{ATARI} {OFF_POLICY} --total-timesteps 2000 --num-envs 2",
     "ddpg": f"{OFF_POLICY} --total-timesteps 2000",
     "td3": f"{OFF_POLICY} --total-timesteps 2000",
     "sac": f"{OFF_POLICY} --total-timesteps 2000",

@@ -70,6 +70,8 @@ RUNS = {
     "dqn_atari_visual": FRAMES,
     "c51_atari": FRAMES,
     "c51_atari_visual": FRAMES,
+    "rainbow": f"--env-id CartPole-v1 {DQN} --eval-every 1000",
+    "rainbow_atari": FRAMES,
     "ddpg": DDPG,
     "td3": DDPG,
     "sac": f"{DDPG} --num-envs 2",

@@ -86,6 +86,7 @@ RUNS = {
     "sac_discrete": f"--env-id CartPole-v1 --total-timesteps 10000 {OFF_POLICY}",
     "sac_atari": FRAMES,
     "c51": f"--env-id Acrobot-v1 --total-timesteps 10000 {OFF_POLICY}",
+    "rainbow": f"--env-id Acrobot-v1 --total-timesteps 6000 {OFF_POLICY}",
     "ddpg": f"--env-id Pendulum-v1 --total-timesteps 4000 --num-envs 2 {OFF_POLICY}",
     "td3": f"--env-id Hopper-v4 --total-timesteps 3000 {OFF_POLICY}",
     "sac": f"--env-id HalfCheetah-v4 --total-timesteps 2500 --num-envs 2 {OFF_POLICY}",
@@ -117,6 +118,7 @@ RUNS = {
     "dqn_atari_visual": FRAMES,
     "c51_atari": FRAMES,
     "c51_atari_visual": FRAMES,
+    "rainbow_atari": FRAMES,
 }
 # Their environments cannot be saved: episodes start again.
 RESTARTED = re.compile("_(atari|envpool|microrts|selfplay|godot|her)")

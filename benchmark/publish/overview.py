@@ -63,6 +63,8 @@ SCRIPTS = [
     "dqn_atari",
     "c51",
     "c51_atari",
+    "rainbow",
+    "rainbow_atari",
     "ddpg",
     "td3",
     "sac",
@@ -71,7 +73,7 @@ SCRIPTS = [
     "sac_atari",
 ]
 # What a user asks of benchmark/experiments/*.sh
-CHOICES = {"ENVS", "SEEDS", "STEPS", "EXP_NAME", "FLAGS", "THREADS"}
+CHOICES = {"ENVS", "SEEDS", "STEPS", "EXP_NAME", "FLAGS", "THREADS", "PARTS"}
 SEEDS = 3  # a comparison and the aggregate need that many seeds of a cell
 CONFIDENCE = 0.95
 RESAMPLES = 5_000

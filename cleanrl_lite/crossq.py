@@ -276,6 +276,7 @@ def main(args: Args):
     device = utils.setup(args)
     enough = max(args.batch_size, 8 * args.num_envs)
     check(args.buffer_size >= enough, f"--buffer-size must be at least {enough}")
+    check(args.beta1 < 1, f"--beta1 must be below 1, got {args.beta1}")
 
     envs = utils.vector_env(
         [lambda: make_env(args)] * args.num_envs,

@@ -271,6 +271,7 @@ def main(args: Args):
     device = utils.setup(args)
     enough = max(args.batch_size, 8 * args.num_envs)
     check(args.buffer_size >= enough, f"--buffer-size must be at least {enough}")
+    check(args.n_critics > 0, "--n-critics must be above 0")
     few = f"--top-quantiles-to-drop must be below --n-quantiles {args.n_quantiles}"
     check(args.top_quantiles_to_drop < args.n_quantiles, few)
 

@@ -64,6 +64,8 @@ SCRIPTS = [
     "ddpg",
     "td3",
     "sac",
+    "tqc",
+    "crossq",
     "sac_her",
 ]
 # What a user asks of benchmark/experiments/*.sh

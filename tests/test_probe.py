@@ -25,7 +25,8 @@ FAST = dict(
     td3=dict(**DDPG, policy_noise=0.05, noise_clip=0.1),
     sac=SAC,
     tqc=dict(**SAC, n_critics=2, n_quantiles=5, top_quantiles_to_drop=1),
-    crossq=dict(**SAC, renorm_warmup=300),
+    crossq={**SAC, "renorm_warmup": 300, "train_frequency": 1, "policy_frequency": 1}
+    | dict(policy_lr=3e-4, batch_size=64),
 )
 
 

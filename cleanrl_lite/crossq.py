@@ -67,7 +67,7 @@ class Args:
     renorm_warmup: int = 100_000  # gradient steps with the minibatch's own statistics only
     policy_frequency: int = 3  # gradient steps of the critic between updates of the actor
     alpha: float = 0.2  # temperature (weight of the entropy) with --no-autotune
-    autotune: bool = True  # learn the temperature, with a target entropy of -1 per action dimension
+    autotune: bool = True  # learn the temperature, so that the entropy nears its target
     bf16: bool = False  # compute the largest layers in bfloat16: faster, less exact
 
 

@@ -69,7 +69,7 @@ class Args:
     tau: float = 0.005  # step size of the target: target += tau * (network - target)
     policy_frequency: int = 2  # gradient steps of the critic between updates of the actor
     alpha: float = 0.2  # temperature (weight of the entropy) with --no-autotune
-    autotune: bool = True  # learn the temperature, with a target entropy of -1 per action dimension
+    autotune: bool = True  # learn the temperature, so that the entropy nears its target
     bf16: bool = False  # compute the largest layers in bfloat16: faster, less exact
 
 

@@ -71,7 +71,7 @@ class Args:
     n_quantiles: int = 25  # quantiles of each critic
     top_quantiles_to_drop: int = 2  # largest quantiles left out of the target, times --n-critics
     alpha: float = 0.2  # temperature (weight of the entropy) with --no-autotune
-    autotune: bool = True  # learn the temperature, with a target entropy of -1 per action dimension
+    autotune: bool = True  # learn the temperature, so that the entropy nears its target
     bf16: bool = False  # compute the largest layers in bfloat16: faster, less exact
 
 

@@ -92,13 +92,26 @@ VISUAL_SCRIPTS = [name for name in SCRIPTS if name.endswith("_visual")]
 TRAINING_SCRIPTS = [name for name in SCRIPTS if name not in VISUAL_SCRIPTS]
 # Simpler than PPO: test_simple.py has their updates.
 PLAIN_SCRIPTS = [name for name in SCRIPTS if "ppo_simple" in lineage(name)]
+# From rollouts, but without a policy of its own: test_pqn.py has their updates.
+Q_SCRIPTS = [name for name in SCRIPTS if default(name, "q_lambda") is not None]
 # They learn from rollouts, the others from a replay buffer.
 ROLLOUT_SCRIPTS = [
-    name for name in FAMILIES["ppo"] if name not in ENVPOOL_SCRIPTS + PLAIN_SCRIPTS + VISUAL_SCRIPTS
+    name
+    for name in FAMILIES["ppo"]
+    if name not in ENVPOOL_SCRIPTS + PLAIN_SCRIPTS + VISUAL_SCRIPTS + Q_SCRIPTS
 ]
 OFF_POLICY_SCRIPTS = [
     name for name in FAMILIES["dqn"] + FAMILIES["ddpg"] if name not in GOAL_SCRIPTS + VISUAL_SCRIPTS
 ]
+
+
+def variants_slow(scripts):
+    """For parametrize: the second tier has the variants that take vectors, the first the rest."""
+    return [
+        pytest.param(name, marks=pytest.mark.slow if name in PARENT and name in MLP_SCRIPTS else [])
+        for name in scripts
+    ]
+
 
 # --- small runs: a few rollouts, seconds. A test overrides what it is about.
 ROLLOUT = dict(num_envs=4, num_steps=32, num_minibatches=4, update_epochs=4, total_timesteps=512)
@@ -114,6 +127,7 @@ ENV_IDS = {"Hopper-v4": "InvertedPendulum-v4", "CarRacing-v3": DRAWN}
 # Only what the environments need that these scripts are for.
 OTHERS = dict(
     a2c=dict(num_steps=8),
+    a2c_continuous=dict(num_steps=8),
     ppo_masked=dict(max_episode_steps=50),
     ppo_hybrid=dict(env_id=f"{PROBES}Mixed-v0"),
     ppo_continuous_asymmetric=dict(env_id=f"{PROBES}Privileged-v0"),
@@ -160,7 +174,8 @@ EPISODES = "episodic_return", "episodic_length", "success_rate"
 
 
 def adams(state):
-    """{name: Adam's state} of a checkpoint; a2c has RMSprop, which does not count its steps."""
+    """{name: Adam's state} of a checkpoint; RMSprop, of the a2c scripts, does not count its
+    steps."""
     names = [name for name in state if name.endswith(("adam", "rmsprop"))]
     assert names, state.keys()
     return {name: {"step": torch.tensor(state["global_step"]), **state[name]} for name in names}

@@ -14,7 +14,7 @@ import pytest
 import torch
 
 from cleanrl_lite import utils
-from tests import helpers
+from tests import helpers, probe_envs
 
 EDITS = helpers.ROOT / "tests/changed_copies"
 PAGE = helpers.ROOT / "docs/guides/change_a_script.md"
@@ -43,6 +43,8 @@ SIZES = {
         "total_timesteps": 512,
     },
     "dqn": {**OFF_POLICY, "learning_starts": 64, "train_frequency": 4, "learning_rate": 1e-3},
+    "sac_discrete": {**OFF_POLICY, "learning_starts": 64, "train_frequency": 4, "q_lr": 1e-3},
+    "ddpg": {**OFF_POLICY, **CONTINUOUS},
     "td3": {**OFF_POLICY, **CONTINUOUS},
     "sac": {**OFF_POLICY, **CONTINUOUS},
 }
@@ -103,6 +105,7 @@ ACTORS = [
     "layer_norm_silu_sac",
     "layer_replaced",
     "layer_reset",
+    "probability_floor",
     "residual",
     "residual_dqn",
     "residual_sac",
@@ -324,6 +327,7 @@ def test_acts_with_the_network_that_learns(name, script, monkeypatch, tmp_path):
     randn = torch.randn
     without_noise = lambda shape, **kwargs: randn(shape, **kwargs) * (shape[0] > 2)  # noqa: E731
     monkeypatch.setattr(torch, "randn", without_noise)
+    monkeypatch.setattr(torch.Tensor, "exponential_", lambda noise: noise.fill_(1.0))
     flags = {"start_e": 0.0, "end_e": 0.0} if script == "dqn" else {}
     ppo = script.startswith("ppo")
     step = utils.VectorEnv.step
@@ -335,7 +339,8 @@ def test_acts_with_the_network_that_learns(name, script, monkeypatch, tmp_path):
         run = utils.current.run
         action = run.agent.act(torch.as_tensor(obs, dtype=torch.float32)).numpy()
         space = run.envs.single_action_space
-        return action if script in ("ppo", "dqn") else action.clip(space.low, space.high)
+        discrete = script in ("ppo", "dqn", "sac_discrete")
+        return action if discrete else action.clip(space.low, space.high)
 
     def spied(envs, actions):
         if greedy:  # PPO learns after this step, the others before it
@@ -348,38 +353,41 @@ def test_acts_with_the_network_that_learns(name, script, monkeypatch, tmp_path):
     monkeypatch.setattr(utils.VectorEnv, "step", spied)
     outcome = Outcome(name, script, tmp_path, "eager", **flags)
     assert outcome.stopped is None
-    # The first actions of td3 and sac are random.
-    random_steps = SIZES[script].get("learning_starts", 0) // 2 if script in ("td3", "sac") else 0
+    # The first actions of td3, sac and sac_discrete are random.
+    explores = script in ("td3", "sac", "sac_discrete")
+    random_steps = SIZES[script].get("learning_starts", 0) // 2 if explores else 0
     assert len(checked) > random_steps + 40
     resets = 2 if name == "layer_reset" else 0  # come after `spied` has looked
     assert checked[random_steps:].count(False) <= resets
 
 
+@pytest.mark.parametrize("num_envs", [1, 3])
 @pytest.mark.parametrize("script", read("n_step")[0])
-def test_n_step_transitions(script, tmp_path):
-    """Those of the 1-step replay buffer, summed by hand; an episode's end cuts them."""
-    flags = {"learning_starts": 10_000, "max_episode_steps": 5}
-    one_step = Outcome(None, script, tmp_path, "eager", **flags).saved["replay"]["rows"].numpy()
-    n_step = Outcome("n_step", script, tmp_path, "eager", **flags).saved["replay"]["rows"].numpy()
-    assert len(one_step) == 240
-    assert len(n_step) == 240 - 2 * 2
-    width = 4  # of an observation
-    for i, row in enumerate(n_step):
+def test_n_step_transitions(script, num_envs, tmp_path):
+    """Those of the environments, summed by hand: an end of an episode cuts the window; after a
+    truncation the true last observation has the discount of the steps up to there, after a
+    termination 0. The environments write all observations to the same array."""
+    probe_envs.TRANSITIONS.clear()
+    flags = {"env_id": probe_envs.probe("Logged", script), "num_envs": num_envs}
+    flags |= {"n_steps": 4, "learning_starts": 10_000}
+    outcome = Outcome("n_step", script, tmp_path, "eager", **flags)
+    steps = [parts for _, *parts in probe_envs.TRANSITIONS[:240]]
+    expected = []
+    truncated = 0
+    for i in range(240 - 3 * num_envs):
         total, discount = 0.0, 1.0
-        for step in one_step[i : i + 5 : 2]:  # of the same one of two environments
-            total += discount * step[-width - 2]
-            discount *= 0.99
-            next_obs = step[-width - 1 : -1]
-            following = one_step[i + 2 :: 2, :width]
-            if step[-1]:
-                discount = 0.0
+        for k in range(4):
+            _, _, reward, last_obs, terminated = steps[i + k * num_envs]
+            total += 0.99**k * reward
+            discount = 0.0 if terminated else 0.99 ** (k + 1)
+            if last_obs[1] == np.rint(last_obs[0] * 10) % 7 + 1:  # the episode's last
+                truncated += k < 3 and not terminated
                 break
-            if not len(following) or not (following == next_obs).all(1).any():
-                break  # truncated
-        np.testing.assert_allclose(row[: -width - 2], one_step[i, : -width - 2])
-        np.testing.assert_allclose(row[-width - 2], total, rtol=1e-5)
-        np.testing.assert_allclose(row[-width - 1 : -1], next_obs)
-        np.testing.assert_allclose(row[-1], discount, rtol=1e-5)
+        obs, action, *_ = steps[i]
+        expected.append(np.hstack([obs, action, total, last_obs, discount]))
+    rows = outcome.saved["replay"]["rows"].numpy()
+    np.testing.assert_allclose(rows, expected, rtol=1e-5, atol=1e-6)
+    assert truncated > 20 and (rows[:, -1] == 0).sum() > 20
 
 
 def test_dropout_is_for_training(eager, monkeypatch):

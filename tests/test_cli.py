@@ -100,7 +100,7 @@ def short_games(script, words):
     return 0
 
 
-@pytest.mark.parametrize("script", helpers.TRAINING_SCRIPTS)
+@pytest.mark.parametrize("script", helpers.variants_slow(helpers.TRAINING_SCRIPTS))
 def test_a_run_resumed_and_evaluated(script, capsys, tmp_path):
     """The whole life of a run: trained, trained for longer, evaluated; with a video of each
     final evaluation."""
@@ -302,9 +302,14 @@ SIZES = [
     bad("ppo_atari", r"multiple of --num-minibatches", num_minibatches=3),
     bad("ppo", r"--no-norm-adv", num_minibatches=128),
     bad("c51", r"--n-atoms", n_atoms=1),
+    bad("rainbow", r"--n-step must be > 0, got 0", n_step=0),
+    bad("rainbow", r"--buffer-size must be at least 1200", n_step=600),
+    bad("rainbow", r"--priority-alpha must be at most 1", priority_alpha=1.5),
+    bad("rainbow", r"--priority-beta must be at most 1", priority_beta=2.0),
     bad("c51_atari", r"--v-min", v_min=3.0, v_max=-3.0),
     bad("dqn_atari", r"--learning-starts .* --num-envs", learning_starts=3),
     bad("sac", r"--buffer-size must", batch_size=10**6),
+    bad("sac_discrete", r"--target-entropy-scale must be .* 1, got 1\.1", target_entropy_scale=1.1),
     bad("sac", r"--buffer-size 10{13} does not fit .* \d+ would", buffer_size=10**13),
     bad("dqn_atari", r"--buffer-size 10{11} does not fit .* \d+ would", buffer_size=10**11),
     bad("ppo", r"--seed must be less than 2147483648, got", seed=2**31),
@@ -362,8 +367,8 @@ for layout in ("vector", "matrix", "numbers", "other name"):
     told = r"must be Dict\(state=Box, privileged_state=Box\).*ppo_continuous\.py"
     kwargs = f'{{"layout": "{layout}"}}'
     SPACES.append(bad("ppo_continuous_asymmetric", told, env_kwargs=kwargs))
-for name in ("ppo", "dqn", "c51"):
-    other = "ppo_continuous" if name == "ppo" else "sac"
+for name in ("ppo", "pqn", "dqn", "c51", "sac_discrete"):
+    other = "ppo_continuous" if name in helpers.FAMILIES["ppo"] else "sac"
     from_zero = "must be Discrete, from 0, not"
     SPACES += [
         bad(name, rf"{from_zero} Box.*\b{other}\.py", env_id="Pendulum-v1"),
@@ -373,7 +378,8 @@ for name in ("ppo", "dqn", "c51"):
     ]
 for name in helpers.CONTINUOUS_SCRIPTS:
     other = "ppo" if name in helpers.FAMILIES["ppo"] else "dqn"
-    other = "ppo_lstm" if name in helpers.LSTM_SCRIPTS else other
+    like_parent = name in helpers.LSTM_SCRIPTS + helpers.PLAIN_SCRIPTS
+    other = helpers.PARENT[name] if like_parent else other
     real = "must be a 1-D Box of floats, not"
     SPACES += [
         bad(name, rf"{real} Disc.*\b{other}\.py", env_id="CartPole-v1"),
@@ -483,7 +489,10 @@ raise SystemExit(helpers.command_line("{script}", sys.argv[1:]))
         ("ppo_multiagent", "envpool", r"\[multiagent\]"),
         ("ppo_continuous_asymmetric", "envpool", r"\[envpool\]"),
     ]
-    + [(script, "cv2", r"\[atari\]") for script in ["ppo_image", *helpers.VISUAL_SCRIPTS]],
+    + [
+        pytest.param(script, "cv2", r"\[atari\]", marks=[] if n == 0 else pytest.mark.slow)
+        for n, script in enumerate(["ppo_image", *helpers.VISUAL_SCRIPTS])
+    ],
 )
 def test_missing_package(script, module, package, tmp_path):
     """The message, or the line of the script that it shows, says how to install it."""

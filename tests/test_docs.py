@@ -87,7 +87,7 @@ def test_the_diffs_between_the_algorithms(monkeypatch):
 
     page = (ROOT / "docs/guides/algorithms.md").read_text()
     steps = re.findall(r"^ +\{\{ diff (\w+) (\w+) \}\}$", page, re.M)
-    assert len(steps) == 7
+    assert len(steps) == 9
     for old, new in steps:
         before, after = (
             [line for _, line in hooks.lines_of(script, None, "")] for script in (old, new)

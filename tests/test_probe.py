@@ -12,7 +12,7 @@ from tests import helpers
 from tests.probe_envs import Corner, probe
 
 PPO = dict(num_envs=4, num_steps=32, num_minibatches=2, update_epochs=4, total_timesteps=6_016)
-PPO |= dict(learning_rate=1e-2, gae_lambda=0.95, clip_vloss=False, ent_coef=0.0)
+PPO |= dict(learning_rate=1e-2, gae_lambda=0.95, clip_vloss=False, ent_coef=0.0, end_e=0.5)
 REPLAY = dict(num_envs=2, buffer_size=2_000, learning_starts=200, train_frequency=2, batch_size=32)
 REPLAY |= dict(total_timesteps=1_500, save_every=0)
 DQN = dict(**REPLAY, target_network_frequency=40, start_e=1.0, end_e=0.5, learning_rate=2e-3)
@@ -21,12 +21,14 @@ SAC = dict(**REPLAY, tau=0.1, autotune=False, alpha=0.01, policy_lr=3e-3, q_lr=3
 FAST = dict(
     dqn=DQN,
     c51=dict(**DQN, v_min=-20.0, v_max=20.0, n_atoms=81),
+    rainbow=dict(**DQN, v_min=-20.0, v_max=20.0, n_atoms=81),
     ddpg=DDPG,
     td3=dict(**DDPG, policy_noise=0.05, noise_clip=0.1),
     sac=SAC,
     tqc=dict(**SAC, n_critics=2, n_quantiles=5, top_quantiles_to_drop=1),
     crossq={**SAC, "renorm_warmup": 300, "train_frequency": 1, "policy_frequency": 1}
     | dict(policy_lr=3e-4, batch_size=64),
+    sac_discrete=dict(**SAC, target_network_frequency=2),
 )
 
 
@@ -50,8 +52,10 @@ def trained(script, env_id, tmp_path, ppo=(), replay=()):
         if helpers.family(script) == "ppo"
         else {**FAST[script], **dict(replay)}
     )
-    if script in ("vpg", "a2c"):  # one update a rollout, not eight
+    if script in ("vpg", "a2c", "a2c_continuous"):  # one update a rollout, not eight
         flags |= dict(num_steps=8, total_timesteps=3 * flags["total_timesteps"], learning_rate=3e-3)
+    if script == "ppo_simple_continuous":  # neither gradients nor advantages have a scale
+        flags |= dict(learning_rate=3e-3, total_timesteps=2 * flags["total_timesteps"])
     flags = {
         name: value for name, value in flags.items() if hasattr(helpers.module(script).Args, name)
     }
@@ -88,7 +92,9 @@ def values(agent, *observations):
         return agent.q_network(obs).amax(1).numpy()
     if hasattr(agent, "quantiles"):
         return agent.quantiles(agent.qfs, obs, agent.act(obs)).mean(dim=(1, 2)).numpy()
-    return agent.value(agent.qf1, obs, agent.act(obs)).numpy()
+    if hasattr(agent, "value"):
+        return agent.value(agent.qf1, obs, agent.act(obs)).numpy()
+    return agent.qf1(obs).amax(1).numpy()
 
 
 def test_right_action(mlp_script, tmp_path):
@@ -99,7 +105,7 @@ def test_right_action(mlp_script, tmp_path):
         assert actions == pytest.approx([-0.5, 0.5], abs=0.15)
         return
     assert actions.tolist() == [0, 1]
-    if helpers.family(mlp_script) == "ppo":
+    if helpers.family(mlp_script) == "ppo" and mlp_script not in helpers.Q_SCRIPTS:
         dist = agent(obs)[0]
         assert getattr(dist, "base_dist", dist).probs.max(-1).values.min() > 0.9
     else:

@@ -107,7 +107,16 @@ def test_a_resumed_run_is_the_run_compiled_and_elsewhere(script, flags, monkeypa
     test_a_resumed_run_is_the_run(script, flags, monkeypatch, tmp_path)
 
 
-@pytest.mark.parametrize("script", ["ppo_atari", "dqn_atari", "ppo_microrts", "ppo_godot"])
+@pytest.mark.parametrize(
+    "script",
+    [
+        "ppo_atari",
+        "dqn_atari",
+        pytest.param("sac_atari", marks=pytest.mark.slow),
+        "ppo_microrts",
+        "ppo_godot",
+    ],
+)
 def test_a_resumed_game(script, monkeypatch, tmp_path):
     """Games start again, but no step is logged twice or missing, and no update."""
     whole, _ = helpers.train(script, tmp_path / "whole")
@@ -542,11 +551,11 @@ def test_an_optimizer_as_a_part_of_the_checkpoint(monkeypatch, tmp_path):
     assert helpers.load(run_dir)["optimizer"]["param_groups"][0]["betas"] == (0.9, 0.999)
 
 
-@pytest.mark.parametrize("script", ["ppo_continuous", "c51", "sac"])
+@pytest.mark.parametrize("script", ["ppo_continuous", "c51", "sac", "sac_discrete"])
 def test_a_diverging_run_stops(script, capfd, tmp_path):
     """A learning rate far too large: one line names the loss or the weight; what was saved is
     finite."""
-    rate = dict(q_lr=1e15, policy_lr=1e15) if script == "sac" else dict(learning_rate=1e15)
+    rate = dict(q_lr=1e15, policy_lr=1e15) if "sac" in script else dict(learning_rate=1e15)
     rate |= helpers.rollout_only(script, anneal_lr=False)
     assert (
         helpers.command_line(script, helpers.small_flags(script, tmp_path, save_every=64, **rate))

@@ -36,12 +36,14 @@ def finished(tmp_path_factory):
 
 
 GAMES = [name for name in helpers.ATARI_SCRIPTS if name not in ("ppo_atari", "dqn_atari")]
+# A resumed run of the others is the run, and so is one with the same seed: test_reliability.py.
+NOT_RESUMED = {*helpers.TRAINING_SCRIPTS} - {*helpers.MLP_SCRIPTS, *helpers.IMAGE_SCRIPTS, *GAMES}
 
 
 @pytest.mark.parametrize(
     "script",
     [
-        pytest.param(name, marks=pytest.mark.slow if name in GAMES else [])
+        pytest.param(name, marks=[] if name in {"ppo", "dqn", *NOT_RESUMED} else pytest.mark.slow)
         for name in helpers.TRAINING_SCRIPTS
     ],
 )

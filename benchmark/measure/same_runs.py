@@ -32,6 +32,8 @@ RUNS = {
     "vpg": "--env-id CartPole-v1 --total-timesteps 5000",
     "a2c": "--env-id CartPole-v1 --total-timesteps 5000",
     "ppo_simple": "--env-id CartPole-v1 --total-timesteps 5000",
+    "a2c_continuous": "--env-id Hopper-v4 --total-timesteps 5000",
+    "ppo_simple_continuous": "--env-id Hopper-v4 --num-steps 512 --total-timesteps 5000",
     "ppo_continuous_adaptive": "--env-id Hopper-v4 --num-steps 512 --total-timesteps 5000",
     "ppo_hybrid": "--env-id tests.probe_envs:ProbeMixed-v0 --total-timesteps 5000",
     "ppo_continuous_asymmetric": (
@@ -57,13 +59,19 @@ RUNS = {
     "ppo_image": (
         "--env-id tests.probe_envs:ProbeDrawn-v0 --image-size 36 --threads 1 --total-timesteps 3000"
     ),
+    "pqn": "--env-id CartPole-v1 --total-timesteps 5000 --eval-every 2000",
+    "pqn_atari": f"{ATARI} --num-steps 32 --total-timesteps 320",
     "dqn": f"--env-id CartPole-v1 {DQN}",
+    "sac_discrete": f"--env-id CartPole-v1 {DQN}",
+    "sac_atari": FRAMES,
     "c51": f"--env-id CartPole-v1 {DQN} --eval-every 1000",
     "ppo_atari_visual": f"{ATARI} --num-steps 32 --total-timesteps 320",
     "dqn_atari": FRAMES,
     "dqn_atari_visual": FRAMES,
     "c51_atari": FRAMES,
     "c51_atari_visual": FRAMES,
+    "rainbow": f"--env-id CartPole-v1 {DQN} --eval-every 1000",
+    "rainbow_atari": FRAMES,
     "ddpg": DDPG,
     "td3": DDPG,
     "sac": f"{DDPG} --num-envs 2",

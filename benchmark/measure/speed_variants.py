@@ -104,6 +104,14 @@ ROWS = {  # name: (what is measured, what it is compared with)
         "a2c --num-envs 8 --total-timesteps 60000",
         "ppo --num-envs 8 --total-timesteps 150000",
     ),
+    "a2c_continuous": (
+        "a2c_continuous --num-envs 8 --total-timesteps 60000",
+        f"ppo_continuous --num-envs 8 {MANY} 40960",
+    ),
+    "ppo_simple_continuous": (
+        f"ppo_simple_continuous --num-envs 8 {MANY} 40960",
+        f"ppo_continuous --num-envs 8 {MANY} 40960",
+    ),
     "ppo_selfplay": (  # Connect Four of envpool's, and its mask
         "ppo_selfplay --num-envs 32 --total-timesteps 61440",
         "ppo_masked --env-id Taxi-v4 --num-envs 32 --total-timesteps 61440",
@@ -114,6 +122,10 @@ ROWS = {  # name: (what is measured, what it is compared with)
     ),
     "ppo_lstm": (
         "ppo_lstm --total-timesteps 100000",
+        "ppo --num-envs 8 --total-timesteps 150000",
+    ),
+    "pqn": (
+        "pqn --num-envs 8 --num-steps 128 --total-timesteps 100000",
         "ppo --num-envs 8 --total-timesteps 150000",
     ),
     "ppo_continuous_lstm": (

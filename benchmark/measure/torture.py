@@ -44,6 +44,10 @@ RUNS = {
     "vpg": "--env-id CartPole-v1 --total-timesteps 120000 --save-every 512",
     "a2c": "--env-id CartPole-v1 --total-timesteps 120000 --save-every 512",
     "ppo_simple": "--env-id CartPole-v1 --total-timesteps 120000 --save-every 512",
+    "a2c_continuous": "--env-id Hopper-v4 --total-timesteps 120000 --save-every 512",
+    "ppo_simple_continuous": (
+        "--env-id Hopper-v4 --total-timesteps 30000 --num-steps 256 --save-every 256"
+    ),
     "ppo_continuous_adaptive": (
         "--env-id Hopper-v4 --total-timesteps 30000 --num-steps 256 --save-every 256"
     ),
@@ -77,8 +81,12 @@ RUNS = {
         "--env-id Hopper-v4 --total-timesteps 30000 --num-steps 64 --save-every 512 "
         "--eval-every 15000 --seq-len 8 --num-minibatches 4 --update-epochs 2"
     ),
+    "pqn": "--env-id CartPole-v1 --total-timesteps 120000 --save-every 512 --eval-every 40000",
     "dqn": f"--env-id CartPole-v1 --total-timesteps 16000 {OFF_POLICY}",
+    "sac_discrete": f"--env-id CartPole-v1 --total-timesteps 10000 {OFF_POLICY}",
+    "sac_atari": FRAMES,
     "c51": f"--env-id Acrobot-v1 --total-timesteps 10000 {OFF_POLICY}",
+    "rainbow": f"--env-id Acrobot-v1 --total-timesteps 6000 {OFF_POLICY}",
     "ddpg": f"--env-id Pendulum-v1 --total-timesteps 4000 --num-envs 2 {OFF_POLICY}",
     "td3": f"--env-id Hopper-v4 --total-timesteps 3000 {OFF_POLICY}",
     "sac": f"--env-id HalfCheetah-v4 --total-timesteps 2500 --num-envs 2 {OFF_POLICY}",
@@ -91,6 +99,7 @@ RUNS = {
     "ppo_atari_multigpu": PIXELS,
     "ppo_atari_lstm": f"{PIXELS} --seq-len 8",
     "ppo_atari_visual": PIXELS,
+    "pqn_atari": PIXELS,
     "ppo_image": (
         "--env-id tests.probe_envs:ProbeDrawn-v0 --image-size 36 --total-timesteps 6000 "
         "--save-every 1000"
@@ -111,6 +120,7 @@ RUNS = {
     "dqn_atari_visual": FRAMES,
     "c51_atari": FRAMES,
     "c51_atari_visual": FRAMES,
+    "rainbow_atari": FRAMES,
 }
 # Their environments cannot be saved: episodes start again.
 RESTARTED = re.compile("_(atari|envpool|microrts|selfplay|godot|her)")

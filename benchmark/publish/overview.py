@@ -37,7 +37,9 @@ from benchmark.shared import RESULTS, ROOT, script_defaults
 SCRIPTS = [
     "vpg",
     "a2c",
+    "a2c_continuous",
     "ppo_simple",
+    "ppo_simple_continuous",
     "ppo",
     "ppo_continuous",
     "ppo_masked",
@@ -61,15 +63,19 @@ SCRIPTS = [
     "dqn_atari",
     "c51",
     "c51_atari",
+    "rainbow",
+    "rainbow_atari",
     "ddpg",
     "td3",
     "sac",
     "tqc",
     "crossq",
     "sac_her",
+    "sac_discrete",
+    "sac_atari",
 ]
 # What a user asks of benchmark/experiments/*.sh
-CHOICES = {"ENVS", "SEEDS", "STEPS", "EXP_NAME", "FLAGS", "THREADS"}
+CHOICES = {"ENVS", "SEEDS", "STEPS", "EXP_NAME", "FLAGS", "THREADS", "PARTS"}
 SEEDS = 3  # a comparison and the aggregate need that many seeds of a cell
 CONFIDENCE = 0.95
 RESAMPLES = 5_000

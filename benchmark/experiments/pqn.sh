@@ -1,0 +1,17 @@
+#!/bin/sh
+# The published runs of pqn.py, JOBS at a time (default 2), one thread each; again to go on where
+# it was stopped:
+#     benchmark/experiments/pqn.sh                               all of them
+#     ENVS=CartPole-v1 SEEDS="1 2" benchmark/experiments/pqn.sh  some of them
+#     RUN=cat benchmark/experiments/pqn.sh                       show the commands only
+# Run directories go to runs/benchmark/; `python -m benchmark.publish.collect` makes the results
+# out of them.
+for env in ${ENVS:-CartPole-v1 Acrobot-v1 MountainCar-v0}; do
+    for seed in ${SEEDS:-1 2 3 4 5 6 7 8 9 10}; do
+        echo "python cleanrl_lite/pqn.py --env-id $env --seed $seed $*"
+    done
+done | ${RUN:-python -m benchmark.launch --jobs ${JOBS:-2}}
+for seed in ${SEEDS:-1 2 3 4 5}; do  # CleanRL's shape of a rollout: some seeds forget
+    echo "python cleanrl_lite/pqn.py --env-id CartPole-v1 --seed $seed --exp-name pqn_4envs" \
+        "--num-envs 4 --num-steps 128 $*"
+done | ${RUN:-python -m benchmark.launch --jobs ${JOBS:-2}}

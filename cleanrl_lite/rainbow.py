@@ -1,0 +1,578 @@
+"""Rainbow for discrete actions and vector observations; a variant of c51.py.
+
+Paper:    Hessel et al. 2018 (arXiv:1710.02298), and those of its parts: double (1509.06461),
+          dueling (1511.06581), prioritised replay (1511.05952), noisy layers (1706.10295).
+Run:      python cleanrl_lite/rainbow.py --env-id CartPole-v1
+Differs:  A flag turns each part off; without all five, this is c51.py with stratified draws.
+          Windows of --n-step transitions end where episodes do, and at the newest transition;
+          unless that terminated, they bootstrap. The next action is chosen with noise of its own.
+          The first layer has none. Adam's epsilon is c51.py's.
+Expected: LunarLander-v3 271.8 as rainbow_tuned (500,000 steps with the flags of its docs page,
+          mean of the last 100 training episodes, 1 seed of 3 so far, commit 6c08ee7).
+Details:  docs/rainbow.md
+"""
+
+import copy
+import math
+from dataclasses import dataclass
+from pathlib import Path
+
+import gymnasium as gym
+import numpy as np
+import torch
+import torch.nn.functional as F
+from gymnasium.spaces import Discrete
+from gymnasium.vector import AutoresetMode
+from torch import nn
+from torch.utils.tensorboard import SummaryWriter
+
+from cleanrl_lite import utils
+
+
+# === arguments
+@dataclass
+class Args:
+    # run flags, the same in every script
+    exp_name: str = Path(__file__).stem  # name of the experiment
+    seed: int = 1  # seed of environments, networks and sampling
+    torch_deterministic: bool = True  # use deterministic algorithms of cuDNN
+    cuda: bool = True  # train on a GPU if there is one
+    threads: int = 1  # CPU threads of torch and numpy (0: their choice)
+    compile: bool = True  # compile the update: a slow start, then faster
+    cuda_graph: bool = False  # replay the update as one CUDA graph (needs a GPU)
+    track: bool = False  # also log to Weights & Biases
+    wandb_project_name: str = "cleanrl_lite"  # Weights & Biases project
+    wandb_entity: str | None = None  # Weights & Biases entity (team)
+    runs_dir: str = "runs"  # folder of the run directories
+    save_every: int = 100_000  # environment steps between checkpoints (0: none)
+    resume: str | None = None  # run directory to continue, or auto: the last with these flags
+    evaluate: str | None = None  # run directory or checkpoint to evaluate, without training
+    eval_episodes: int = 10  # episodes of an evaluation, with the greedy policy
+    eval_every: int = 0  # environment steps between evaluations (0: only at the end)
+    capture_video: bool = False  # record the first episode of every evaluation
+    render: bool = False  # show evaluations in a window
+
+    # algorithm flags
+    env_id: str = "CartPole-v1"  # environment id, or module:Env-v0
+    env_kwargs: str = "{}"  # keyword arguments of the environment, as JSON
+    max_episode_steps: int | None = None  # time limit (none: the environment's own)
+    total_timesteps: int = 500_000  # environment steps, summed over the environments
+    learning_rate: float = 2.5e-4  # the optimizer's learning rate
+    num_envs: int = 1  # environments stepped together
+    async_envs: bool = False  # run each environment in a process of its own
+    buffer_size: int = 10_000  # capacity of the replay buffer, in transitions
+    learning_starts: int = 10_000  # environment steps before training starts
+    train_frequency: int = 10  # environment steps, of all environments, between trainings
+    gradient_steps: int = 1  # gradient steps each time it trains
+    batch_size: int = 128  # transitions per minibatch
+    gamma: float = 0.99  # discount factor
+    n_step: int = 3  # rewards that are summed before the target bootstraps (1: as c51)
+    double: bool = True  # the network chooses the next action, its target only judges it
+    dueling: bool = True  # estimate the state and the actions' advantages in two streams
+    noisy: bool = True  # explore by noise on the weights, in place of epsilon
+    noisy_sigma: float = 0.5  # initial size of that noise
+    priority_alpha: float = 0.5  # power of the priorities in replay, up to 1 (0: draw uniformly)
+    priority_beta: float = 0.4  # initial power of the weights against their bias; rises to 1
+    n_atoms: int = 51  # atoms of the return distribution
+    v_min: float = -100.0  # lower end of the return distribution's support
+    v_max: float = 100.0  # upper end of the return distribution's support
+    target_network_frequency: int = 500  # environment steps between target network updates
+    tau: float = 1.0  # step size of the target: target += tau * (network - target)
+    start_e: float = 1.0  # initial epsilon, the probability of a random action
+    end_e: float = 0.05  # final epsilon
+    exploration_fraction: float = 0.5  # part of the run over which epsilon falls
+
+
+# === environment
+def make_env(args, render_mode=None):
+    env = utils.make(args, render_mode, max_episode_steps=args.max_episode_steps)
+    return gym.wrappers.RecordEpisodeStatistics(utils.flatten(env), stats_key="statistics")
+
+
+# === networks
+class NoisyLinear(nn.Linear):
+    """A linear layer with learned, factorised Gaussian noise on its weights (section 3).
+
+    `noise` is (inputs + outputs,), or has a row for each row of x, and so weights for each.
+    """
+
+    def __init__(self, inputs, outputs, noisy, sigma):
+        super().__init__(inputs, outputs)
+        self.noise_sizes = [inputs, outputs] if noisy else [0, 0]
+        if noisy:
+            scale = sigma / inputs**0.5
+            self.weight_sigma = nn.Parameter(torch.full_like(self.weight, scale))
+            self.bias_sigma = nn.Parameter(torch.full_like(self.bias, scale))
+
+    def forward(self, x, noise):
+        if noise is None or sum(self.noise_sizes) == 0:
+            return super().forward(x)
+        scaled = noise.sign() * noise.abs().sqrt()
+        noise_in, noise_out = scaled.split(self.noise_sizes, dim=-1)
+        # equations 10 and 11
+        outer = noise_out[..., :, None] * noise_in[..., None, :]
+        weight = self.weight + self.weight_sigma * outer
+        bias = self.bias + self.bias_sigma * noise_out
+        return (x[:, None] @ weight.mT)[:, 0] + bias
+
+
+class QNetwork(nn.Module):
+    """Hidden layers of 120 and 84 ReLU units; with `dueling`, 84 more for the state."""
+
+    def __init__(self, inputs, num_actions, n_atoms, dueling, noisy, sigma):
+        super().__init__()
+        self.shape = num_actions, n_atoms
+        self.fc1 = nn.Linear(inputs, 120)
+        self.fc2 = NoisyLinear(120, 84, noisy, sigma)
+        self.fc3 = NoisyLinear(84, num_actions * n_atoms, noisy, sigma)
+        self.dueling = dueling
+        if dueling:
+            self.value_fc2 = NoisyLinear(120, 84, noisy, sigma)
+            self.value_fc3 = NoisyLinear(84, n_atoms, noisy, sigma)
+        layers = [layer for layer in self.modules() if isinstance(layer, NoisyLinear)]
+        self.noise_sizes = [sum(layer.noise_sizes) for layer in layers]
+
+    def forward(self, obs, noise=None):
+        """Logits (batch, num_actions, n_atoms); without noise, those of the mean weights."""
+        noises = [None] * 4 if noise is None else noise.split(self.noise_sizes, dim=-1)
+        x = F.relu(self.fc1(obs))
+        logits = self.fc3(F.relu(self.fc2(x, noises[0])), noises[1])
+        logits = logits.unflatten(1, self.shape)
+        if not self.dueling:
+            return logits
+        values = self.value_fc3(F.relu(self.value_fc2(x, noises[2])), noises[3])
+        # equation 9 of the dueling paper, for each atom
+        return values[:, None] + logits - logits.mean(1, keepdim=True)
+
+
+class Agent(nn.Module):
+    def __init__(
+        self,
+        obs_dim,
+        num_actions,
+        n_atoms,
+        v_min,
+        v_max,
+        dueling,
+        noisy,
+        noisy_sigma,
+    ):
+        super().__init__()
+        atoms = torch.linspace(v_min, v_max, n_atoms)
+        self.register_buffer("atoms", atoms, persistent=False)
+        self.q_network = QNetwork(
+            obs_dim,
+            num_actions,
+            n_atoms,
+            dueling,
+            noisy,
+            noisy_sigma,
+        )
+        self.target_network = copy.deepcopy(self.q_network).requires_grad_(False)
+
+    def logits(self, network, obs, noise=None):
+        """Logits of the return distributions (batch, num_actions, n_atoms)."""
+        return network(obs, noise)
+
+    def draw_noise(self, count):
+        """Noise for all noisy layers (count, number of their inputs and outputs)."""
+        size = sum(self.q_network.noise_sizes)
+        return torch.randn((count, size), device=self.atoms.device)
+
+    def act(self, obs, noise=None):
+        """The greedy policy; without noise, for evaluation."""
+        probs = self.logits(self.q_network, obs.float(), noise).softmax(-1)
+        return (probs @ self.atoms).argmax(-1)
+
+
+# === replay
+class SumTree:
+    """Priorities, drawn in proportion to their size (Schaul et al., appendix B.2.1).
+
+    A tree of two levels: the priorities, in blocks, and the sum of each block. A draw looks
+    for its block first and then for its place there. Both searches are short.
+    """
+
+    def __init__(self, size, device):
+        self.width = math.ceil(size**0.5)
+        blocks = math.ceil(size / self.width)
+        self.leaves = torch.zeros(blocks * self.width, dtype=torch.float64, device=device)
+        self.sums = torch.zeros(blocks, dtype=torch.float64, device=device)
+
+    def set(self, index, priorities):
+        self.leaves[index] = priorities.double()
+        block = index // self.width
+        self.sums[block] = self.leaves.view(-1, self.width)[block].sum(1)
+
+    def draw(self, points):
+        """The places of `points`, from 0 to 1, on the line of all priorities."""
+        ends = self.sums.cumsum(0)
+        points = points * ends[-1]
+        block = first_beyond(ends, points)
+        points = points - (ends - self.sums)[block]
+        ends = self.leaves.view(-1, self.width)[block].cumsum(1)
+        return block * self.width + first_beyond(ends, points[:, None])[:, 0]
+
+
+def first_beyond(ends, points):
+    """The first of `ends` beyond each point.
+
+    The trap: rounding may lead to a priority of 0 at the start, or behind the last one.
+    """
+    inside = points.clamp(min=0).minimum(ends[..., -1:] * (1 - 1e-12))
+    return torch.searchsorted(ends, inside, right=True)
+
+
+class ReplayBuffer:
+    """The last `buffer_size` transitions, one row of a matrix each, and their priorities.
+
+    `shapes` are those of a transition's parts, in the order in which `add` takes them. The last
+    part is the step of the episode: it tells where windows of n_step transitions end.
+    """
+
+    def __init__(self, buffer_size, num_envs, shapes, device, n_step):
+        self.shapes = shapes
+        self.widths = [int(np.prod(shape)) for shape in shapes]
+        self.num_envs = num_envs
+        self.n_step = n_step
+        self.capacity = buffer_size // num_envs * num_envs
+        self.rows = utils.allocate((self.capacity, sum(self.widths)), torch.float32, device)
+        # The same memory: writing through numpy takes half the time.
+        self.in_numpy = None if self.rows.is_cuda else self.rows.numpy()
+        self.position = 0
+        self.filled = 0
+        # `position` as a tensor, which a CUDA graph can read
+        self.end = torch.zeros((), dtype=torch.int64, device=device)
+        self.tree = SumTree(self.capacity, device)
+        # The largest so far, which new transitions get. The trap: torch 2.13 would lose what a
+        # compiled update makes of a float64 tensor without dimensions.
+        self.max_priority = torch.ones((), device=device)
+
+    def add(self, *parts):
+        """Stores a transition of each environment: arrays (num_envs, *shape)."""
+        if self.filled == 0:
+            found = tuple(part.shape[1:] for part in parts)
+            utils.check(found == self.shapes, f"replay.add got {found}, not {self.shapes}")
+        rows = np.column_stack(parts)
+        end = self.position + self.num_envs
+        if self.in_numpy is not None:
+            self.in_numpy[self.position : end] = rows
+        else:
+            self.rows[self.position : end] = torch.from_numpy(rows)
+        index = torch.arange(self.position, end, device=self.rows.device)
+        self.tree.set(index, self.max_priority)
+        self.position = end % self.capacity
+        self.end.fill_(self.position)
+        self.filled = max(self.filled, end)
+
+    def sample(self, batch_size):
+        """A minibatch: windows of rows, which of these count, and where the windows begin.
+
+        Drawn by priority, one from each of batch_size equal parts of the line of priorities.
+        """
+        device = self.rows.device
+        draws = torch.rand(batch_size, dtype=torch.float64, device=device)
+        parts = torch.arange(batch_size, device=device)
+        index = self.tree.draw((parts + draws) / batch_size)
+        # The trap: behind an environment's newest transition lies its oldest.
+        newer = (self.end - 1 - index) % self.capacity // self.num_envs
+        steps = torch.arange(self.n_step, device=device)
+        places = (index[:, None] + steps * self.num_envs) % self.capacity
+        rows = self.rows.index_select(0, places.flatten()).unflatten(0, places.shape)
+        return rows, steps <= newer[:, None], index
+
+    def unpack(self, rows):
+        """The parts of a minibatch: tensors (batch_size, n_step, *shape)."""
+        parts = zip(rows.split(self.widths, dim=2), self.shapes, strict=True)
+        return [part.reshape(*rows.shape[:2], *shape) for part, shape in parts]
+
+    def set_priorities(self, index, priorities):
+        """Gives drawn transitions new priorities; for NaN, which cannot be one, a small one."""
+        priorities = priorities.nan_to_num(1e-6, 1e-6)
+        self.tree.set(index, priorities)
+        self.max_priority.copy_(self.max_priority.maximum(priorities.max()))
+
+    def state_dict(self):
+        # By way of numpy, torch.save writes this part only, and needs no memory for a copy.
+        rows = torch.from_numpy(self.rows[: self.filled].cpu().numpy())
+        leaves = self.tree.leaves[: self.filled].cpu().numpy()
+        return {
+            "position": self.position,
+            "rows": rows,
+            "leaves": torch.from_numpy(leaves),
+            "sums": self.tree.sums,
+            "max_priority": self.max_priority,
+        }
+
+    def load_state_dict(self, state):
+        self.position = state["position"]
+        self.filled = len(state["rows"])
+        self.rows[: self.filled] = state["rows"]
+        self.end.fill_(self.position)
+        self.tree.leaves[: self.filled] = state["leaves"]
+        self.tree.sums.copy_(state["sums"])
+        self.max_priority.copy_(state["max_priority"])
+
+
+# === pure functions
+def linear_schedule(start, end, duration, step):
+    """Linear from `start` at step 0 to `end` at step `duration`, then constant."""
+    return start + (end - start) * min(step / duration, 1.0)
+
+
+@torch.no_grad()
+def update_target(target, network, tau):
+    """target += tau * (network - target), weight by weight."""
+    for old, new in zip(target.parameters(), network.parameters(), strict=True):
+        old.lerp_(new, tau)
+
+
+def n_step_returns(rewards, steps, stored, gamma):
+    """The discounted sum of each window's rewards and its length, (batch,).
+
+    All but gamma are (batch, n_step). A window ends with its episode: the steps of the next
+    one do not go on from the first of the window.
+    """
+    ahead = torch.arange(rewards.shape[1], device=rewards.device)
+    in_window = stored & (steps == steps[:, :1] + ahead)
+    discounted = torch.where(in_window, rewards * gamma**ahead, 0)
+    return discounted.sum(1), in_window.sum(1)
+
+
+def project_distribution(next_probs, rewards, terminations, gamma, atoms):
+    """The distribution of rewards + gamma * next return on the atoms (algorithm 1).
+
+    next_probs and the result are (batch, n_atoms). An atom's probability goes to its two
+    neighbours on the support, in proportion to their nearness. The trap: with the neighbours
+    floor(b) and ceil(b), an atom that falls exactly on the support has weight 0 for both, and
+    is lost.
+    """
+    last = len(atoms) - 1
+    next_atoms = rewards[:, None] + gamma * (1 - terminations)[:, None] * atoms
+    # in units of the spacing, (batch, n_atoms)
+    b = (next_atoms - atoms[0]) * (last / (atoms[last] - atoms[0]))
+    b = b.clamp(0, last)
+    # NaN cannot be an index; the weights and the loss stay NaN.
+    lower = b.nan_to_num().floor().clamp(max=last - 1)
+    index = lower.long()
+    projected = torch.zeros_like(next_probs)
+    projected.scatter_add_(1, index, next_probs * (lower + 1 - b))
+    projected.scatter_add_(1, index + 1, next_probs * (b - lower))
+    return projected
+
+
+class Adam(nn.Module):
+    """Adam (Kingma & Ba 2015, algorithm 1).
+
+    Written out, on one flat vector, because this compiles into the update's graph;
+    torch.optim.Adam would not.
+    """
+
+    def __init__(self, params):
+        super().__init__()
+        self.params = [param for param in params if param.requires_grad]
+        flat = torch.cat([param.detach().flatten() for param in self.params])
+        self.register_buffer("step", flat.new_zeros(()))
+        self.register_buffer("exp_avg", torch.zeros_like(flat))
+        self.register_buffer("exp_avg_sq", torch.zeros_like(flat))
+
+    @torch.no_grad()
+    def update(self, grads, learning_rate, beta1=0.9, beta2=0.999, eps=1e-8):
+        """Takes a step, in place."""
+        grad = torch.cat([g.flatten() for g in grads])
+        self.step.add_(1)
+        self.exp_avg.lerp_(grad, 1 - beta1)
+        self.exp_avg_sq.lerp_(grad.square(), 1 - beta2)
+        denominator = (self.exp_avg_sq / (1 - beta2**self.step)).sqrt() + eps
+        delta = learning_rate * self.exp_avg / (1 - beta1**self.step) / denominator
+        parts = delta.split([param.numel() for param in self.params])
+        for param, part in zip(self.params, parts, strict=True):
+            param.sub_(part.view_as(param))
+
+
+@utils.leaves_no_trace
+def main(args: Args):
+    # === setup
+    check = utils.check
+    device = utils.setup(args)
+    check(args.n_atoms > 1, "--n-atoms must be above 1")
+    finite = -1e30 < args.v_min < args.v_max < 1e30
+    check(finite, "--v-min must be below --v-max, both finite")
+    check(args.n_step > 0, f"--n-step must be > 0, got {args.n_step}")
+    check(args.priority_alpha <= 1, "--priority-alpha must be at most 1")
+    check(args.priority_beta <= 1, "--priority-beta must be at most 1")
+    enough = max(args.batch_size, max(8, args.n_step) * args.num_envs)
+    check(args.buffer_size >= enough, f"--buffer-size must be at least {enough}")
+
+    envs = utils.vector_env(
+        [lambda: make_env(args)] * args.num_envs,
+        args.async_envs,
+        AutoresetMode.SAME_STEP,
+    )
+    obs_space = envs.single_observation_space
+    action_space = envs.single_action_space
+    from_zero = isinstance(action_space, Discrete) and action_space.start == 0
+    check(
+        from_zero,
+        f"actions must be Discrete, from 0, not {action_space}. "
+        "Box: sac.py; MultiDiscrete: ppo_masked.py",
+    )
+
+    num_actions = int(action_space.n)
+    agent = Agent(
+        obs_space.shape[0],
+        num_actions,
+        args.n_atoms,
+        args.v_min,
+        args.v_max,
+        args.dueling,
+        args.noisy,
+        args.noisy_sigma,
+    )
+    agent = agent.to(device)
+    if args.evaluate:
+        envs.close()
+        return utils.evaluate_saved(args, make_env, agent)
+    adam = Adam(agent.q_network.parameters())
+    # obs, action, reward, next_obs, terminated, step of the episode
+    shapes = obs_space.shape, (), (), obs_space.shape, (), ()
+    replay = ReplayBuffer(args.buffer_size, args.num_envs, shapes, device, args.n_step)
+    run = utils.Run(args, __file__, make_env, envs, agent, adam=adam, replay=replay)
+
+    # === logging
+    if args.track:
+        import wandb
+
+        wandb.init(
+            project=args.wandb_project_name,
+            entity=args.wandb_entity,
+            name=run.dir.name,
+            id=run.dir.name,
+            config=vars(args),
+            dir=run.dir.parent,
+            resume="allow",
+            sync_tensorboard=True,
+            settings={"finish_timeout": 300},
+        )
+    # A resumed run writes the points after its checkpoint again.
+    writer = SummaryWriter(run.dir, flush_secs=10, purge_step=run.global_step + 1)
+    writer.add_text("arguments", str(args))
+    run.writer = writer
+
+    # === update
+    # A number that changes during the run must be a tensor: a Python number is a constant of
+    # the graph: a new value compiles it again (--cuda-graph: is lost).
+    beta = torch.zeros((), device=device)
+
+    def update(rows, stored, index, noise):
+        """A step of Adam on the weighted cross-entropy; then the windows' new priorities."""
+        obs, actions, rewards, next_obs, terminations, steps = replay.unpack(rows)
+        returns, lengths = n_step_returns(rewards, steps, stored, args.gamma)
+        batch = torch.arange(args.batch_size, device=device)
+        # the true last observation of the window, and whether the episode terminated there
+        next_obs = next_obs[batch, lengths - 1]
+        terminations = terminations[batch, lengths - 1]
+        discounts = args.gamma ** lengths[:, None]
+        with torch.no_grad():
+            next_probs = agent.logits(agent.target_network, next_obs, noise[1]).softmax(-1)
+            chooser = next_probs
+            if args.double:
+                chooser = agent.logits(agent.q_network, next_obs, noise[2]).softmax(-1)
+            next_actions = (chooser @ agent.atoms).argmax(-1)
+            target_probs = project_distribution(
+                next_probs[batch, next_actions],
+                returns,
+                terminations,
+                discounts,
+                agent.atoms,
+            )
+            # prioritised replay, section 3.4, with the largest weight 1
+            priorities = replay.tree.leaves[index]
+            weights = ((priorities.min() / priorities) ** beta).float()
+        logits = agent.logits(agent.q_network, obs[:, 0], noise[0])
+        logits = logits[batch, actions[:, 0].long()]
+        log_probs = logits.log_softmax(-1)
+        losses = -(target_probs * log_probs).sum(-1)
+        loss = (weights * losses).mean()
+        grads = torch.autograd.grad(loss, adam.params)
+        adam.update(grads, args.learning_rate, eps=0.01 / args.batch_size)
+        # The Kullback-Leibler divergence is the loss without the target's entropy.
+        entropy = -torch.xlogy(target_probs, target_probs).sum(-1)
+        divergence = (losses.detach() - entropy).clamp(min=0) + 1e-6
+        replay.set_priorities(index, divergence**args.priority_alpha)
+        metrics = {
+            "losses/loss": loss,
+            "losses/q_values": (log_probs.exp() @ agent.atoms).mean(),
+        }
+        return {tag: metric.detach() for tag, metric in metrics.items()}
+
+    update = run.compile(update)
+    # One CUDA graph, sampling included.
+    # noise for learning, for judging the next action, and for choosing it
+    learn = run.cuda_graph(
+        lambda: update(
+            *replay.sample(args.batch_size),
+            agent.draw_noise(3),
+        )
+    )
+
+    # === training
+    def passed(every):
+        """How many multiples of `every` the last step of the environments has passed."""
+        return global_step // every - (global_step - args.num_envs) // every
+
+    obs = run.obs.astype(np.float32)
+    global_step = run.global_step
+    metrics = {}
+    steps = np.array(run.values.get("steps", [0] * args.num_envs))  # of the episodes under way
+    while run.goes_on(global_step, obs, steps=steps.tolist()):
+        # act
+        epsilon_steps = args.exploration_fraction * args.total_timesteps
+        epsilon = linear_schedule(args.start_e, args.end_e, epsilon_steps, global_step)
+        if args.noisy:
+            epsilon = 0.0  # the noise explores
+        # separate draws for each environment
+        explore, random_actions = np.random.random((2, args.num_envs))
+        actions = (random_actions * action_space.n).astype(np.int64)
+        if (explore >= epsilon).any():
+            # noise of its own for each environment, and for each step
+            noise = agent.draw_noise(args.num_envs)
+            with torch.no_grad():
+                greedy = agent.act(torch.from_numpy(obs).to(device), noise)
+                greedy = greedy.cpu().numpy()
+            actions = np.where(explore < epsilon, actions, greedy)
+
+        # learn from the steps so far (a GPU does so while the environments step)
+        total = args.total_timesteps
+        beta.fill_(linear_schedule(args.priority_beta, 1.0, total, global_step))
+        if global_step > args.learning_starts:
+            for _ in range(passed(args.train_frequency) * args.gradient_steps):
+                metrics = learn()
+            for _ in range(passed(args.target_network_frequency)):
+                update_target(agent.target_network, agent.q_network, args.tau)
+
+        # step, store
+        new_obs, rewards, terminations, truncations, infos = envs.step(actions)
+        global_step += args.num_envs
+        new_obs = new_obs.astype(np.float32)
+        next_obs = new_obs.copy()
+        for n, episodic_return, episodic_length in run.finished_episodes(infos):
+            # new_obs[n] is already the first observation of the next episode
+            next_obs[n] = infos["final_obs"][n]
+            writer.add_scalar("charts/episodic_return", episodic_return, global_step)
+            writer.add_scalar("charts/episodic_length", episodic_length, global_step)
+        # terminations only: a truncated episode bootstraps from next_obs
+        replay.add(obs, actions, rewards, next_obs, terminations, steps)
+        steps = (steps + 1) * ~(terminations | truncations)
+        obs = new_obs
+
+        # log
+        if passed(100) or global_step >= args.total_timesteps:
+            run.log({**metrics, "charts/epsilon": epsilon}, global_step)
+
+    # === evaluation
+    return run.end()
+
+
+if __name__ == "__main__":
+    main(utils.parse(Args))

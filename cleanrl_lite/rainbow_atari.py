@@ -1,0 +1,706 @@
+"""Rainbow for Atari games, learning from pixels; a variant of c51_atari.py.
+
+Paper:    Hessel et al. 2018 (arXiv:1710.02298), and those of its parts: double (1509.06461),
+          dueling (1511.06581), prioritised replay (1511.05952), noisy layers (1706.10295).
+Run:      python cleanrl_lite/rainbow_atari.py --env-id BreakoutNoFrameskip-v4
+Differs:  What rainbow.py changes in c51.py, this script changes in c51_atari.py. A flag turns each
+          part off. Windows of --n-step transitions end where a life is lost or the game ends, and
+          at the newest frame. FrameReplayBuffer draws slots by priority; what cannot be drawn has
+          priority 0. The convolutions have no noise. Adam's epsilon is c51_atari.py's.
+Expected: not measured yet. For comparison: c51_atari.py reaches -16.1 in Pong after 1.91 million
+          steps.
+Details:  docs/rainbow_atari.md
+"""
+
+import copy
+import json
+import math
+from dataclasses import dataclass
+from pathlib import Path
+
+import ale_py  # pip install "cleanrl_lite[atari]"
+import gymnasium as gym
+import numpy as np
+import torch
+import torch.nn.functional as F
+from gymnasium.vector import AutoresetMode
+from torch import nn
+from torch.utils.tensorboard import SummaryWriter
+
+from cleanrl_lite import utils
+
+
+# === arguments
+@dataclass
+class Args:
+    # run flags, the same in every script
+    exp_name: str = Path(__file__).stem  # name of the experiment
+    seed: int = 1  # seed of environments, networks and sampling
+    torch_deterministic: bool = True  # use deterministic algorithms of cuDNN
+    cuda: bool = True  # train on a GPU if there is one
+    threads: int = 0  # CPU threads of torch and numpy (0: their choice)
+    compile: bool = True  # compile the update: a slow start, then faster
+    cuda_graph: bool = False  # replay the update as one CUDA graph (needs a GPU)
+    track: bool = False  # also log to Weights & Biases
+    wandb_project_name: str = "cleanrl_lite"  # Weights & Biases project
+    wandb_entity: str | None = None  # Weights & Biases entity (team)
+    runs_dir: str = "runs"  # folder of the run directories
+    save_every: int = 100_000  # environment steps between checkpoints (0: none)
+    resume: str | None = None  # run directory to continue, or auto: the last with these flags
+    evaluate: str | None = None  # run directory or checkpoint to evaluate, without training
+    eval_episodes: int = 10  # episodes of an evaluation, with the greedy policy
+    eval_every: int = 0  # environment steps between evaluations (0: only at the end)
+    capture_video: bool = False  # record the first episode of every evaluation
+    render: bool = False  # show evaluations in a window
+
+    # algorithm flags
+    env_id: str = "BreakoutNoFrameskip-v4"  # game; ALE/Breakout-v5 has sticky actions
+    env_kwargs: str = "{}"  # keyword arguments of the environment, as JSON
+    total_timesteps: int = 10_000_000  # environment steps, summed over the environments
+    learning_rate: float = 6.25e-5  # the optimizer's learning rate
+    num_envs: int = 1  # environments stepped together
+    buffer_size: int = 1_000_000  # capacity of the replay buffer, in transitions
+    learning_starts: int = 20_000  # environment steps before training starts
+    train_frequency: int = 4  # environment steps, of all environments, between trainings
+    gradient_steps: int = 1  # gradient steps each time it trains
+    batch_size: int = 32  # transitions per minibatch
+    gamma: float = 0.99  # discount factor
+    n_step: int = 3  # rewards that are summed before the target bootstraps (1: as c51)
+    double: bool = True  # the network chooses the next action, its target only judges it
+    dueling: bool = True  # estimate the state and the actions' advantages in two streams
+    noisy: bool = True  # explore by noise on the weights, in place of epsilon
+    noisy_sigma: float = 0.5  # initial size of that noise
+    priority_alpha: float = 0.5  # power of the priorities in replay, up to 1 (0: draw uniformly)
+    priority_beta: float = 0.4  # initial power of the weights against their bias; rises to 1
+    n_atoms: int = 51  # atoms of the return distribution
+    v_min: float = -10.0  # lower end of the return distribution's support
+    v_max: float = 10.0  # upper end of the return distribution's support
+    target_network_frequency: int = 8_000  # environment steps between target network updates
+    tau: float = 1.0  # step size of the target: target += tau * (network - target)
+    start_e: float = 1.0  # initial epsilon, the probability of a random action
+    end_e: float = 0.01  # final epsilon
+    exploration_fraction: float = 0.1  # part of the run over which epsilon falls
+    bf16: bool = False  # compute the largest layers in bfloat16: faster, less exact
+
+
+# === environment
+def game_settings(args):
+    """What --env-id and --env-kwargs say of the game, as ale-py's vector environment takes it."""
+    gym.register_envs(ale_py)
+    spec = utils.make(args).spec
+    is_game = spec.entry_point == "ale_py.env:AtariEnv"
+    others = "Use a script without _atari in its name or, for images, ppo_image.py"
+    utils.check(is_game, f"{args.env_id} is not an Atari game. {others}")
+    names = "repeat_action_probability", "full_action_space", "max_num_frames_per_episode"
+    known = json.loads(args.env_kwargs).keys() <= set(names)
+    utils.check(known, f"--env-kwargs of games: {', '.join(names)}")
+    return {name: spec.kwargs[name] for name in ("game", *names)}
+
+
+class Games(gym.vector.VectorWrapper):
+    """ale-py's vector environment, in C++: stacks of 4 gray frames of 84 x 84, 4 frames a step.
+
+    A lost life terminates the episode, and FIRE continues the game. final_info in infos is
+    about whole games, with unclipped rewards.
+    """
+
+    def __init__(self, num_envs, **settings):
+        envs = ale_py.vector_env.AtariVectorEnv(
+            num_envs=num_envs,
+            noop_max=30,
+            autoreset_mode=AutoresetMode.SAME_STEP,
+            # The trap: `episodic_life` would start a new game after each lost life.
+            life_loss_info=True,
+            reward_clipping=False,
+            **settings,
+        )
+        super().__init__(envs)
+        buttons = list(envs.ale.get_action_set())
+        self.has_fire = ale_py.Action.FIRE in buttons
+        self.fire = buttons.index(ale_py.Action.FIRE) if self.has_fire else 0
+
+    def reset(self, seed):
+        obs, infos = self.env.reset(seed=np.array(seed))
+        self.frames = infos["episode_frame_number"]
+        self.lost_life = np.zeros(self.num_envs, dtype=bool)
+        self.returns = np.zeros(self.num_envs)
+        self.lengths = np.zeros(self.num_envs, dtype=np.int64)
+        return obs, infos
+
+    def step(self, actions):
+        # Some games wait until FIRE is pressed.
+        actions = np.where(self.lost_life, self.fire, actions)
+        obs, rewards, terminations, truncations, infos = self.env.step(actions)
+        # Fewer frames than before: the game ended and the next one has begun.
+        over = infos["episode_frame_number"] < self.frames
+        self.frames = infos["episode_frame_number"]
+        self.lost_life = terminations & ~over & self.has_fire
+        returns = self.returns + rewards
+        lengths = self.lengths + 1
+        infos["_final_info"] = over
+        infos["final_info"] = {"statistics": {"r": returns, "l": lengths}}
+        self.returns = returns * ~over
+        self.lengths = lengths * ~over
+        return obs, rewards, terminations, truncations, infos
+
+
+class PressFire(gym.Wrapper):
+    """Presses FIRE at the start of a game and after each lost life, as Games does."""
+
+    def reset(self, **kwargs):
+        super().reset(**kwargs)
+        obs, _, _, _, info = self.env.step(1)
+        self.lives = info["lives"]
+        self.lost_life = False
+        return obs, info
+
+    def step(self, action):
+        fire_or_action = 1 if self.lost_life else action
+        obs, reward, terminated, truncated, info = self.env.step(fire_or_action)
+        self.lost_life = info["lives"] < self.lives
+        self.lives = info["lives"]
+        return obs, reward, terminated, truncated, info
+
+
+def make_env(args, render_mode=None):
+    """The environment of evaluations and videos: whole games, unclipped rewards."""
+    # AtariPreprocessing skips frames, so the game itself must not.
+    env = utils.make(args, render_mode, frameskip=1)
+    env = gym.wrappers.AtariPreprocessing(env, noop_max=30)
+    if "FIRE" in env.unwrapped.get_action_meanings():
+        env = PressFire(env)
+    return gym.wrappers.FrameStackObservation(env, 4, padding_type="zero")
+
+
+# === networks
+class NoisyLinear(nn.Linear):
+    """A linear layer with learned, factorised Gaussian noise on its weights (section 3).
+
+    `noise` is (inputs + outputs,), or has a row for each row of x, and so weights for each.
+    """
+
+    def __init__(self, inputs, outputs, noisy, sigma):
+        super().__init__(inputs, outputs)
+        self.noise_sizes = [inputs, outputs] if noisy else [0, 0]
+        if noisy:
+            scale = sigma / inputs**0.5
+            self.weight_sigma = nn.Parameter(torch.full_like(self.weight, scale))
+            self.bias_sigma = nn.Parameter(torch.full_like(self.bias, scale))
+
+    def forward(self, x, noise):
+        if noise is None or sum(self.noise_sizes) == 0:
+            return super().forward(x)
+        scaled = noise.sign() * noise.abs().sqrt()
+        noise_in, noise_out = scaled.split(self.noise_sizes, dim=-1)
+        # equations 10 and 11
+        outer = noise_out[..., :, None] * noise_in[..., None, :]
+        weight = self.weight + self.weight_sigma * outer
+        bias = self.bias + self.bias_sigma * noise_out
+        return (x[:, None] @ weight.mT)[:, 0] + bias
+
+
+class QNetwork(nn.Module):
+    """Convolutions, and a hidden layer of 512; with `dueling`, another 512 for the state."""
+
+    def __init__(self, num_actions, n_atoms, dueling, noisy, sigma, bf16=False):
+        super().__init__()
+        self.shape = num_actions, n_atoms
+        self.network = nn.Sequential(
+            nn.Conv2d(4, 32, 8, stride=4),
+            nn.ReLU(),
+            nn.Conv2d(32, 64, 4, stride=2),
+            nn.ReLU(),
+            nn.Conv2d(64, 64, 3, stride=1),
+            nn.ReLU(),
+            nn.Flatten(),
+        )
+        self.fc1 = NoisyLinear(64 * 7 * 7, 512, noisy, sigma)
+        self.fc2 = NoisyLinear(512, num_actions * n_atoms, noisy, sigma)
+        self.dueling = dueling
+        if dueling:
+            self.value_fc1 = NoisyLinear(64 * 7 * 7, 512, noisy, sigma)
+            self.value_fc2 = NoisyLinear(512, n_atoms, noisy, sigma)
+        layers = [layer for layer in self.modules() if isinstance(layer, NoisyLinear)]
+        self.noise_sizes = [sum(layer.noise_sizes) for layer in layers]
+        self.bf16 = bf16
+
+    def forward(self, obs, noise=None):
+        """Logits (batch, num_actions, n_atoms) for `obs`, uint8 (batch, 4, 84, 84).
+
+        Without noise, those of the mean weights.
+        """
+        noises = [None] * 4 if noise is None else noise.split(self.noise_sizes, dim=-1)
+        x = (obs / 255.0).contiguous(memory_format=torch.channels_last)
+        with torch.autocast(x.device.type, torch.bfloat16, enabled=self.bf16):
+            x = self.network(x)
+        x = x.float()
+        logits = self.fc2(F.relu(self.fc1(x, noises[0])), noises[1])
+        logits = logits.unflatten(1, self.shape)
+        if not self.dueling:
+            return logits
+        values = self.value_fc2(F.relu(self.value_fc1(x, noises[2])), noises[3])
+        # equation 9 of the dueling paper, for each atom
+        return values[:, None] + logits - logits.mean(1, keepdim=True)
+
+
+class Agent(nn.Module):
+    def __init__(
+        self,
+        num_actions,
+        n_atoms,
+        v_min,
+        v_max,
+        dueling,
+        noisy,
+        noisy_sigma,
+        bf16=False,
+    ):
+        super().__init__()
+        atoms = torch.linspace(v_min, v_max, n_atoms)
+        self.register_buffer("atoms", atoms, persistent=False)
+        self.q_network = QNetwork(
+            num_actions,
+            n_atoms,
+            dueling,
+            noisy,
+            noisy_sigma,
+            bf16,
+        )
+        self.target_network = copy.deepcopy(self.q_network).requires_grad_(False)
+
+    def logits(self, network, obs, noise=None):
+        """Logits of the return distributions (batch, num_actions, n_atoms)."""
+        return network(obs, noise)
+
+    def draw_noise(self, count):
+        """Noise for all noisy layers (count, number of their inputs and outputs)."""
+        size = sum(self.q_network.noise_sizes)
+        return torch.randn((count, size), device=self.atoms.device)
+
+    def act(self, obs, noise=None):
+        """The greedy policy; without noise, for evaluation."""
+        probs = self.logits(self.q_network, obs, noise).softmax(-1)
+        return (probs @ self.atoms).argmax(-1)
+
+
+# === replay
+class SumTree:
+    """Priorities, drawn in proportion to their size (Schaul et al., appendix B.2.1).
+
+    A tree of two levels: the priorities, in blocks, and the sum of each block. A draw looks
+    for its block first and then for its place there. Both searches are short.
+    """
+
+    def __init__(self, size, device):
+        self.width = math.ceil(size**0.5)
+        blocks = math.ceil(size / self.width)
+        self.leaves = torch.zeros(blocks * self.width, dtype=torch.float64, device=device)
+        self.sums = torch.zeros(blocks, dtype=torch.float64, device=device)
+
+    def set(self, index, priorities):
+        self.leaves[index] = priorities.double()
+        block = index // self.width
+        self.sums[block] = self.leaves.view(-1, self.width)[block].sum(1)
+
+    def draw(self, points):
+        """The places of `points`, from 0 to 1, on the line of all priorities."""
+        ends = self.sums.cumsum(0)
+        points = points * ends[-1]
+        block = first_beyond(ends, points)
+        points = points - (ends - self.sums)[block]
+        ends = self.leaves.view(-1, self.width)[block].cumsum(1)
+        return block * self.width + first_beyond(ends, points[:, None])[:, 0]
+
+
+def first_beyond(ends, points):
+    """The first of `ends` beyond each point.
+
+    The trap: rounding may lead to a priority of 0 at the start, or behind the last one.
+    """
+    inside = points.clamp(min=0).minimum(ends[..., -1:] * (1 - 1e-12))
+    return torch.searchsorted(ends, inside, right=True)
+
+
+class FrameReplayBuffer:
+    """The last transitions of stacks of 4 frames, with every frame stored once: 7 KB, not 56.
+
+    Each environment has a ring of slots. Slot t holds the newest frame of its t-th observation
+    and what came of it; slots t - 3 to t + 1 make that stack and the next one. `age` says how
+    many frames of a stack are of the game under way, 1 to 4; the older ones are blank, as the
+    agent saw them. The last frame of a truncated game has a slot too, of age 0: no transition
+    starts from it.
+
+    Slots are drawn by priority. It is 0 for those from which no whole transition starts: of age
+    0, the newest one, and the oldest ones, which lack frames of their stacks.
+    """
+
+    def __init__(self, buffer_size, num_envs, frame_shape, device, n_step):
+        self.num_envs = num_envs
+        self.n_step = n_step
+        self.length = buffer_size // num_envs
+        slots = self.length * num_envs
+        self.frames = utils.allocate((slots, *frame_shape), torch.uint8, device)
+        # action, reward, terminated, age
+        self.rows = torch.zeros((slots, 4), device=device)
+        self.age = np.ones(num_envs)  # of the next observation
+        # slots so far; the newest one waits for its next frame
+        self.written = np.zeros(num_envs, dtype=np.int64)
+        # `written` as a tensor, which a CUDA graph can read
+        self.ends = torch.zeros(num_envs, dtype=torch.int64, device=device)
+        self.newest_age = np.zeros(num_envs)  # of the newest slot; 0: no transition starts there
+        self.tree = SumTree(slots, device)
+        # The largest so far, which new transitions get. The trap: torch 2.13 would lose what a
+        # compiled update makes of a float64 tensor without dimensions.
+        self.max_priority = torch.ones((), device=device)
+
+    def place(self, slot, env):
+        """Where a slot lies: first the slots 0 of all environments, then the slots 1, ..."""
+        return slot % self.length * self.num_envs + env
+
+    def add(self, obs, actions, rewards, terminations, truncations, new_games, final_obs):
+        """Stores a transition of each environment: stacks (num_envs, 4, *frame_shape)."""
+        rows = np.column_stack((actions, rewards, terminations, self.age))
+        for n in range(self.num_envs):
+            self.write(n, obs[n], rows[n])
+            if truncations[n]:
+                self.write(n, final_obs[n], np.zeros(4))
+        self.age = np.where(new_games, 1, np.minimum(self.age + 1, 4))
+        self.ends.copy_(torch.from_numpy(self.written))
+
+    def write(self, n, stack, row):
+        place = self.place(self.written[n], n)
+        self.frames[place] = torch.from_numpy(stack[-1])
+        self.rows[place] = torch.from_numpy(row)
+        # The transition before it is whole now. One of the oldest slots now lacks a frame.
+        slots = self.written[n] + np.array([-1, 0, 3])
+        priorities = torch.zeros(3, device=self.max_priority.device)
+        if self.newest_age[n] > 0:
+            priorities[0] = self.max_priority
+        places = torch.from_numpy(self.place(slots, n))
+        self.tree.set(places.to(priorities.device), priorities)
+        self.newest_age[n] = row[3]
+        self.written[n] += 1
+
+    def sample(self, batch_size):
+        """A minibatch: frames (batch_size, n_step + 4, *frame_shape), rows from each window's
+        start to behind its end (batch_size, n_step + 1, 4), which steps count, and its places.
+
+        Drawn by priority, one from each of batch_size equal parts of the line of priorities.
+        """
+        device = self.rows.device
+        draws = torch.rand(batch_size, dtype=torch.float64, device=device)
+        parts = torch.arange(batch_size, device=device)
+        index = self.tree.draw((parts + draws) / batch_size)
+        env = index % self.num_envs
+        slot = index // self.num_envs
+        # The trap: behind an environment's newest slot lies its oldest.
+        newer = (self.ends[env] - 1 - slot) % self.length
+        slots = slot[:, None] + torch.arange(-3, self.n_step + 1, device=device)
+        places = self.place(slots, env[:, None])
+        # index_select copies frames 16 times as fast as frames[places].
+        frames = self.frames.index_select(0, places.flatten()).unflatten(0, places.shape)
+        steps = torch.arange(self.n_step, device=device)
+        return frames, self.rows[places[:, 3:]], steps < newer[:, None], index
+
+    def unpack(self, frames, rows):
+        """Frames, actions, rewards, terminations, ages of a minibatch."""
+        actions, rewards, terminations, ages = rows.unbind(2)
+        # how much older than the newest frame of obs each of them is
+        older = torch.arange(3, -self.n_step - 1, -1, device=ages.device)
+        in_game = older < ages[:, :1]
+        frames = frames * in_game[:, :, None, None]
+        return frames, actions[:, 0], rewards[:, :-1], terminations[:, :-1], ages
+
+    def set_priorities(self, index, priorities):
+        """Gives drawn transitions new priorities; for NaN, which cannot be one, a small one."""
+        priorities = priorities.nan_to_num(1e-6, 1e-6)
+        self.tree.set(index, priorities)
+        self.max_priority.copy_(self.max_priority.maximum(priorities.max()))
+
+    def state_dict(self):
+        used = min(int(self.written.max()), self.length) * self.num_envs
+        # By way of numpy, torch.save writes this part only, and needs no memory for a copy.
+        frames = self.frames[:used].cpu().numpy()
+        rows = self.rows[:used].cpu().numpy()
+        leaves = self.tree.leaves[:used].cpu().numpy()
+        return {
+            "written": self.written.tolist(),
+            "frames": torch.from_numpy(frames),
+            "rows": torch.from_numpy(rows),
+            "leaves": torch.from_numpy(leaves),
+            "sums": self.tree.sums,
+            "max_priority": self.max_priority,
+        }
+
+    def load_state_dict(self, state):
+        self.frames[: len(state["frames"])] = state["frames"]
+        self.rows[: len(state["rows"])] = state["rows"]
+        self.written[:] = state["written"]
+        self.ends.copy_(torch.from_numpy(self.written))
+        # Games restart after a resume. The newest observation only completes the transition
+        # before it; if it begins a game, not even that, and its slot is used again.
+        newest = self.place(self.written - 1, np.arange(self.num_envs))
+        self.written -= self.rows[newest, 3].cpu().numpy() == 1
+        self.rows[newest, 3] = 0
+        newest = self.place(self.written - 1, np.arange(self.num_envs))
+        self.newest_age = self.rows[newest, 3].cpu().numpy()
+        self.tree.leaves[: len(state["leaves"])] = state["leaves"]
+        self.tree.sums.copy_(state["sums"])
+        self.max_priority.copy_(state["max_priority"])
+
+
+# === pure functions
+def linear_schedule(start, end, duration, step):
+    """Linear from `start` at step 0 to `end` at step `duration`, then constant."""
+    return start + (end - start) * min(step / duration, 1.0)
+
+
+@torch.no_grad()
+def update_target(target, network, tau):
+    """target += tau * (network - target), weight by weight."""
+    for old, new in zip(target.parameters(), network.parameters(), strict=True):
+        old.lerp_(new, tau)
+
+
+def n_step_returns(rewards, terminations, ages, stored, gamma):
+    """The discounted sum of each window's rewards and its length, (batch,).
+
+    All but gamma are (batch, n_step), but `ages` has another column. A window ends where its
+    episode terminates, and before the last frame of a truncated game, which has age 0.
+    """
+    goes_on = stored[:, 1:] & (terminations[:, :-1] == 0) & (ages[:, 1:-1] > 0)
+    in_window = torch.cat([torch.ones_like(stored[:, :1]), goes_on], 1).cumprod(1)
+    ahead = torch.arange(rewards.shape[1], device=rewards.device)
+    discounted = torch.where(in_window > 0, rewards * gamma**ahead, 0)
+    return discounted.sum(1), in_window.sum(1)
+
+
+def project_distribution(next_probs, rewards, terminations, gamma, atoms):
+    """The distribution of rewards + gamma * next return on the atoms (algorithm 1).
+
+    next_probs and the result are (batch, n_atoms). An atom's probability goes to its two
+    neighbours on the support, in proportion to their nearness. The trap: with the neighbours
+    floor(b) and ceil(b), an atom that falls exactly on the support has weight 0 for both, and
+    is lost.
+    """
+    last = len(atoms) - 1
+    next_atoms = rewards[:, None] + gamma * (1 - terminations)[:, None] * atoms
+    # in units of the spacing, (batch, n_atoms)
+    b = (next_atoms - atoms[0]) * (last / (atoms[last] - atoms[0]))
+    b = b.clamp(0, last)
+    # NaN cannot be an index; the weights and the loss stay NaN.
+    lower = b.nan_to_num().floor().clamp(max=last - 1)
+    index = lower.long()
+    projected = torch.zeros_like(next_probs)
+    projected.scatter_add_(1, index, next_probs * (lower + 1 - b))
+    projected.scatter_add_(1, index + 1, next_probs * (b - lower))
+    return projected
+
+
+class Adam(nn.Module):
+    """Adam (Kingma & Ba 2015, algorithm 1).
+
+    Written out, on one flat vector, because this compiles into the update's graph;
+    torch.optim.Adam would not.
+    """
+
+    def __init__(self, params):
+        super().__init__()
+        self.params = [param for param in params if param.requires_grad]
+        flat = torch.cat([param.detach().flatten() for param in self.params])
+        self.register_buffer("step", flat.new_zeros(()))
+        self.register_buffer("exp_avg", torch.zeros_like(flat))
+        self.register_buffer("exp_avg_sq", torch.zeros_like(flat))
+
+    @torch.no_grad()
+    def update(self, grads, learning_rate, beta1=0.9, beta2=0.999, eps=1e-8):
+        """Takes a step, in place."""
+        grad = torch.cat([g.flatten() for g in grads])
+        self.step.add_(1)
+        self.exp_avg.lerp_(grad, 1 - beta1)
+        self.exp_avg_sq.lerp_(grad.square(), 1 - beta2)
+        denominator = (self.exp_avg_sq / (1 - beta2**self.step)).sqrt() + eps
+        delta = learning_rate * self.exp_avg / (1 - beta1**self.step) / denominator
+        parts = delta.split([param.numel() for param in self.params])
+        for param, part in zip(self.params, parts, strict=True):
+            param.sub_(part.view_as(param))
+
+
+@utils.leaves_no_trace
+def main(args: Args):
+    # === setup
+    check = utils.check
+    device = utils.setup(args)
+    check(args.n_atoms > 1, "--n-atoms must be above 1")
+    finite = -1e30 < args.v_min < args.v_max < 1e30
+    check(finite, "--v-min must be below --v-max, both finite")
+    starts = args.learning_starts >= 2 * args.num_envs
+    check(starts, "--learning-starts must be at least twice --num-envs")
+    check(args.n_step > 0, f"--n-step must be > 0, got {args.n_step}")
+    check(args.priority_alpha <= 1, "--priority-alpha must be at most 1")
+    check(args.priority_beta <= 1, "--priority-beta must be at most 1")
+    enough = max(args.batch_size, max(8, args.n_step) * args.num_envs)
+    check(args.buffer_size >= enough, f"--buffer-size must be at least {enough}")
+
+    envs = Games(args.num_envs, num_threads=args.threads, **game_settings(args))
+    obs_space = envs.single_observation_space
+    action_space = envs.single_action_space
+
+    num_actions = int(action_space.n)
+    agent = Agent(
+        num_actions,
+        args.n_atoms,
+        args.v_min,
+        args.v_max,
+        args.dueling,
+        args.noisy,
+        args.noisy_sigma,
+        args.bf16,
+    )
+    agent = agent.to(device, memory_format=torch.channels_last)
+    if args.evaluate:
+        envs.close()
+        return utils.evaluate_saved(args, make_env, agent)
+    adam = Adam(agent.q_network.parameters())
+    frame_shape = obs_space.shape[1:]
+    replay = FrameReplayBuffer(args.buffer_size, args.num_envs, frame_shape, device, args.n_step)
+    run = utils.Run(args, __file__, make_env, envs, agent, adam=adam, replay=replay)
+
+    # === logging
+    if args.track:
+        import wandb
+
+        wandb.init(
+            project=args.wandb_project_name,
+            entity=args.wandb_entity,
+            name=run.dir.name,
+            id=run.dir.name,
+            config=vars(args),
+            dir=run.dir.parent,
+            resume="allow",
+            sync_tensorboard=True,
+            settings={"finish_timeout": 300},
+        )
+    # A resumed run writes the points after its checkpoint again.
+    writer = SummaryWriter(run.dir, flush_secs=10, purge_step=run.global_step + 1)
+    writer.add_text("arguments", str(args))
+    run.writer = writer
+
+    # === update
+    # A number that changes during the run must be a tensor: a Python number is a constant of
+    # the graph: a new value compiles it again (--cuda-graph: is lost).
+    beta = torch.zeros((), device=device)
+
+    def update(frames, rows, stored, index, noise):
+        """A step of Adam on the weighted cross-entropy; then the windows' new priorities."""
+        frames, actions, rewards, terminations, ages = replay.unpack(frames, rows)
+        returns, lengths = n_step_returns(rewards, terminations, ages, stored, args.gamma)
+        batch = torch.arange(args.batch_size, device=device)
+        # the true last observation of the window, and whether the episode terminated there
+        stack = torch.arange(4, device=device)
+        next_obs = frames[batch[:, None], lengths[:, None] + stack]
+        terminations = terminations[batch, lengths - 1]
+        discounts = args.gamma ** lengths[:, None]
+        with torch.no_grad():
+            next_probs = agent.logits(agent.target_network, next_obs, noise[1]).softmax(-1)
+            chooser = next_probs
+            if args.double:
+                chooser = agent.logits(agent.q_network, next_obs, noise[2]).softmax(-1)
+            next_actions = (chooser @ agent.atoms).argmax(-1)
+            target_probs = project_distribution(
+                next_probs[batch, next_actions],
+                returns,
+                terminations,
+                discounts,
+                agent.atoms,
+            )
+            # prioritised replay, section 3.4, with the largest weight 1
+            priorities = replay.tree.leaves[index]
+            weights = ((priorities.min() / priorities) ** beta).float()
+        logits = agent.logits(agent.q_network, frames[:, :4], noise[0])
+        logits = logits[batch, actions.long()]
+        log_probs = logits.log_softmax(-1)
+        losses = -(target_probs * log_probs).sum(-1)
+        loss = (weights * losses).mean()
+        grads = torch.autograd.grad(loss, adam.params)
+        adam.update(grads, args.learning_rate, eps=0.01 / args.batch_size)
+        # The Kullback-Leibler divergence is the loss without the target's entropy.
+        entropy = -torch.xlogy(target_probs, target_probs).sum(-1)
+        divergence = (losses.detach() - entropy).clamp(min=0) + 1e-6
+        replay.set_priorities(index, divergence**args.priority_alpha)
+        metrics = {
+            "losses/loss": loss,
+            "losses/q_values": (log_probs.exp() @ agent.atoms).mean(),
+        }
+        return {tag: metric.detach() for tag, metric in metrics.items()}
+
+    update = run.compile(update)
+    # One CUDA graph, sampling included.
+    # noise for learning, for judging the next action, and for choosing it
+    learn = run.cuda_graph(
+        lambda: update(
+            *replay.sample(args.batch_size),
+            agent.draw_noise(3),
+        )
+    )
+
+    # === training
+    def passed(every):
+        """How many multiples of `every` the last step of the environments has passed."""
+        return global_step // every - (global_step - args.num_envs) // every
+
+    obs = run.obs
+    global_step = run.global_step
+    metrics = {}
+    while run.goes_on(global_step, obs):
+        # act
+        epsilon_steps = args.exploration_fraction * args.total_timesteps
+        epsilon = linear_schedule(args.start_e, args.end_e, epsilon_steps, global_step)
+        # separate draws for each environment
+        explore, random_actions = np.random.random((2, args.num_envs))
+        actions = (random_actions * action_space.n).astype(np.int64)
+        if args.noisy:
+            epsilon = 0.0  # the noise explores
+        # separate draws for each environment
+        explore, random_actions = np.random.random((2, args.num_envs))
+        actions = (random_actions * action_space.n).astype(np.int64)
+        if (explore >= epsilon).any():
+            # noise of its own for each environment, and for each step
+            noise = agent.draw_noise(args.num_envs)
+            with torch.no_grad():
+                greedy = agent.act(torch.from_numpy(obs).to(device), noise)
+                greedy = greedy.cpu().numpy()
+            actions = np.where(explore < epsilon, actions, greedy)
+
+        # learn from the steps so far (a GPU does so while the environments step)
+        total = args.total_timesteps
+        beta.fill_(linear_schedule(args.priority_beta, 1.0, total, global_step))
+        if global_step > args.learning_starts:
+            for _ in range(passed(args.train_frequency) * args.gradient_steps):
+                metrics = learn()
+            for _ in range(passed(args.target_network_frequency)):
+                update_target(agent.target_network, agent.q_network, args.tau)
+
+        # step, store
+        new_obs, rewards, terminations, truncations, infos = envs.step(actions)
+        global_step += args.num_envs
+        for _, episodic_return, episodic_length in run.finished_episodes(infos):
+            writer.add_scalar("charts/episodic_return", episodic_return, global_step)
+            writer.add_scalar("charts/episodic_length", episodic_length, global_step)
+        rewards = np.sign(rewards)  # clipped, for learning only
+        new_games = infos["_final_info"]
+        final_obs = infos.get("final_obs")
+        # terminations only: a truncated episode bootstraps from next_obs
+        replay.add(obs, actions, rewards, terminations, truncations, new_games, final_obs)
+        obs = new_obs
+
+        # log
+        if passed(100) or global_step >= args.total_timesteps:
+            run.log({**metrics, "charts/epsilon": epsilon}, global_step)
+
+    # === evaluation
+    return run.end()
+
+
+if __name__ == "__main__":
+    main(utils.parse(Args))

@@ -1,0 +1,508 @@
+"""Soft Actor-Critic (SAC) of sac_discrete.py, for Atari games; a variant of dqn_atari.py.
+
+Paper:    Christodoulou 2019 (arXiv:1910.07207), with the network of Mnih et al. 2015 (Nature).
+Run:      python cleanrl_lite/sac_atari.py --env-id BreakoutNoFrameskip-v4
+Differs:  The target entropy is 0.89 of the largest one, not 0.98. The replay buffer stores each
+          frame once. The environments are ale-py's own C++ vector environment. After a lost life,
+          the script presses FIRE; the replay buffer stores the agent's action.
+Expected: Not measured yet: 0 finished runs.
+Details:  docs/sac_atari.md
+"""
+
+import copy
+import json
+import math
+from dataclasses import dataclass
+from pathlib import Path
+
+import ale_py  # pip install "cleanrl_lite[atari]"
+import gymnasium as gym
+import numpy as np
+import torch
+from gymnasium.vector import AutoresetMode
+from torch import nn
+from torch.utils.tensorboard import SummaryWriter
+
+from cleanrl_lite import utils
+
+
+# === arguments
+@dataclass
+class Args:
+    # run flags, the same in every script
+    exp_name: str = Path(__file__).stem  # name of the experiment
+    seed: int = 1  # seed of environments, networks and sampling
+    torch_deterministic: bool = True  # use deterministic algorithms of cuDNN
+    cuda: bool = True  # train on a GPU if there is one
+    threads: int = 0  # CPU threads of torch and numpy (0: their choice)
+    compile: bool = True  # compile the update: a slow start, then faster
+    cuda_graph: bool = False  # replay the update as one CUDA graph (needs a GPU)
+    track: bool = False  # also log to Weights & Biases
+    wandb_project_name: str = "cleanrl_lite"  # Weights & Biases project
+    wandb_entity: str | None = None  # Weights & Biases entity (team)
+    runs_dir: str = "runs"  # folder of the run directories
+    save_every: int = 100_000  # environment steps between checkpoints (0: none)
+    resume: str | None = None  # run directory to continue, or auto: the last with these flags
+    evaluate: str | None = None  # run directory or checkpoint to evaluate, without training
+    eval_episodes: int = 10  # episodes of an evaluation, with the greedy policy
+    eval_every: int = 0  # environment steps between evaluations (0: only at the end)
+    capture_video: bool = False  # record the first episode of every evaluation
+    render: bool = False  # show evaluations in a window
+
+    # algorithm flags
+    env_id: str = "BreakoutNoFrameskip-v4"  # game; ALE/Breakout-v5 has sticky actions
+    env_kwargs: str = "{}"  # keyword arguments of the environment, as JSON
+    total_timesteps: int = 5_000_000  # environment steps, summed over the environments
+    policy_lr: float = 3e-4  # Adam's learning rate for the actor
+    q_lr: float = 3e-4  # Adam's learning rate for the critics and the temperature
+    num_envs: int = 1  # environments stepped together
+    buffer_size: int = 1_000_000  # capacity of the replay buffer, in transitions
+    learning_starts: int = 20_000  # environment steps before training starts
+    train_frequency: int = 4  # environment steps, of all environments, between trainings
+    gradient_steps: int = 1  # gradient steps each time it trains
+    batch_size: int = 64  # transitions per minibatch
+    gamma: float = 0.99  # discount factor
+    target_network_frequency: int = 8_000  # environment steps between target network updates
+    tau: float = 1.0  # step size of the target: target += tau * (network - target)
+    alpha: float = 0.2  # temperature (weight of the entropy) with --no-autotune
+    autotune: bool = True  # learn the temperature, so that the entropy nears its target
+    target_entropy_scale: float = 0.89  # target entropy: this part of log(number of actions)
+    bf16: bool = False  # compute the largest layers in bfloat16: faster, less exact
+
+
+# === environment
+def game_settings(args):
+    """What --env-id and --env-kwargs say of the game, as ale-py's vector environment takes it."""
+    gym.register_envs(ale_py)
+    spec = utils.make(args).spec
+    is_game = spec.entry_point == "ale_py.env:AtariEnv"
+    others = "Use a script without _atari in its name or, for images, ppo_image.py"
+    utils.check(is_game, f"{args.env_id} is not an Atari game. {others}")
+    names = "repeat_action_probability", "full_action_space", "max_num_frames_per_episode"
+    known = json.loads(args.env_kwargs).keys() <= set(names)
+    utils.check(known, f"--env-kwargs of games: {', '.join(names)}")
+    return {name: spec.kwargs[name] for name in ("game", *names)}
+
+
+class Games(gym.vector.VectorWrapper):
+    """ale-py's vector environment, in C++: stacks of 4 gray frames of 84 x 84, 4 frames a step.
+
+    A lost life terminates the episode, and FIRE continues the game. final_info in infos is
+    about whole games, with unclipped rewards.
+    """
+
+    def __init__(self, num_envs, **settings):
+        envs = ale_py.vector_env.AtariVectorEnv(
+            num_envs=num_envs,
+            noop_max=30,
+            autoreset_mode=AutoresetMode.SAME_STEP,
+            # The trap: `episodic_life` would start a new game after each lost life.
+            life_loss_info=True,
+            reward_clipping=False,
+            **settings,
+        )
+        super().__init__(envs)
+        buttons = list(envs.ale.get_action_set())
+        self.has_fire = ale_py.Action.FIRE in buttons
+        self.fire = buttons.index(ale_py.Action.FIRE) if self.has_fire else 0
+
+    def reset(self, seed):
+        obs, infos = self.env.reset(seed=np.array(seed))
+        self.frames = infos["episode_frame_number"]
+        self.lost_life = np.zeros(self.num_envs, dtype=bool)
+        self.returns = np.zeros(self.num_envs)
+        self.lengths = np.zeros(self.num_envs, dtype=np.int64)
+        return obs, infos
+
+    def step(self, actions):
+        # Some games wait until FIRE is pressed.
+        actions = np.where(self.lost_life, self.fire, actions)
+        obs, rewards, terminations, truncations, infos = self.env.step(actions)
+        # Fewer frames than before: the game ended and the next one has begun.
+        over = infos["episode_frame_number"] < self.frames
+        self.frames = infos["episode_frame_number"]
+        self.lost_life = terminations & ~over & self.has_fire
+        returns = self.returns + rewards
+        lengths = self.lengths + 1
+        infos["_final_info"] = over
+        infos["final_info"] = {"statistics": {"r": returns, "l": lengths}}
+        self.returns = returns * ~over
+        self.lengths = lengths * ~over
+        return obs, rewards, terminations, truncations, infos
+
+
+class PressFire(gym.Wrapper):
+    """Presses FIRE at the start of a game and after each lost life, as Games does."""
+
+    def reset(self, **kwargs):
+        super().reset(**kwargs)
+        obs, _, _, _, info = self.env.step(1)
+        self.lives = info["lives"]
+        self.lost_life = False
+        return obs, info
+
+    def step(self, action):
+        fire_or_action = 1 if self.lost_life else action
+        obs, reward, terminated, truncated, info = self.env.step(fire_or_action)
+        self.lost_life = info["lives"] < self.lives
+        self.lives = info["lives"]
+        return obs, reward, terminated, truncated, info
+
+
+def make_env(args, render_mode=None):
+    """The environment of evaluations and videos: whole games, unclipped rewards."""
+    # AtariPreprocessing skips frames, so the game itself must not.
+    env = utils.make(args, render_mode, frameskip=1)
+    env = gym.wrappers.AtariPreprocessing(env, noop_max=30)
+    if "FIRE" in env.unwrapped.get_action_meanings():
+        env = PressFire(env)
+    return gym.wrappers.FrameStackObservation(env, 4, padding_type="zero")
+
+
+# === networks
+class ConvNet(nn.Module):
+    """The network of Mnih et al. 2015, for the actor and for the critics."""
+
+    def __init__(self, outputs, bf16=False):
+        super().__init__()
+        self.network = nn.Sequential(
+            nn.Conv2d(4, 32, 8, stride=4),
+            nn.ReLU(),
+            nn.Conv2d(32, 64, 4, stride=2),
+            nn.ReLU(),
+            nn.Conv2d(64, 64, 3, stride=1),
+            nn.ReLU(),
+            nn.Flatten(),
+            nn.Linear(64 * 7 * 7, 512),
+            nn.ReLU(),
+        )
+        self.head = nn.Linear(512, outputs)
+        self.bf16 = bf16
+
+    def forward(self, obs):
+        """The outputs (batch, outputs) for `obs`, uint8 (batch, 4, 84, 84)."""
+        x = (obs / 255.0).contiguous(memory_format=torch.channels_last)
+        with torch.autocast(x.device.type, torch.bfloat16, enabled=self.bf16):
+            x = self.network(x)
+        return self.head(x.float())
+
+
+class Agent(nn.Module):
+    def __init__(self, num_actions, bf16=False):
+        super().__init__()
+        self.actor = ConvNet(num_actions, bf16)  # logits
+        self.log_alpha = nn.Parameter(torch.zeros(()))
+        self.qf1 = ConvNet(num_actions, bf16)
+        self.qf2 = ConvNet(num_actions, bf16)
+        self.qf1_target = copy.deepcopy(self.qf1).requires_grad_(False)
+        self.qf2_target = copy.deepcopy(self.qf2).requires_grad_(False)
+
+    def policy(self, obs):
+        """The actions' log-probabilities (batch, num_actions)."""
+        return self.actor(obs).log_softmax(-1)
+
+    def act(self, obs):
+        """The greedy policy, for evaluation."""
+        return self.policy(obs).argmax(-1)
+
+
+# === replay
+class FrameReplayBuffer:
+    """The last transitions of stacks of 4 frames, with every frame stored once: 7 KB, not 56.
+
+    Each environment has a ring of slots. Slot t holds the newest frame of its t-th observation
+    and what came of it; slots t - 3 to t + 1 make that stack and the next one. `age` says how
+    many frames of a stack are of the game under way, 1 to 4; the older ones are blank, as the
+    agent saw them. The last frame of a truncated game has a slot too, of age 0: no transition
+    starts from it.
+    """
+
+    def __init__(self, buffer_size, num_envs, frame_shape, device):
+        self.num_envs = num_envs
+        self.length = buffer_size // num_envs
+        slots = self.length * num_envs
+        self.frames = utils.allocate((slots, *frame_shape), torch.uint8, device)
+        # action, reward, terminated, age
+        self.rows = torch.zeros((slots, 4), device=device)
+        self.age = np.ones(num_envs)  # of the next observation
+        # slots so far; the newest one waits for its next frame
+        self.written = np.zeros(num_envs, dtype=np.int64)
+        # `written` as a tensor, which a CUDA graph can read
+        self.ends = torch.zeros(num_envs, dtype=torch.int64, device=device)
+
+    def place(self, slot, env):
+        """Where a slot lies: first the slots 0 of all environments, then the slots 1, ..."""
+        return slot % self.length * self.num_envs + env
+
+    def add(self, obs, actions, rewards, terminations, truncations, new_games, final_obs):
+        """Stores a transition of each environment: stacks (num_envs, 4, *frame_shape)."""
+        rows = np.column_stack((actions, rewards, terminations, self.age))
+        for n in range(self.num_envs):
+            self.write(n, obs[n], rows[n])
+            if truncations[n]:
+                self.write(n, final_obs[n], np.zeros(4))
+        self.age = np.where(new_games, 1, np.minimum(self.age + 1, 4))
+        self.ends.copy_(torch.from_numpy(self.written))
+
+    def write(self, n, stack, row):
+        place = self.place(self.written[n], n)
+        self.frames[place] = torch.from_numpy(stack[-1])
+        self.rows[place] = torch.from_numpy(row)
+        self.written[n] += 1
+
+    def sample(self, batch_size):
+        """A minibatch, with replacement: frames (batch_size, 5, *frame_shape) and rows."""
+        draws = torch.rand((2, batch_size), dtype=torch.float64, device=self.rows.device)
+        env = (draws[0] * self.num_envs).long()
+        end = self.ends[env]
+        # Three slots of a full ring lack frames of their stacks; to the fourth we may step back.
+        first = torch.where(end > self.length, end - self.length + 4, 0)
+        slot = first + (draws[1] * (end - 1 - first)).long()
+        # No transition starts from a slot of age 0: use the one before it.
+        age = self.rows[self.place(slot, env), 3]
+        slot = slot - (age == 0).long()
+        slots = slot[:, None] + torch.arange(-3, 2, device=slot.device)
+        places = self.place(slots, env[:, None])
+        # index_select copies frames 16 times as fast as frames[places].
+        frames = self.frames.index_select(0, places.flatten()).unflatten(0, places.shape)
+        return frames, self.rows[places[:, 3]]
+
+    def unpack(self, frames, rows):
+        """obs, actions, rewards, next_obs, terminations of a minibatch."""
+        actions, rewards, terminations, age = rows.unbind(1)
+        # how much older than the newest frame of obs each of the five is
+        older = torch.arange(3, -2, -1, device=age.device)
+        in_game = older < age[:, None]
+        frames = frames * in_game[:, :, None, None]
+        return frames[:, :4], actions, rewards, frames[:, 1:], terminations
+
+    def state_dict(self):
+        used = min(int(self.written.max()), self.length) * self.num_envs
+        # By way of numpy, torch.save writes this part only, and needs no memory for a copy.
+        frames = self.frames[:used].cpu().numpy()
+        rows = self.rows[:used].cpu().numpy()
+        return {
+            "written": self.written.tolist(),
+            "frames": torch.from_numpy(frames),
+            "rows": torch.from_numpy(rows),
+        }
+
+    def load_state_dict(self, state):
+        self.frames[: len(state["frames"])] = state["frames"]
+        self.rows[: len(state["rows"])] = state["rows"]
+        self.written[:] = state["written"]
+        self.ends.copy_(torch.from_numpy(self.written))
+        # Games restart after a resume. The newest observation only completes the transition
+        # before it; if it begins a game, not even that, and its slot is used again.
+        newest = self.place(self.written - 1, np.arange(self.num_envs))
+        self.written -= self.rows[newest, 3].cpu().numpy() == 1
+        self.rows[newest, 3] = 0
+
+
+# === pure functions
+@torch.no_grad()
+def update_target(target, network, tau):
+    """target += tau * (network - target), weight by weight."""
+    for old, new in zip(target.parameters(), network.parameters(), strict=True):
+        old.lerp_(new, tau)
+
+
+class Adam(nn.Module):
+    """Adam (Kingma & Ba 2015, algorithm 1).
+
+    Written out, on one flat vector, because this compiles into the update's graph;
+    torch.optim.Adam would not.
+    """
+
+    def __init__(self, params):
+        super().__init__()
+        self.params = [param for param in params if param.requires_grad]
+        flat = torch.cat([param.detach().flatten() for param in self.params])
+        self.register_buffer("step", flat.new_zeros(()))
+        self.register_buffer("exp_avg", torch.zeros_like(flat))
+        self.register_buffer("exp_avg_sq", torch.zeros_like(flat))
+
+    @torch.no_grad()
+    def update(self, grads, learning_rate, beta1=0.9, beta2=0.999, eps=1e-8):
+        """Takes a step, in place."""
+        grad = torch.cat([g.flatten() for g in grads])
+        self.step.add_(1)
+        self.exp_avg.lerp_(grad, 1 - beta1)
+        self.exp_avg_sq.lerp_(grad.square(), 1 - beta2)
+        denominator = (self.exp_avg_sq / (1 - beta2**self.step)).sqrt() + eps
+        delta = learning_rate * self.exp_avg / (1 - beta1**self.step) / denominator
+        parts = delta.split([param.numel() for param in self.params])
+        for param, part in zip(self.params, parts, strict=True):
+            param.sub_(part.view_as(param))
+
+
+@utils.leaves_no_trace
+def main(args: Args):
+    # === setup
+    check = utils.check
+    device = utils.setup(args)
+    starts = args.learning_starts >= 2 * args.num_envs
+    check(starts, "--learning-starts must be at least twice --num-envs")
+    enough = max(args.batch_size, 8 * args.num_envs)
+    check(args.buffer_size >= enough, f"--buffer-size must be at least {enough}")
+    scale = args.target_entropy_scale
+    check(scale <= 1, f"--target-entropy-scale must be at most 1, got {scale}")
+
+    envs = Games(args.num_envs, num_threads=args.threads, **game_settings(args))
+    obs_space = envs.single_observation_space
+    action_space = envs.single_action_space
+
+    num_actions = int(action_space.n)
+    agent = Agent(num_actions, args.bf16)
+    agent = agent.to(device, memory_format=torch.channels_last)
+    if args.evaluate:
+        envs.close()
+        return utils.evaluate_saved(args, make_env, agent)
+    critic_adam = Adam([*agent.qf1.parameters(), *agent.qf2.parameters()])
+    actor_adam = Adam(agent.actor.parameters())
+    alpha_adam = Adam([agent.log_alpha])
+    target_entropy = args.target_entropy_scale * math.log(num_actions)
+    replay = FrameReplayBuffer(args.buffer_size, args.num_envs, obs_space.shape[1:], device)
+    run = utils.Run(
+        args,
+        __file__,
+        make_env,
+        envs,
+        agent,
+        critic_adam=critic_adam,
+        actor_adam=actor_adam,
+        alpha_adam=alpha_adam,
+        replay=replay,
+    )
+
+    # === logging
+    if args.track:
+        import wandb
+
+        wandb.init(
+            project=args.wandb_project_name,
+            entity=args.wandb_entity,
+            name=run.dir.name,
+            id=run.dir.name,
+            config=vars(args),
+            dir=run.dir.parent,
+            resume="allow",
+            sync_tensorboard=True,
+            settings={"finish_timeout": 300},
+        )
+    # A resumed run writes the points after its checkpoint again.
+    writer = SummaryWriter(run.dir, flush_secs=10, purge_step=run.global_step + 1)
+    writer.add_text("arguments", str(args))
+    run.writer = writer
+
+    # === update
+    # A number that changes during the run must be a tensor: a Python number is a constant of
+    # the graph: a new value compiles it again (--cuda-graph: is lost).
+    def temperature():
+        return agent.log_alpha.detach().exp() if args.autotune else args.alpha
+
+    def update(frames, rows):
+        """A step of Adam of the critics, of the actor and, with --autotune, of the temperature.
+
+        With few actions, expectations over the policy are sums; nothing is sampled. All that is
+        not a mean over the batch is (batch_size, num_actions) or (batch_size,).
+        """
+        obs, actions, rewards, next_obs, terminations = replay.unpack(frames, rows)
+        alpha = temperature()
+        with torch.no_grad():
+            next_log_probs = agent.policy(next_obs)
+            next_q_values = torch.min(agent.qf1_target(next_obs), agent.qf2_target(next_obs))
+            soft_values = next_q_values - alpha * next_log_probs
+            next_values = (next_log_probs.exp() * soft_values).sum(1)  # eq. 10
+            td_target = rewards + args.gamma * next_values * (1 - terminations)
+        taken = actions.long()[:, None]
+        qf1_all = agent.qf1(obs)
+        qf2_all = agent.qf2(obs)
+        qf1_values = qf1_all.gather(1, taken).squeeze(1)
+        qf2_values = qf2_all.gather(1, taken).squeeze(1)
+        qf1_loss = (qf1_values - td_target).square().mean()
+        qf2_loss = (qf2_values - td_target).square().mean()
+        qf_loss = qf1_loss + qf2_loss
+        grads = torch.autograd.grad(qf_loss, critic_adam.params)
+
+        log_probs = agent.policy(obs)
+        probs = log_probs.exp()
+        # The actor's loss has no gradient in the critics: their values from above serve.
+        min_q_values = torch.min(qf1_all, qf2_all).detach()
+        actor_loss = (probs * (alpha * log_probs - min_q_values)).sum(1).mean()  # eq. 12
+        entropy = -(probs * log_probs).sum(1).mean()
+        actor_grads = torch.autograd.grad(actor_loss, actor_adam.params)
+        critic_adam.update(grads, args.q_lr, eps=1e-4)
+        actor_adam.update(actor_grads, args.policy_lr, eps=1e-4)
+        metrics = {
+            "losses/qf1_loss": qf1_loss,
+            "losses/qf2_loss": qf2_loss,
+            "losses/qf_loss": qf_loss,
+            "losses/qf1_values": qf1_values.mean(),
+            "losses/qf2_values": qf2_values.mean(),
+            "losses/actor_loss": actor_loss,
+            "losses/entropy": entropy,
+        }
+        if args.autotune:
+            # eq. 11: the temperature grows while the entropy is below its target
+            alpha_loss = agent.log_alpha.exp() * (entropy.detach() - target_entropy)
+            grads = torch.autograd.grad(alpha_loss, alpha_adam.params)
+            alpha_adam.update(grads, args.q_lr, eps=1e-4)
+            metrics["losses/alpha_loss"] = alpha_loss
+            metrics["losses/alpha"] = agent.log_alpha.exp()
+        return {tag: metric.detach() for tag, metric in metrics.items()}
+
+    update = run.compile(update)
+    # One CUDA graph, sampling included.
+    learn = run.cuda_graph(lambda: update(*replay.sample(args.batch_size)))
+
+    # === training
+    def passed(every):
+        """How many multiples of `every` the last step of the environments has passed."""
+        return global_step // every - (global_step - args.num_envs) // every
+
+    obs = run.obs
+    global_step = run.global_step
+    metrics = {}
+    while run.goes_on(global_step, obs):
+        # act
+        if global_step < args.learning_starts:
+            actions = np.random.randint(num_actions, size=args.num_envs)
+        else:
+            with torch.no_grad():
+                log_probs = agent.policy(torch.from_numpy(obs).to(device))
+            # the Gumbel-max trick: a sample from the policy
+            gumbel = -torch.empty_like(log_probs).exponential_().log()
+            actions = (log_probs + gumbel).argmax(-1).cpu().numpy()
+
+        # learn from the steps so far (a GPU does so while the environments step)
+        if global_step > args.learning_starts:
+            for _ in range(passed(args.train_frequency) * args.gradient_steps):
+                metrics = learn()
+            for _ in range(passed(args.target_network_frequency)):
+                update_target(agent.qf1_target, agent.qf1, args.tau)
+                update_target(agent.qf2_target, agent.qf2, args.tau)
+
+        # step, store
+        new_obs, rewards, terminations, truncations, infos = envs.step(actions)
+        global_step += args.num_envs
+        for _, episodic_return, episodic_length in run.finished_episodes(infos):
+            writer.add_scalar("charts/episodic_return", episodic_return, global_step)
+            writer.add_scalar("charts/episodic_length", episodic_length, global_step)
+        rewards = np.sign(rewards)  # clipped, for learning only
+        new_games = infos["_final_info"]
+        final_obs = infos.get("final_obs")
+        # terminations only: a truncated episode bootstraps from next_obs
+        replay.add(obs, actions, rewards, terminations, truncations, new_games, final_obs)
+        obs = new_obs
+
+        # log
+        if passed(100) or global_step >= args.total_timesteps:
+            run.log(metrics, global_step)
+
+    # === evaluation
+    return run.end()
+
+
+if __name__ == "__main__":
+    main(utils.parse(Args))

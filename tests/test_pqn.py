@@ -1,0 +1,390 @@
+"""The scripts that learn Q-values from rollouts: their returns, RAdam, their update, what acts.
+
+What they share has the same text in each of them (test_copies).
+"""
+
+import copy
+import inspect
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from cleanrl_lite import pqn
+from tests import helpers, probe_envs
+from tests.probe_envs import probe
+
+q_script = pytest.mark.parametrize("script", helpers.Q_SCRIPTS)
+
+
+def test_these_are_the_scripts():
+    assert helpers.Q_SCRIPTS == ["pqn", "pqn_atari"]
+    assert not {*helpers.Q_SCRIPTS} & {*helpers.ROLLOUT_SCRIPTS}
+
+
+@pytest.mark.parametrize("name", ["compute_q_lambda", "linear_schedule", "RAdam"])
+def test_copies(name):
+    """Their parents do not have them, so test_consistency.py does not compare them."""
+    texts = {
+        inspect.getsource(getattr(helpers.module(script), name)) for script in helpers.Q_SCRIPTS
+    }
+    assert len(texts) == 1
+
+
+def test_the_schedule_is_that_of_dqn():
+    theirs = inspect.getsource(helpers.module("dqn").linear_schedule)
+    assert inspect.getsource(pqn.linear_schedule) == theirs
+
+
+# --- returns
+
+
+def q_lambda_by_definition(rewards, next_values, terminations, dones, gamma, q_lambda):
+    """The mixture of all n-step returns: (1 - lambda) lambda^(n - 1) for each n, and what is left
+    for the longest one, which ends with its episode or with the rollout."""
+    returns = np.zeros(rewards.shape)
+    for t, n in np.ndindex(*rewards.shape):
+        total, weight = 0.0, 1.0
+        for k in range(t, len(rewards)):
+            total += gamma ** (k - t) * rewards[k, n]
+            bootstrap = 0.0 if terminations[k, n] else gamma ** (k - t + 1) * next_values[k, n]
+            if dones[k, n] or k == len(rewards) - 1:
+                returns[t, n] += weight * (total + bootstrap)
+                break
+            returns[t, n] += weight * (1 - q_lambda) * (total + bootstrap)
+            weight *= q_lambda
+    return returns
+
+
+@pytest.mark.parametrize("gamma, q_lambda", [(0.99, 0.9), (0.9, 0.65), (0.9, 0.0), (1.0, 1.0)])
+def test_q_lambda(gamma, q_lambda):
+    """With many ends of episodes of both kinds, also at the end of the rollout."""
+    rng, shape = np.random.default_rng(1), (60, 4)
+    rewards, next_values = rng.normal(size=(2, *shape)).astype(np.float32)
+    terminations, truncations = rng.random((2, *shape)) < 0.15
+    terminations[-1], truncations[-1] = [True, False, False, True], [False, True, False, True]
+    rollout = rewards, next_values, terminations, terminations | truncations
+    np.testing.assert_allclose(
+        pqn.compute_q_lambda(*rollout, gamma, q_lambda),
+        q_lambda_by_definition(*rollout, gamma, q_lambda),
+        rtol=1e-4,
+        atol=1e-4,
+    )
+
+
+def test_q_lambda_by_hand():
+    """Four steps: an episode that terminates after two, one that is truncated after one, one that
+    the rollout cuts."""
+    rewards = np.array([[1.0], [2.0], [4.0], [8.0]])
+    next_values = np.array([[10.0], [1e6], [20.0], [30.0]])
+    terminations = np.array([[False], [True], [False], [False]])
+    dones = np.array([[False], [True], [True], [False]])
+    returns = pqn.compute_q_lambda(rewards, next_values, terminations, dones, 0.5, 0.5)
+    assert returns[:, 0].tolist() == [1 + 0.5 * (0.5 * 10 + 0.5 * 2), 2, 4 + 10, 8 + 15]
+
+
+# --- the optimizer
+
+
+def test_radam():
+    """Like torch over 50 steps, the first five without the variance: gradients of very different
+    norms, a falling learning rate, clipped norms."""
+    shapes, clipped = [(5, 3), (5,), (2, 5), (1,), ()], []
+    ours = [nn.Parameter(torch.randn(shape)) for shape in shapes]
+    theirs = [nn.Parameter(param.detach().clone()) for param in ours]
+    frozen = nn.Parameter(torch.ones(3), requires_grad=False)
+    radam = pqn.RAdam([frozen, *ours])
+    optimizer = torch.optim.RAdam(theirs)
+    for step in range(50):
+        learning_rate, scale = 1e-2 * (1 - step / 50), 10.0 ** (-step % 7 - 4)
+        for param in theirs:
+            param.grad = torch.randn(param.shape) * scale
+        grads = [param.grad.clone() for param in theirs]
+        norm = radam.update(grads, torch.tensor(learning_rate), max_grad_norm=0.5)
+        torch.testing.assert_close(norm, nn.utils.clip_grad_norm_(theirs, 0.5))
+        clipped.append(norm > 0.5)
+        optimizer.param_groups[0]["lr"] = learning_rate
+        optimizer.step()
+        for param, expected in zip(ours, theirs, strict=True):
+            torch.testing.assert_close(param, expected, rtol=0, atol=3e-6)  # 3e-4 of a step
+    assert 5 < sum(clipped) < 45  # both branches
+    assert (frozen == 1).all() and radam.step == 50
+    # float32: inductor of torch 2.13 loses changes of a float64 number in place
+    assert radam.step.dtype == torch.float32
+    assert {name: state.numel() for name, state in radam.state_dict().items()} == {
+        "step": 1,
+        "exp_avg": 32,
+        "exp_avg_sq": 32,
+    }
+
+
+# --- the update and its batch
+
+
+@q_script
+def test_update(script, monkeypatch, tmp_path):
+    """Every minibatch's metrics, and the parameters after it, against the formula, autograd and
+    torch.optim.RAdam."""
+    state, reached = {}, []
+
+    def check(update, main, tensors):
+        agent, args, (inds,) = main["agent"], main["args"], tensors
+        if not state:
+            state["agent"] = copy.deepcopy(agent)
+            state["optimizer"] = torch.optim.RAdam(state["agent"].parameters())
+        reference, optimizer = state["agent"], state["optimizer"]
+        reference.load_state_dict(agent.state_dict())  # errors do not add up
+        rate = main["learning_rate"].item()
+        every = reference(main["b_obs"][inds])
+        q_values = every[torch.arange(len(inds)), main["b_actions"][inds]]
+        loss = nn.functional.mse_loss(q_values, main["b_returns"][inds])
+        optimizer.zero_grad()
+        loss.backward()
+        norm = nn.utils.clip_grad_norm_(reference.parameters(), args.max_grad_norm)
+        optimizer.param_groups[0]["lr"] = rate
+        optimizer.step()
+        metrics = update(*tensors)
+        expected = {"td_loss": loss, "q_values": q_values.mean(), "grad_norm": norm}
+        assert set(metrics) == {f"losses/{name}" for name in expected}
+        for name, value in expected.items():
+            metric = metrics[f"losses/{name}"]
+            assert not metric.requires_grad
+            torch.testing.assert_close(metric, value.detach(), rtol=2e-3, atol=2e-5, msg=name)
+        helpers.assert_stepped(agent, reference, rate)
+        reached.append(float(norm > args.max_grad_norm))
+        return metrics
+
+    calls = helpers.spy_on_updates(monkeypatch, check)
+    helpers.train(script, tmp_path, learning_rate=3e-3, max_grad_norm=1.0)
+    assert len(calls) >= 16 and 0 < sum(reached)
+
+
+@q_script
+def test_epochs(script, monkeypatch, tmp_path):
+    """Every sample once per epoch, in a new order; a sample's action and return are those of its
+    observation's step. Logged is the mean over a rollout's updates."""
+    args = helpers.small_args(script, tmp_path)
+    size, per_rollout = args.num_envs * args.num_steps, args.update_epochs * args.num_minibatches
+    used, seen, batches, taken, returned = [], [], [], [], []
+
+    def check(update, main, tensors):
+        if len(used) % per_rollout == 0:
+            names = "b_obs", "b_actions", "b_returns"
+            batches.append([main[name].clone() for name in names])
+        used.append(tensors[0].tolist())
+        seen.append({name: float(metric) for name, metric in update(*tensors).items()})
+        return {name: torch.tensor(metric) for name, metric in seen[-1].items()}
+
+    original = helpers.module(script).compute_q_lambda
+
+    def spy(*rollout):
+        returned.append(original(*rollout))
+        return returned[-1]
+
+    monkeypatch.setattr(helpers.module(script), "compute_q_lambda", spy)
+    helpers.spy_on_updates(monkeypatch, check)
+
+    def note(envs, actions, result):
+        taken.append((np.array(actions), result[0].copy()))
+
+    helpers.spy_on_steps(monkeypatch, script, note)
+    run_dir, _ = helpers.train(script, tmp_path)
+    epochs = np.array(used).reshape(-1, size)
+    rollouts = args.total_timesteps // size
+    assert len(epochs) == args.update_epochs * rollouts == args.update_epochs * len(batches)
+    assert (np.sort(epochs) == np.arange(size)).all() and (epochs[0] != epochs[1]).any()
+    for k, (obs, actions, returns) in enumerate(batches):
+        steps = taken[k * args.num_steps : (k + 1) * args.num_steps]
+        np.testing.assert_array_equal(actions, np.concatenate([each for each, _ in steps]))
+        np.testing.assert_array_equal(returns, returned[k].flatten().astype(np.float32))
+        after = np.concatenate([each for _, each in steps[:-1]]).astype(np.float32)
+        np.testing.assert_array_equal(obs[args.num_envs :].float(), after)
+    logged = helpers.scalars(run_dir)
+    for name in seen[0]:
+        means = np.array([metrics[name] for metrics in seen]).reshape(-1, per_rollout).mean(1)
+        assert [value for _, value in logged[name]] == pytest.approx(means, rel=1e-3, abs=1e-6)
+
+
+def rollouts_of(script, monkeypatch, tmp_path, **flags):
+    """What compute_q_lambda is given in a run."""
+    rollouts, original = [], helpers.module(script).compute_q_lambda
+
+    def spy(*rollout):
+        return rollouts.append(copy.deepcopy(rollout)) or original(*rollout)
+
+    monkeypatch.setattr(helpers.module(script), "compute_q_lambda", spy)
+    helpers.train(script, tmp_path, **flags)
+    return rollouts
+
+
+def test_next_values_belong_to_the_true_next_observation(monkeypatch, tmp_path):
+    """next_values[t] is the best value in what step t led to: at an episode's end the last
+    observation of it."""
+    agents = helpers.spy_on_agents(monkeypatch, "pqn")
+    probe_envs.TRANSITIONS.clear()
+    sizes = dict(num_envs=3, num_steps=40, num_minibatches=2, total_timesteps=120)
+    sizes |= dict(env_id=probe("Logged", "pqn"), learning_rate=1e-20)
+    rollouts = rollouts_of("pqn", monkeypatch, tmp_path, **sizes)
+    rewards, next_values, terminations, dones, gamma, q_lambda = rollouts[0]
+    # step by step, each time the three environments
+    _, _, _, received, expected, terminated = zip(*probe_envs.TRANSITIONS[:120])
+    expected = torch.tensor(np.array(expected)).clamp(-10, 10)
+    with torch.no_grad():
+        best = agents[0](expected).max(1).values
+    np.testing.assert_allclose(next_values.flatten(), best, rtol=1e-4, atol=1e-5)
+    assert terminations.flatten().tolist() == list(terminated)
+    np.testing.assert_allclose(rewards.flatten(), received, rtol=1e-6)
+    assert 0 < terminations.sum() < dones.sum() < dones.size  # both kinds of ends
+    assert (gamma, q_lambda) == (0.99, 0.9)
+
+
+def test_truncated_games_bootstrap_from_their_last_observation(monkeypatch, tmp_path):
+    """The best value in final_obs at a truncation, elsewhere that of the next stored observation."""
+    script = helpers.module("pqn_atari")
+    agents, finals = helpers.spy_on_agents(monkeypatch, "pqn_atari"), {}
+    values, steps = [], []
+
+    def best(obs):
+        with torch.no_grad():
+            return agents[0](torch.from_numpy(obs)).amax(1).numpy()
+
+    def note(envs, actions, result):
+        obs, _, _, truncations, infos = result
+        t = len(steps)
+        steps.append(t)
+        if t < 64:
+            ended = np.flatnonzero(truncations)
+            finals.update({(t, n): best(infos["final_obs"])[n] for n in ended})
+            values.append(best(obs))
+
+    helpers.spy_on_steps(monkeypatch, "pqn_atari", note)
+    settings = script.game_settings
+    short = dict(max_num_frames_per_episode=160)
+    monkeypatch.setattr(script, "game_settings", lambda args: settings(args) | short)
+    flags = dict(num_steps=64, total_timesteps=128, update_epochs=1)
+    rollout = rollouts_of("pqn_atari", monkeypatch, tmp_path, **flags)[0]
+    _, next_values, terminations, dones = rollout[:4]
+    assert len(finals) >= 2 and not dones[-1].all()
+    for (t, n), expected in finals.items():
+        assert dones[t, n] and not terminations[t, n]
+        assert next_values[t, n] == pytest.approx(expected, rel=1e-4, abs=1e-5)
+    values = np.array(values)
+    np.testing.assert_allclose(next_values[~dones], values[~dones], rtol=1e-4, atol=1e-5)
+
+
+def test_rewards_are_clipped_for_learning(monkeypatch, tmp_path):
+    """Rewards from -3 to 3, which the game's own would seldom be."""
+    Games, rng, rewards = helpers.module("pqn_atari").Games, np.random.default_rng(1), []
+    step = Games.step
+
+    def rewarded(envs, actions):
+        obs, _, *rest = step(envs, actions)
+        rewards.append(rng.integers(-3, 4, size=envs.num_envs).astype(np.float32))
+        return obs, rewards[-1], *rest
+
+    monkeypatch.setattr(Games, "step", rewarded)
+    rollouts = rollouts_of("pqn_atari", monkeypatch, tmp_path)
+    received = np.concatenate([rollout[0] for rollout in rollouts])
+    np.testing.assert_array_equal(received, np.sign(rewards))
+    assert np.abs(rewards).max() == 3
+
+
+# --- acting
+
+
+@q_script
+@pytest.mark.parametrize("epsilon", [0.0, 0.3, 1.0])
+def test_epsilon(script, epsilon, monkeypatch, tmp_path):
+    """The part of the actions that are random; the others are the best ones of the network that
+    plays the rollout. Environments explore at different steps."""
+    agents, greedy, before = helpers.spy_on_agents(monkeypatch, script), [], []
+
+    def note(envs, actions, result):
+        if before:
+            with torch.no_grad():
+                best = agents[0].act(torch.from_numpy(before.pop()))
+            greedy.append(best.numpy() == actions)
+        before.append(result[0])
+
+    helpers.spy_on_steps(monkeypatch, script, note)
+    flags = dict(start_e=epsilon, end_e=epsilon, num_envs=4, num_minibatches=1, update_epochs=1)
+    steps = 400 if script == "pqn" else 100
+    flags |= dict(num_steps=steps, total_timesteps=4 * steps, learning_rate=1e-20)
+    run_dir, _ = helpers.train(script, tmp_path, **flags)
+    greedy = np.array(greedy)
+    actions = 2 if script == "pqn" else 4
+    expected = 1 - epsilon * (1 - 1 / actions)  # a random action may be the best one
+    deviation = (expected * (1 - expected) / greedy.size) ** 0.5
+    assert abs(greedy.mean() - expected) <= 4.5 * deviation
+    if epsilon == 0.3:
+        together = np.abs(np.corrcoef(greedy.T) - np.eye(4)).max()
+        assert together < 4.5 / len(greedy) ** 0.5
+    assert {value for _, value in helpers.scalars(run_dir)["charts/epsilon"]} == {
+        np.float32(epsilon)
+    }
+
+
+@q_script
+def test_random_actions_are_uniform(script, monkeypatch, tmp_path):
+    taken = []
+    helpers.spy_on_steps(
+        monkeypatch, script, lambda envs, actions, result: taken.append(np.array(actions))
+    )
+    flags = dict(num_envs=4, num_steps=250, total_timesteps=1000, num_minibatches=1)
+    helpers.train(script, tmp_path, start_e=1.0, end_e=1.0, update_epochs=1, **flags)
+    actions = np.array(taken)
+    counts = np.bincount(actions.flatten())
+    assert len(counts) == (2 if script == "pqn" else 4)
+    expected = actions.size / len(counts)
+    assert np.abs(counts - expected).max() < 4.5 * expected**0.5
+    assert np.abs(np.corrcoef(actions.T) - np.eye(4)).max() < 4.5 / len(actions) ** 0.5
+
+
+@q_script
+def test_epsilon_falls_by_environment_steps(script, tmp_path):
+    """Within a rollout too; logged is the last step's."""
+    flags = dict(start_e=0.9, end_e=0.1, exploration_fraction=0.5)
+    run_dir, _ = helpers.train(script, tmp_path, **flags)
+    args = helpers.small_args(script, tmp_path)
+    for step, value in helpers.scalars(run_dir)["charts/epsilon"]:
+        part = min((step - args.num_envs) / (0.5 * args.total_timesteps), 1)
+        assert value == pytest.approx(0.9 - 0.8 * part, rel=1e-5)
+
+
+# --- networks
+
+
+@q_script
+def test_network(script, monkeypatch, tmp_path):
+    """Every layer but the last one is normalised before its activation. Weights are PyTorch's own,
+    or orthogonal without biases."""
+    agent = helpers.fresh_agent(script, monkeypatch, tmp_path)
+    modules = [m for m in agent.modules() if not [*m.children()] and not isinstance(m, nn.Flatten)]
+    layers = [m for m in modules if isinstance(m, nn.Linear | nn.Conv2d)]
+    kinds = [type(m).__name__ for m in modules]
+    assert kinds[-1] == "Linear" and len(layers) == (3 if script == "pqn" else 5)
+    assert kinds[1:-1:3] == ["LayerNorm"] * (len(layers) - 1)
+    assert kinds[2:-1:3] == ["ReLU"] * (len(layers) - 1)
+    for layer in layers:
+        weight, gain = layer.weight.flatten(1), 1.0 if layer is layers[-1] else 2**0.5
+        if script == "pqn":
+            largest = weight.shape[1] ** -0.5
+            assert 0.9 * largest < weight.abs().max() <= largest
+            continue
+        assert not layer.bias.any()
+        weight = weight if len(weight) <= weight.shape[1] else weight.T
+        identity = torch.eye(len(weight))
+        torch.testing.assert_close(weight @ weight.T / gain**2, identity, rtol=1e-4, atol=1e-5)
+
+
+# --- learning
+
+
+@pytest.mark.slow
+def test_learns_cartpole(tmp_path):
+    """With the default hyperparameters; the random policy gets 22."""
+    run_dir = helpers.train_defaults("pqn", tmp_path, total_timesteps=150_000)
+    returns = [value for _, value in helpers.scalars(run_dir)["charts/episodic_return"]]
+    means = np.convolve(returns, np.full(20, 1 / 20), "valid")
+    assert means.max() >= 300

@@ -1,0 +1,252 @@
+"""sac_discrete and sac_atari: updates against definitions, what acts, and soft values and
+temperatures that are known."""
+
+import copy
+import math
+
+import numpy as np
+import pytest
+import torch
+from torch.distributions import Categorical
+
+from tests import helpers, probe_envs
+from tests.probe_envs import probe
+from tests.test_off_policy import (
+    actions_of,
+    assert_independent,
+    assert_metrics,
+    assert_unchanged,
+    logged,
+)
+
+NETWORKS = ("qf1", "qf2", "actor")
+FAST = dict(num_envs=2, buffer_size=2_000, learning_starts=200, train_frequency=2, batch_size=32)
+FAST |= dict(target_network_frequency=2, tau=0.1, policy_lr=3e-3, q_lr=3e-3, save_every=0)
+FAST |= dict(total_timesteps=1_600, gamma=0.9)
+
+
+# --- the update
+
+
+def losses_by_hand(reference, args, batch, alpha):
+    """Everything that one update logs, action by action; each loss has gradients in its own
+    networks only."""
+    obs, actions, rewards, next_obs, terminations = batch
+    with torch.no_grad():
+        dist = Categorical(logits=reference.actor(next_obs))
+        next_values = torch.zeros(len(rewards))
+        for action in range(dist.probs.shape[1]):
+            smaller = torch.minimum(
+                reference.qf1_target(next_obs)[:, action], reference.qf2_target(next_obs)[:, action]
+            )
+            log_prob = dist.log_prob(torch.full((len(rewards),), action))
+            next_values += dist.probs[:, action] * (smaller - alpha * log_prob)
+        target = torch.where(terminations == 1, rewards, rewards + args.gamma * next_values)
+    rows = torch.arange(len(rewards))
+    values = {name: reference.get_submodule(name)(obs) for name in ("qf1", "qf2")}
+    taken = {name: value[rows, actions.long()] for name, value in values.items()}
+    found = {f"{name}_loss": ((value - target) ** 2).mean() for name, value in taken.items()}
+    found["qf_loss"] = found["qf1_loss"] + found["qf2_loss"]
+    found |= {f"{name}_values": value.mean() for name, value in taken.items()}
+    dist = Categorical(logits=reference.actor(obs))
+    smaller = torch.minimum(values["qf1"], values["qf2"]).detach()
+    found["actor_loss"] = -((dist.probs * smaller).sum(1) + alpha * dist.entropy()).mean()
+    found["entropy"] = dist.entropy().mean()
+    if args.autotune:
+        lacking = args.target_entropy_scale * math.log(smaller.shape[1]) - dist.entropy().detach()
+        found["alpha_loss"] = -(reference.log_alpha.exp() * lacking).mean()
+    return found
+
+
+@pytest.mark.parametrize(
+    "script, autotune",
+    [
+        ("sac_discrete", True),
+        ("sac_discrete", False),
+        pytest.param("sac_atari", True, marks=pytest.mark.slow),
+    ],
+)
+def test_update(script, autotune, monkeypatch, tmp_path):
+    """Every minibatch's metrics, and all parameters after it, by hand with torch.optim.Adam. The
+    targets do not move in an update, and none gets a history."""
+    state, terminated = {}, []
+    eps = 1e-4 if script == "sac_atari" else 1e-8
+    rates = dict(policy_lr=3e-3, q_lr=2e-3)
+
+    def begin(agent):
+        state["agent"] = reference = copy.deepcopy(agent)
+        critics = [*reference.qf1.parameters(), *reference.qf2.parameters()]
+        parts = dict(qf=critics, actor=reference.actor.parameters(), alpha=[reference.log_alpha])
+        for name, params in parts.items():
+            rate = rates["policy_lr" if name == "actor" else "q_lr"]
+            state[name] = torch.optim.Adam(params, lr=rate, eps=eps)
+
+    def check(update, main, tensors):
+        agent, args = main["agent"], main["args"]
+        state or begin(agent)
+        reference, before = state["agent"], copy.deepcopy(agent.state_dict())
+        reference.load_state_dict(before)  # equal before each step: errors do not add up
+        batch = main["replay"].unpack(*tensors)
+        alpha = before["log_alpha"].exp() if autotune else args.alpha
+        expected = losses_by_hand(reference, args, batch, alpha)
+        for name in ("qf", "actor", "alpha")[: 3 if autotune else 2]:
+            state[name].zero_grad()
+            params = state[name].param_groups[0]["params"]
+            expected[f"{name}_loss"].backward(inputs=params, retain_graph=True)
+        for name in ("qf", "actor", "alpha")[: 3 if autotune else 2]:
+            state[name].step()
+        if autotune:
+            expected["alpha"] = reference.log_alpha.exp()
+        metrics = update(*tensors)
+        assert_metrics(metrics, expected)
+        helpers.assert_stepped(agent, reference, rates["q_lr"], NETWORKS)
+        changed = {*NETWORKS, *(["log_alpha"] if autotune else [])}
+        assert_unchanged(agent, before, {name.split(".")[0] for name in before} - changed)
+        assert agent.log_alpha.item() == pytest.approx(reference.log_alpha.item(), abs=1e-6)
+        targets = [*agent.qf1_target.parameters(), *agent.qf2_target.parameters()]
+        assert not any(param.requires_grad for param in targets)
+        terminated.append(batch[4].sum())
+        return metrics
+
+    calls = helpers.spy_on_updates(monkeypatch, check)
+    flags = dict(gamma=0.9, alpha=0.3, autotune=autotune, target_entropy_scale=0.4, **rates)
+    if script == "sac_atari":
+        flags |= dict(total_timesteps=500, learning_starts=400, batch_size=16, buffer_size=600)
+    logged(script, tmp_path, **flags)
+    assert len(calls) >= 12 and sum(terminated) > 0
+
+
+@pytest.mark.parametrize("script", ["sac_discrete", "sac_atari"])
+def test_the_critics_are_two_and_their_targets_follow(script, monkeypatch, tmp_path):
+    """Each target its own critic, by tau, at each multiple of target_network_frequency."""
+    agents, pairs = helpers.spy_on_agents(monkeypatch, script), []
+    module = helpers.module(script)
+
+    def note(target, network, tau):
+        names = {id(network): name for name, network in agents[0].named_children()}
+        pairs.append((names[id(target)], names[id(network)], tau))
+
+    monkeypatch.setattr(module, "update_target", note)
+    total = helpers.SMALL[script]["total_timesteps"]
+    flags = dict(tau=0.25, learning_starts=total // 2, target_network_frequency=total // 4)
+    helpers.train(script, tmp_path, **flags)
+    assert pairs == [("qf1_target", "qf1", 0.25), ("qf2_target", "qf2", 0.25)]
+    first, second = agents[0].qf1.parameters(), agents[0].qf2.parameters()
+    assert not any(map(torch.equal, first, second))
+
+
+# --- what acts
+
+
+def test_samples_the_policy(monkeypatch, tmp_path):
+    """With the probabilities of the logits, in each environment and step anew."""
+    logits = [0.7, -0.4, 1.2]
+    actions = actions_of("sac_discrete", monkeypatch, tmp_path, logits, learning_starts=0)
+    probs = torch.tensor(logits).softmax(0).numpy()[:, None]
+    found = np.stack([(actions == action).mean(0) for action in range(3)])  # (3, num_envs)
+    assert (np.abs(found - probs) < 5 * (probs * (1 - probs) / len(actions)) ** 0.5).all()
+    assert_independent((actions == 0).astype(float))
+    assert_independent((actions == 2).astype(float))
+
+
+def test_random_actions_at_the_start(monkeypatch, tmp_path):
+    """Uniform before learning_starts, whatever the policy wants."""
+    flags = dict(steps=4001, learning_starts=16_000, buffer_size=1000)
+    actions = actions_of("sac_discrete", monkeypatch, tmp_path, [0.0, 0.0, 9.0], **flags)[:4000]
+    found = np.stack([(actions == action).mean(0) for action in range(3)])
+    assert np.abs(found - 1 / 3).max() < 5 * (2 / 9 / 4000) ** 0.5
+    assert_independent((actions == 0).astype(float))
+
+
+@pytest.mark.parametrize("script", ["sac_discrete", "sac_atari"])
+def test_the_acting_policy_is_the_learning_one(script, monkeypatch, tmp_path):
+    """Without noise each action is agent.act's of that moment, while the weights change."""
+    monkeypatch.setattr(torch.Tensor, "exponential_", lambda self: self.fill_(1.0))
+    chosen, expected, weights = [], [None], set()
+    agents = helpers.spy_on_agents(monkeypatch, script)
+
+    def note(envs, actions, result):
+        chosen.append(np.array(actions))
+        with torch.no_grad():
+            obs = torch.from_numpy(np.array(result[0]))
+            expected.append(agents[0].act(obs).numpy())
+            probs = agents[0].policy(obs.float() if script == "sac_discrete" else obs).exp()
+        torch.testing.assert_close(probs.sum(1), torch.ones(3))
+        weights.add(sum(param.abs().sum().item() for param in agents[0].actor.parameters()))
+
+    helpers.spy_on_steps(monkeypatch, script, note)
+    flags = dict(num_envs=3, learning_starts=60, total_timesteps=150, train_frequency=3)
+    logged(script, tmp_path, **flags, batch_size=4, policy_lr=1e-2, q_lr=1e-2)
+    for t in range(20, 50):
+        np.testing.assert_array_equal(chosen[t], expected[t])
+    assert len(weights) > 10 and len(np.unique(chosen)) > 1
+
+
+# --- known answers
+
+
+def trained(name, monkeypatch, tmp_path, **flags):
+    agents = helpers.spy_on_agents(monkeypatch, "sac_discrete")
+    env_id = probe(name, "sac_discrete")
+    run_dir, _ = helpers.train("sac_discrete", tmp_path, env_id=env_id, **{**FAST, **flags})
+    return agents[0], helpers.scalars(run_dir)
+
+
+def test_the_policy_is_the_softmax_of_the_values(monkeypatch, tmp_path):
+    """One step that pays 1 or 0: with the temperature 0.5, the odds are e^2, not more."""
+    flags = dict(autotune=False, alpha=0.5)
+    agent, _ = trained("RightAction", monkeypatch, tmp_path, **flags)
+    probs = agent.policy(torch.tensor([[-1.0], [1.0]])).exp().detach().numpy()
+    right = 1 / (1 + math.exp(-2))
+    assert probs == pytest.approx(np.array([[right, 1 - right], [1 - right, right]]), abs=0.04)
+
+
+def test_values_hold_the_entropy_to_come(monkeypatch, tmp_path):
+    """Two steps in which the actions are the same. After the first one comes a step with entropy
+    log 2 and the reward 1, after the second one nothing, not even entropy."""
+    agent, _ = trained("Delayed", monkeypatch, tmp_path, autotune=False, alpha=0.8)
+    values = agent.qf1(torch.tensor([[0.0], [1.0]])).detach().numpy()
+    first = 0.9 * (1 + 0.8 * math.log(2))
+    assert values == pytest.approx(np.array([[first] * 2, [1.0, 1.0]]), abs=0.06)
+
+
+@pytest.mark.parametrize("scale", [0.3, 0.8])
+def test_the_temperature_finds_the_target_entropy(scale, monkeypatch, tmp_path):
+    """One step that pays 1 or 0: there is one temperature at which the softmax of the values has
+    this entropy."""
+    flags = dict(target_entropy_scale=scale, total_timesteps=4_000, buffer_size=1_000)
+    _, logged = trained("RightAction", monkeypatch, tmp_path, **flags)
+    candidates = np.linspace(0.05, 2, 4000)
+    probs = 1 / (1 + np.exp(-1 / candidates))
+    entropies = -probs * np.log(probs) - (1 - probs) * np.log(1 - probs)
+    alpha = candidates[np.abs(entropies - scale * math.log(2)).argmin()]
+    last = {tag: np.mean([value for _, value in logged[tag][-10:]]) for tag in logged}
+    assert last["losses/entropy"] == pytest.approx(scale * math.log(2), abs=0.06)
+    assert last["losses/alpha"] == pytest.approx(alpha, rel=0.2)
+
+
+def test_a_single_action(monkeypatch, tmp_path):
+    """Entropy and target entropy are 0, and so is what the temperature learns."""
+
+    class Single(probe_envs.Constant):
+        def __init__(self, **kwargs):
+            super().__init__(**kwargs)
+            self.action_space = probe_envs.Discrete(1)
+
+    monkeypatch.setattr(probe_envs.gym.registry["ProbeConstantDiscrete-v0"], "entry_point", Single)
+    _, logged = trained("Constant", monkeypatch, tmp_path)
+    assert {value for _, value in logged["losses/alpha_loss"]} == {0.0}
+    assert logged["losses/alpha"][-1][1] == 1.0
+
+
+def test_both_scripts_have_one_update():
+    """sac_atari.py's is sac_discrete.py's, but for the minibatch and Adam's epsilon."""
+
+    def update(module):
+        text = helpers.TEXT[module]
+        start = text.index("    def temperature():")
+        return text[start : text.index("    update = run.compile", start)]
+
+    expected = update("sac_discrete").replace("(rows)", "(frames, rows)")
+    expected = expected.replace("q_lr)", "q_lr, eps=1e-4)")
+    assert update("sac_atari") == expected.replace("policy_lr)", "policy_lr, eps=1e-4)")

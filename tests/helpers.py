@@ -117,6 +117,7 @@ def variants_slow(scripts):
 ROLLOUT = dict(num_envs=4, num_steps=32, num_minibatches=4, update_epochs=4, total_timesteps=512)
 REPLAY = dict(num_envs=2, buffer_size=300, learning_starts=128, train_frequency=2, batch_size=16)
 REPLAY |= dict(target_network_frequency=50, n_atoms=11, total_timesteps=512)
+REPLAY |= dict(n_critics=3, n_quantiles=7, renorm_warmup=60)
 GAMES = dict(num_envs=2, num_steps=8, num_minibatches=2, total_timesteps=64, threads=1)
 FRAMES = dict(GAMES, buffer_size=100, learning_starts=16, train_frequency=8, batch_size=8)
 FRAMES |= dict(target_network_frequency=40, total_timesteps=192)

@@ -750,7 +750,10 @@ for name, cls in (
         gym.register(f"{name}-v0", cls)
 
 
+BOX_SCRIPTS = "ddpg", "td3", "sac", "sac_her", "tqc", "crossq"
+
+
 def probe(name, script):
     """The id of a probe that exists for both kinds of action, as the script wants it."""
-    continuous = "continuous" in script or script in ("ddpg", "td3", "sac", "sac_her")
+    continuous = "continuous" in script or script in BOX_SCRIPTS
     return f"tests.probe_envs:Probe{name}{'Box' if continuous else 'Discrete'}-v0"

@@ -25,6 +25,9 @@ FAST = dict(
     ddpg=DDPG,
     td3=dict(**DDPG, policy_noise=0.05, noise_clip=0.1),
     sac=SAC,
+    tqc=dict(**SAC, n_critics=2, n_quantiles=5, top_quantiles_to_drop=1),
+    crossq={**SAC, "renorm_warmup": 300, "train_frequency": 1, "policy_frequency": 1}
+    | dict(policy_lr=3e-4, batch_size=64),
     sac_discrete=dict(**SAC, target_network_frequency=2),
 )
 
@@ -57,7 +60,7 @@ def trained(script, env_id, tmp_path, ppo=(), replay=()):
         name: value for name, value in flags.items() if hasattr(helpers.module(script).Args, name)
     }
     with pytest.MonkeyPatch.context() as patch:
-        if helpers.family(script) == "ddpg":
+        if helpers.family(script) == "ddpg" and script != "crossq":  # which normalises
             patch.setattr(helpers.module(script), "MLP", SmallMLP)
         agents = helpers.spy_on_agents(patch, script)
         helpers.train(script, tmp_path, env_id=env_id, gamma=0.9, **flags)
@@ -87,6 +90,8 @@ def values(agent, *observations):
         return (agent.logits(agent.q_network, obs).softmax(-1) @ agent.atoms).amax(1).numpy()
     if hasattr(agent, "q_network"):
         return agent.q_network(obs).amax(1).numpy()
+    if hasattr(agent, "quantiles"):
+        return agent.quantiles(agent.qfs, obs, agent.act(obs)).mean(dim=(1, 2)).numpy()
     if hasattr(agent, "value"):
         return agent.value(agent.qf1, obs, agent.act(obs)).numpy()
     return agent.qf1(obs).amax(1).numpy()

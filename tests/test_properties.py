@@ -22,10 +22,12 @@ NUMBERS = st.one_of(
 )
 COUNTS = "num_envs num_steps num_minibatches update_epochs batch_size train_frequency "
 COUNTS += "gradient_steps policy_frequency target_network_frequency eval_episodes n_atoms "
+COUNTS += "n_quantiles top_quantiles_to_drop "
 COUNTS += "learning_starts eval_every save_every"
 FIXED = {"threads", "cuda", "compile"}
 # each may cost a gradient step
 DEAR = {"gradient_steps": st.integers(-2, 6), "policy_frequency": st.integers(-2, 6)}
+DEAR["n_critics"] = st.integers(-2, 6)
 
 
 def strategies(script):

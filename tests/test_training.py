@@ -280,7 +280,7 @@ def enough_updates(script, updates):
         for name in helpers.TRAINING_SCRIPTS
     ],
 )
-def test_compiled_is_eager(script, capfd, tmp_path):
+def test_compiled_is_eager(script, capfd, monkeypatch, tmp_path):
     """The compiled update is the eager one, over all the updates of several rollouts.
 
     Both add float32 numbers in different orders: a relative error of 1e-7 per operation. Adam
@@ -290,7 +290,12 @@ def test_compiled_is_eager(script, capfd, tmp_path):
     of the norm, 1e-3 for any one. A wrong formula changes every step: 1e-2 and more. With seed 1,
     one unit of td3's actor and one of ppo_atari's network are at the kink of their ReLU: rounding
     decides whether their rows of weights move (ppo_atari: one of 512 biases, by 1.7e-5).
+    crossq's normalisations take away many biases, whose gradients are rounding alone: a larger
+    epsilon keeps Adam from making steps of it.
     """
+    if script == "crossq":
+        update = helpers.module(script).Adam.update.__wrapped__
+        monkeypatch.setattr(update, "__defaults__", (0.9, 0.999, 1e-4))
     seed = 2 if script in ("td3", "ppo_atari", "ppo_atari_multigpu") else 1
     torch._dynamo.reset()
     total = enough_updates(script, 20)

@@ -79,6 +79,8 @@ CHECK = {  # a few seconds of each
     "ddpg": f"{OFF_POLICY} --total-timesteps 2000",
     "td3": f"{OFF_POLICY} --total-timesteps 2000",
     "sac": f"{OFF_POLICY} --total-timesteps 2000",
+    "tqc": f"{OFF_POLICY} --total-timesteps 2000",
+    "crossq": f"{OFF_POLICY} --total-timesteps 2000",
     "sac_her": f"--env-id tests.probe_envs:ProbeReach-v0 {OFF_POLICY} --total-timesteps 2000",
 }
 SPEED = [  # script, mode, flags

@@ -75,6 +75,8 @@ RUNS = {
     "ddpg": DDPG,
     "td3": DDPG,
     "sac": f"{DDPG} --num-envs 2",
+    "tqc": DDPG,
+    "crossq": DDPG,
     "sac_her": DDPG.replace("Hopper-v4", "tests.probe_envs:ProbeReach-v0"),
 }
 

@@ -90,6 +90,8 @@ RUNS = {
     "ddpg": f"--env-id Pendulum-v1 --total-timesteps 4000 --num-envs 2 {OFF_POLICY}",
     "td3": f"--env-id Hopper-v4 --total-timesteps 3000 {OFF_POLICY}",
     "sac": f"--env-id HalfCheetah-v4 --total-timesteps 2500 --num-envs 2 {OFF_POLICY}",
+    "tqc": f"--env-id Pendulum-v1 --total-timesteps 2500 --num-envs 2 {OFF_POLICY}",
+    "crossq": f"--env-id Pendulum-v1 --total-timesteps 2500 --num-envs 2 {OFF_POLICY}",
     "sac_her": (
         f"--env-id tests.probe_envs:ProbeReach-v0 --total-timesteps 2500 --num-envs 2 {OFF_POLICY}"
     ),

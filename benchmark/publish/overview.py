@@ -68,6 +68,8 @@ SCRIPTS = [
     "ddpg",
     "td3",
     "sac",
+    "tqc",
+    "crossq",
     "sac_her",
     "sac_discrete",
     "sac_atari",

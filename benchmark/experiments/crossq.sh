@@ -1,0 +1,21 @@
+#!/bin/sh
+# The published runs of crossq.py, JOBS at a time (default 2), one thread each; again to go on where
+# it was stopped:
+#     benchmark/experiments/crossq.sh                       all of them
+#     ENVS=Walker2d-v4 SEEDS="4 5" benchmark/experiments/crossq.sh    other seeds
+#     RUN=cat benchmark/experiments/crossq.sh               show the commands only
+# sac_bf16_200k is sac.py, for as many steps. Run directories go to runs/benchmark/;
+# `python -m benchmark.publish.collect` makes the results out of them.
+for env in ${ENVS:-Pendulum-v1 Walker2d-v4}; do
+    case $env in
+        Pendulum-v1) steps=20000 names=crossq flags="--learning-starts 1000" ;;  # sac.sh has sac's
+        *) steps=200000 names="crossq_bf16_200k sac_bf16_200k" flags=--bf16 ;;
+    esac
+    for seed in ${SEEDS:-1 2 3}; do
+        for name in ${EXP_NAME:-$names}; do
+            echo "python cleanrl_lite/${name%%_*}.py --env-id $env --seed $seed --total-timesteps" \
+                "${STEPS:-$steps}" \
+                "--exp-name $name $flags $FLAGS $*"
+        done
+    done
+done | ${RUN:-python -m benchmark.launch --jobs ${JOBS:-2}}

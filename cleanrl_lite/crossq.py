@@ -1,0 +1,474 @@
+"""CrossQ for Box (continuous) actions: SAC without target networks; a variant of sac.py.
+
+Paper:    Bhatt et al. 2024 (ICLR; arXiv:1902.05605); batch renormalisation: arXiv:1702.03275.
+Run:      python cleanrl_lite/crossq.py --env-id Walker2d-v4
+Differs:  The critics' hidden layers have 256 units, not 2,048, which one core cannot afford. The
+          normalisation's bounds open at once after --renorm-warmup, not step by step.
+Expected: Not measured yet with the published seeds. The paper's: 5,174 on Walker2d-v4 (200,000
+          steps, critics of 2,048 units).
+Details:  docs/crossq.md
+"""
+
+import math
+from dataclasses import dataclass
+from pathlib import Path
+
+import gymnasium as gym
+import numpy as np
+import torch
+from gymnasium.spaces import Box
+from gymnasium.vector import AutoresetMode
+from torch import nn
+from torch.nn import functional as F
+from torch.utils.tensorboard import SummaryWriter
+
+from cleanrl_lite import utils
+
+
+# === arguments
+@dataclass
+class Args:
+    # run flags, the same in every script
+    exp_name: str = Path(__file__).stem  # name of the experiment
+    seed: int = 1  # seed of environments, networks and sampling
+    torch_deterministic: bool = True  # use deterministic algorithms of cuDNN
+    cuda: bool = True  # train on a GPU if there is one
+    threads: int = 1  # CPU threads of torch and numpy (0: their choice)
+    compile: bool = True  # compile the update: a slow start, then faster
+    cuda_graph: bool = False  # replay the update as one CUDA graph (needs a GPU)
+    track: bool = False  # also log to Weights & Biases
+    wandb_project_name: str = "cleanrl_lite"  # Weights & Biases project
+    wandb_entity: str | None = None  # Weights & Biases entity (team)
+    runs_dir: str = "runs"  # folder of the run directories
+    save_every: int = 100_000  # environment steps between checkpoints (0: none)
+    resume: str | None = None  # run directory to continue, or auto: the last with these flags
+    evaluate: str | None = None  # run directory or checkpoint to evaluate, without training
+    eval_episodes: int = 10  # episodes of an evaluation, with the greedy policy
+    eval_every: int = 0  # environment steps between evaluations (0: only at the end)
+    capture_video: bool = False  # record the first episode of every evaluation
+    render: bool = False  # show evaluations in a window
+
+    # algorithm flags
+    env_id: str = "Hopper-v4"  # environment id, or module:Env-v0
+    env_kwargs: str = "{}"  # keyword arguments of the environment, as JSON
+    max_episode_steps: int | None = None  # time limit (none: the environment's own)
+    total_timesteps: int = 1_000_000  # environment steps, summed over the environments
+    policy_lr: float = 1e-3  # Adam's learning rate for the actor
+    q_lr: float = 1e-3  # Adam's learning rate for the critics and the temperature
+    num_envs: int = 1  # environments stepped together
+    async_envs: bool = False  # run each environment in a process of its own
+    buffer_size: int = 1_000_000  # capacity of the replay buffer, in transitions
+    learning_starts: int = 5_000  # environment steps before training starts
+    train_frequency: int = 1  # environment steps, of all environments, between trainings
+    gradient_steps: int = 1  # gradient steps each time it trains
+    batch_size: int = 256  # transitions per minibatch
+    gamma: float = 0.99  # discount factor
+    beta1: float = 0.5  # Adam's decay of the mean gradient, for actor and critics
+    renorm_warmup: int = 100_000  # gradient steps with the minibatch's own statistics only
+    policy_frequency: int = 3  # gradient steps of the critic between updates of the actor
+    alpha: float = 0.2  # temperature (weight of the entropy) with --no-autotune
+    autotune: bool = True  # learn the temperature, so that the entropy nears its target
+    bf16: bool = False  # compute the largest layers in bfloat16: faster, less exact
+
+
+# === environment
+def make_env(args, render_mode=None):
+    env = utils.make(args, render_mode, max_episode_steps=args.max_episode_steps)
+    return gym.wrappers.RecordEpisodeStatistics(utils.flatten(env), stats_key="statistics")
+
+
+# === networks
+LOG_STD_MIN = -5
+LOG_STD_MAX = 2
+NORM_RATE = 0.01  # of the running statistics towards a minibatch's
+NORM_EPS = 1e-3
+R_MAX = 3
+D_MAX = 5
+
+
+class BatchRenorm(nn.Module):
+    """Batch renormalisation (Ioffe 2017, algorithm 1): learns as if with running statistics.
+
+    It knows no train() or eval(): whoever calls it says which statistics it takes.
+    """
+
+    def __init__(self, features, warmup):
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(features))
+        self.bias = nn.Parameter(torch.zeros(features))
+        self.register_buffer("running_mean", torch.zeros(features))
+        self.register_buffer("running_var", torch.ones(features))
+        self.register_buffer("step", torch.zeros(()))
+        self.warmup = warmup
+
+    def forward(self, x, batch_stats):
+        if not batch_stats:
+            x = (x - self.running_mean) / (self.running_var + NORM_EPS).sqrt()
+            return x * self.weight + self.bias
+        var, mean = torch.var_mean(x, dim=0, correction=0)  # gradients flow through both
+        std = (var + NORM_EPS).sqrt()
+        with torch.no_grad():
+            running_std = (self.running_var + NORM_EPS).sqrt()
+            warm = self.step >= self.warmup  # before: r = 1 and d = 0, batch normalisation
+            r = (std / running_std).clamp(1 / R_MAX, R_MAX)
+            d = ((mean - self.running_mean) / running_std).clamp(-D_MAX, D_MAX)
+            r = torch.where(warm, r, 1.0)
+            d = torch.where(warm, d, 0.0)
+            self.running_mean.lerp_(mean, NORM_RATE)
+            self.running_var.lerp_(var, NORM_RATE)
+            self.step.add_(1)
+        x = (x - mean) / std * r + d
+        return x * self.weight + self.bias
+
+
+class MLP(nn.Module):
+    """Two hidden layers of 256 ReLU units, with a normalisation before each layer."""
+
+    def __init__(self, inputs, outputs, warmup, bf16):
+        super().__init__()
+        self.norm1 = BatchRenorm(inputs, warmup)
+        self.fc1 = nn.Linear(inputs, 256)
+        self.norm2 = BatchRenorm(256, warmup)
+        self.fc2 = nn.Linear(256, 256)
+        self.norm3 = BatchRenorm(256, warmup)
+        self.fc3 = nn.Linear(256, outputs)
+        self.bf16 = bf16
+
+    def forward(self, x, batch_stats=False):
+        x = F.relu(self.fc1(self.norm1(x, batch_stats)))
+        x = self.norm2(x, batch_stats)
+        # This product takes most of the time: bf16 is for it alone.
+        with torch.autocast(x.device.type, torch.bfloat16, enabled=self.bf16):
+            x = self.fc2(x)
+        x = self.norm3(F.relu(x.float()), batch_stats)
+        return self.fc3(x)
+
+
+class Agent(nn.Module):
+    def __init__(self, obs_dim, action_space, renorm_warmup, bf16=False):
+        super().__init__()
+        # (action_dim,): each dimension has its own bounds
+        low = torch.tensor(action_space.low, dtype=torch.float32)
+        high = torch.tensor(action_space.high, dtype=torch.float32)
+        self.register_buffer("action_scale", (high - low) / 2)
+        self.register_buffer("action_bias", (high + low) / 2)
+        self.actor = MLP(obs_dim, 2 * len(low), renorm_warmup, bf16)  # mean and log sigma
+        self.log_alpha = nn.Parameter(torch.zeros(()))
+        self.qf1 = MLP(obs_dim + len(low), 1, renorm_warmup, bf16)
+        self.qf2 = MLP(obs_dim + len(low), 1, renorm_warmup, bf16)
+
+    def policy(self, obs, noise, batch_stats=False):
+        """Actions (batch, action_dim), within the bounds, and their log-probabilities (batch,).
+
+        noise is standard normal, of the actions' shape; 0 gives the greedy action.
+        batch_stats is for the actor's own update.
+        """
+        mean, log_std = self.actor(obs, batch_stats).chunk(2, dim=1)
+        log_std = LOG_STD_MIN + (LOG_STD_MAX - LOG_STD_MIN) / 2 * (log_std.tanh() + 1)
+        raw = mean + log_std.exp() * noise
+        log_probs = -noise.square() / 2 - log_std - math.log(2 * math.pi) / 2
+        # The actions are scale * tanh(raw) + bias (appendix C): log scale + log(1 - tanh^2).
+        log_derivative = 2 * (math.log(2) - raw - F.softplus(-2 * raw))  # is never log(0)
+        log_probs = log_probs - self.action_scale.log() - log_derivative
+        return raw.tanh() * self.action_scale + self.action_bias, log_probs.sum(1)
+
+    def value(self, critic, obs, actions, batch_stats=False):
+        """The critic's Q-values (batch,). batch_stats is for the critics' own update."""
+        return critic(torch.cat([obs, actions], dim=1), batch_stats).squeeze(1)
+
+    def act(self, obs):
+        """The greedy policy, for evaluation."""
+        actions, _ = self.policy(obs.float(), torch.zeros_like(self.action_scale))
+        return actions
+
+
+# === replay
+class ReplayBuffer:
+    """The last `buffer_size` transitions, one row of a matrix each.
+
+    `shapes` are those of a transition's parts, in the order in which `add` takes them.
+    """
+
+    def __init__(self, buffer_size, num_envs, shapes, device):
+        self.shapes = shapes
+        self.widths = [int(np.prod(shape)) for shape in shapes]
+        self.num_envs = num_envs
+        self.capacity = buffer_size // num_envs * num_envs
+        self.rows = utils.allocate((self.capacity, sum(self.widths)), torch.float32, device)
+        # The same memory: writing through numpy takes half the time.
+        self.in_numpy = None if self.rows.is_cuda else self.rows.numpy()
+        self.position = 0
+        self.filled = 0
+        # `filled` as a tensor, which a CUDA graph can read
+        self.size = torch.zeros((), dtype=torch.float64, device=device)
+
+    def add(self, *parts):
+        """Stores a transition of each environment: arrays (num_envs, *shape)."""
+        if self.filled == 0:
+            found = tuple(part.shape[1:] for part in parts)
+            utils.check(found == self.shapes, f"replay.add got {found}, not {self.shapes}")
+        rows = np.column_stack(parts)
+        end = self.position + self.num_envs
+        if self.in_numpy is not None:
+            self.in_numpy[self.position : end] = rows
+        else:
+            self.rows[self.position : end] = torch.from_numpy(rows)
+        self.position = end % self.capacity
+        if self.filled < self.capacity:
+            self.filled = end
+            self.size.fill_(end)
+
+    def sample(self, batch_size):
+        """A minibatch of rows, drawn with replacement."""
+        draws = torch.rand(batch_size, dtype=torch.float64, device=self.rows.device)
+        return self.rows.index_select(0, (draws * self.size).long())
+
+    def unpack(self, rows):
+        """The parts of a minibatch: tensors (batch_size, *shape)."""
+        parts = zip(rows.split(self.widths, dim=1), self.shapes, strict=True)
+        return [part.reshape(-1, *shape) for part, shape in parts]
+
+    def state_dict(self):
+        # By way of numpy, torch.save writes this part only, and needs no memory for a copy.
+        rows = torch.from_numpy(self.rows[: self.filled].cpu().numpy())
+        return {"position": self.position, "rows": rows}
+
+    def load_state_dict(self, state):
+        self.position = state["position"]
+        self.filled = len(state["rows"])
+        self.rows[: self.filled] = state["rows"]
+        self.size.fill_(self.filled)
+
+
+# === pure functions
+class Adam(nn.Module):
+    """Adam (Kingma & Ba 2015, algorithm 1).
+
+    Written out, on one flat vector, because this compiles into the update's graph;
+    torch.optim.Adam would not.
+    """
+
+    def __init__(self, params):
+        super().__init__()
+        self.params = [param for param in params if param.requires_grad]
+        flat = torch.cat([param.detach().flatten() for param in self.params])
+        self.register_buffer("step", flat.new_zeros(()))
+        self.register_buffer("exp_avg", torch.zeros_like(flat))
+        self.register_buffer("exp_avg_sq", torch.zeros_like(flat))
+
+    @torch.no_grad()
+    def update(self, grads, learning_rate, beta1=0.9, beta2=0.999, eps=1e-8):
+        """Takes a step, in place."""
+        grad = torch.cat([g.flatten() for g in grads])
+        self.step.add_(1)
+        self.exp_avg.lerp_(grad, 1 - beta1)
+        self.exp_avg_sq.lerp_(grad.square(), 1 - beta2)
+        denominator = (self.exp_avg_sq / (1 - beta2**self.step)).sqrt() + eps
+        delta = learning_rate * self.exp_avg / (1 - beta1**self.step) / denominator
+        parts = delta.split([param.numel() for param in self.params])
+        for param, part in zip(self.params, parts, strict=True):
+            param.sub_(part.view_as(param))
+
+
+@utils.leaves_no_trace
+def main(args: Args):
+    # === setup
+    check = utils.check
+    device = utils.setup(args)
+    enough = max(args.batch_size, 8 * args.num_envs)
+    check(args.buffer_size >= enough, f"--buffer-size must be at least {enough}")
+    check(args.beta1 < 1, f"--beta1 must be below 1, got {args.beta1}")
+
+    envs = utils.vector_env(
+        [lambda: make_env(args)] * args.num_envs,
+        args.async_envs,
+        AutoresetMode.SAME_STEP,
+    )
+    obs_space = envs.single_observation_space
+    action_space = envs.single_action_space
+    real = isinstance(action_space, Box) and action_space.dtype.kind == "f"
+    vectors = real and len(action_space.shape) == 1
+    check(vectors, f"actions must be a 1-D Box of floats, not {action_space}. Discrete: dqn.py")
+
+    agent = Agent(obs_space.shape[0], action_space, args.renorm_warmup, args.bf16).to(device)
+    bounded = agent.action_scale.isfinite().all()  # high - low must not overflow float32
+    check(bounded, f"{args.env_id} has unbounded actions. Use ppo_continuous.py")
+    wide = (agent.action_scale > 0).all()
+    check(wide, f"{args.env_id} has actions {action_space}, where low < high must hold")
+    if args.evaluate:
+        envs.close()
+        return utils.evaluate_saved(args, make_env, agent)
+    critic_adam = Adam([*agent.qf1.parameters(), *agent.qf2.parameters()])
+    actor_adam = Adam(agent.actor.parameters())
+    alpha_adam = Adam([agent.log_alpha])
+    target_entropy = -action_space.shape[0]
+    # obs, action, reward, next_obs, terminated
+    shapes = obs_space.shape, action_space.shape, (), obs_space.shape, ()
+    replay = ReplayBuffer(args.buffer_size, args.num_envs, shapes, device)
+    run = utils.Run(
+        args,
+        __file__,
+        make_env,
+        envs,
+        agent,
+        critic_adam=critic_adam,
+        actor_adam=actor_adam,
+        alpha_adam=alpha_adam,
+        replay=replay,
+    )
+
+    # === logging
+    if args.track:
+        import wandb
+
+        wandb.init(
+            project=args.wandb_project_name,
+            entity=args.wandb_entity,
+            name=run.dir.name,
+            id=run.dir.name,
+            config=vars(args),
+            dir=run.dir.parent,
+            resume="allow",
+            sync_tensorboard=True,
+            settings={"finish_timeout": 300},
+        )
+    # A resumed run writes the points after its checkpoint again.
+    writer = SummaryWriter(run.dir, flush_secs=10, purge_step=run.global_step + 1)
+    writer.add_text("arguments", str(args))
+    run.writer = writer
+
+    # === update
+    # A number that changes during the run must be a tensor: a Python number is a constant of
+    # the graph: a new value compiles it again (--cuda-graph: is lost).
+    def temperature():
+        return agent.log_alpha.detach().exp() if args.autotune else args.alpha
+
+    def update_critic(rows, noise):
+        """A step of Adam on the squared errors of the soft Bellman equation (SAC's eq. 5).
+
+        noise is standard normal, (batch_size, action_dim). There are no targets: a critic values
+        both steps of a transition in one minibatch, with the same statistics.
+        """
+        obs, actions, rewards, next_obs, terminations = replay.unpack(rows)
+        with torch.no_grad():
+            next_actions, next_log_probs = agent.policy(next_obs, noise)
+        # (2 * batch_size, dim)
+        both_obs = torch.cat([obs, next_obs])
+        both_actions = torch.cat([actions, next_actions])
+        both_qf1_values = agent.value(agent.qf1, both_obs, both_actions, batch_stats=True)
+        both_qf2_values = agent.value(agent.qf2, both_obs, both_actions, batch_stats=True)
+        qf1_values, next_qf1_values = both_qf1_values.chunk(2)
+        qf2_values, next_qf2_values = both_qf2_values.chunk(2)
+        with torch.no_grad():
+            next_values = torch.min(next_qf1_values, next_qf2_values)
+            next_values = next_values - temperature() * next_log_probs  # SAC's eq. 3
+            td_target = rewards + args.gamma * next_values * (1 - terminations)
+        qf1_loss = (qf1_values - td_target).square().mean()
+        qf2_loss = (qf2_values - td_target).square().mean()
+        qf_loss = qf1_loss + qf2_loss
+        grads = torch.autograd.grad(qf_loss, critic_adam.params)
+        critic_adam.update(grads, args.q_lr, args.beta1)
+        metrics = {
+            "losses/qf1_loss": qf1_loss,
+            "losses/qf2_loss": qf2_loss,
+            "losses/qf_loss": qf_loss,
+            "losses/qf1_values": qf1_values.mean(),
+            "losses/qf2_values": qf2_values.mean(),
+        }
+        return {tag: metric.detach() for tag, metric in metrics.items()}
+
+    def update_actor(rows, noise):
+        """A step of Adam of the actor, with --autotune one of the temperature (SAC's eq. 7, 18).
+
+        The actor takes the minibatch's statistics, the critics their running ones.
+        """
+        obs, *_ = replay.unpack(rows)
+        actions, log_probs = agent.policy(obs, noise, batch_stats=True)
+        qf1_values = agent.value(agent.qf1, obs, actions)
+        qf2_values = agent.value(agent.qf2, obs, actions)
+        actor_loss = (temperature() * log_probs - torch.min(qf1_values, qf2_values)).mean()
+        grads = torch.autograd.grad(actor_loss, actor_adam.params)
+        actor_adam.update(grads, args.policy_lr, args.beta1)
+        metrics = {
+            "losses/actor_loss": actor_loss,
+            "losses/entropy": -log_probs.mean(),
+        }
+        if args.autotune:
+            alpha_error = log_probs.detach() + target_entropy
+            alpha_loss = -(agent.log_alpha.exp() * alpha_error).mean()
+            grads = torch.autograd.grad(alpha_loss, alpha_adam.params)
+            alpha_adam.update(grads, args.q_lr)
+            metrics["losses/alpha_loss"] = alpha_loss
+            metrics["losses/alpha"] = agent.log_alpha.exp()
+        return {tag: metric.detach() for tag, metric in metrics.items()}
+
+    # Two graphs compile faster than one.
+    update_critic = run.compile(update_critic)
+    update_actor = run.compile(update_actor)
+
+    noise_shape = (args.batch_size, *action_space.shape)
+
+    def learn(train_actor):
+        rows = replay.sample(args.batch_size)
+        metrics = update_critic(rows, torch.randn(noise_shape, device=device))
+        if train_actor:
+            metrics.update(update_actor(rows, torch.randn(noise_shape, device=device)))
+        return metrics
+
+    # One CUDA graph each, sampling included.
+    learn_critic = run.cuda_graph(lambda: learn(train_actor=False))
+    learn_both = run.cuda_graph(lambda: learn(train_actor=True))
+
+    # === training
+    def passed(every):
+        """How many multiples of `every` the last step of the environments has passed."""
+        return global_step // every - (global_step - args.num_envs) // every
+
+    obs = run.obs.astype(np.float32)
+    global_step = run.global_step
+    updates = int(critic_adam.step)
+    metrics = {}
+    while run.goes_on(global_step, obs):
+        # act
+        if global_step < args.learning_starts:
+            actions = envs.action_space.sample()
+        else:
+            noise = torch.randn((args.num_envs, *action_space.shape), device=device)
+            with torch.no_grad():
+                actions, _ = agent.policy(torch.from_numpy(obs).to(device), noise)
+            actions = actions.cpu().numpy()
+            # rounding may lead beyond the bounds
+            actions = actions.clip(action_space.low, action_space.high)
+            actions = actions.astype(action_space.dtype)
+
+        # learn from the steps so far (a GPU does so while the environments step)
+        if global_step > args.learning_starts:
+            for _ in range(passed(args.train_frequency) * args.gradient_steps):
+                updates += 1
+                train_actor = updates % args.policy_frequency == 0
+                metrics.update(learn_both() if train_actor else learn_critic())
+
+        # step, store
+        new_obs, rewards, terminations, _, infos = envs.step(actions)
+        global_step += args.num_envs
+        new_obs = new_obs.astype(np.float32)
+        next_obs = new_obs.copy()
+        for n, episodic_return, episodic_length in run.finished_episodes(infos):
+            # new_obs[n] is already the first observation of the next episode
+            next_obs[n] = infos["final_obs"][n]
+            writer.add_scalar("charts/episodic_return", episodic_return, global_step)
+            writer.add_scalar("charts/episodic_length", episodic_length, global_step)
+        # terminations only: a truncated episode bootstraps from next_obs
+        replay.add(obs, actions, rewards, next_obs, terminations)
+        obs = new_obs
+
+        # log
+        if passed(100) or global_step >= args.total_timesteps:
+            run.log(metrics, global_step)
+
+    # === evaluation
+    return run.end()
+
+
+if __name__ == "__main__":
+    main(utils.parse(Args))

@@ -1,0 +1,238 @@
+"""crossq.py's normalisation and updates, against torch's batch normalisation and formulas of their
+own."""
+
+import copy
+
+import pytest
+import torch
+from torch import nn
+
+from cleanrl_lite import crossq
+from tests import helpers
+from tests.test_off_policy import BIAS, SCALE, assert_metrics, logged
+
+
+def renorm_by_hand(norm, x, running_mean, running_var, renormalise):
+    """Algorithm 1 of Ioffe 2017, column by column, in float64."""
+    columns = []
+    for k, column in enumerate(x.double().T):
+        mean = column.sum() / len(column)
+        std = (((column - mean) ** 2).sum() / len(column) + 1e-3).sqrt()
+        r, d = 1.0, 0.0
+        if renormalise:
+            running_std = (running_var[k].item() + 1e-3) ** 0.5
+            r = min(max(std.item() / running_std, 1 / 3), 3.0)
+            d = min(max((mean.item() - running_mean[k].item()) / running_std, -5.0), 5.0)
+        columns.append(((column - mean) / std * r + d) * norm.weight[k] + norm.bias[k])
+    return torch.stack(columns, 1)
+
+
+def random_norm(features, warmup):
+    norm = crossq.BatchRenorm(features, warmup)
+    nn.init.uniform_(norm.weight, 0.5, 2)
+    nn.init.uniform_(norm.bias, -1, 1)
+    return norm
+
+
+def test_before_the_warm_up_it_is_batch_normalisation():
+    """torch's BatchNorm1d: outputs, gradients, and the running statistics, but that torch's
+    variance is divided by n - 1."""
+    ours, theirs = random_norm(5, 100), nn.BatchNorm1d(5, eps=1e-3, momentum=0.01)
+    theirs.load_state_dict({"num_batches_tracked": torch.tensor(0), **ours.state_dict()}, False)
+    for _ in range(7):
+        x = 3 * torch.randn(32, 5) + torch.arange(5)
+        inputs = [x.clone().requires_grad_() for _ in range(2)]
+        outputs = ours(inputs[0], True), theirs(inputs[1])
+        torch.testing.assert_close(*outputs, rtol=1e-4, atol=1e-5)
+        weights = torch.randn(32, 5)
+        grads = [
+            torch.autograd.grad((y * weights).sum(), [each, norm.weight, norm.bias])
+            for y, each, norm in zip(outputs, inputs, (ours, theirs), strict=True)
+        ]
+        for mine, other in zip(*grads, strict=True):
+            torch.testing.assert_close(mine, other, rtol=1e-3, atol=1e-4)
+    torch.testing.assert_close(ours.running_mean, theirs.running_mean)
+    first = 0.99**7  # what is left of where the variance started
+    torch.testing.assert_close((ours.running_var - first) * 32 / 31, theirs.running_var - first)
+
+
+def test_renormalisation():
+    """From the warm-up's end on; r and d are clipped, are constants of the gradient, and come from
+    the statistics before this minibatch. At rest it gives what the running statistics give."""
+    norm = random_norm(4, 3)
+    for step in range(6):
+        before = norm.running_mean.clone(), norm.running_var.clone()
+        x = torch.randn(32, 4) * torch.tensor([0.1, 1, 9, 1]) + torch.tensor([0, 1, 2, 99.0])
+        expected = renorm_by_hand(norm, x, *before, renormalise=step >= 3)
+        ours, theirs = x.clone().requires_grad_(), x.clone().requires_grad_()
+        y, weights = norm(ours, True), torch.randn(32, 4)
+        torch.testing.assert_close(y.double(), expected.double(), rtol=1e-4, atol=1e-4)
+        by_hand = renorm_by_hand(norm, theirs, *before, renormalise=step >= 3)
+        grads = [
+            torch.autograd.grad((z * weights).sum(), each)[0]
+            for z, each in ((y, ours), (by_hand, theirs))
+        ]
+        torch.testing.assert_close(*grads, rtol=1e-3, atol=1e-4)
+    assert norm.step == 6
+    x = torch.randn(32, 4) + 5
+    norm.running_mean.copy_(x.mean(0) + 0.1)
+    norm.running_var.copy_(x.var(0) * 1.2)
+    torch.testing.assert_close(norm(x, False), norm(x, True), rtol=1e-4, atol=1e-4)
+
+
+def test_running_statistics_move_in_updates_only():
+    norm = random_norm(4, 3)
+    before = copy.deepcopy(norm.state_dict())
+    norm.train()(torch.randn(8, 4), False)
+    helpers.assert_same_state(dict(norm.state_dict()), dict(before))
+    norm.eval()(torch.randn(8, 4), True)  # train() and eval() mean nothing to it
+    assert not torch.equal(norm.running_mean, before["running_mean"]) and norm.step == 1
+
+
+class ByHand:
+    """A network's output by renorm_by_hand; its running statistics as they should be after it."""
+
+    def __init__(self, network, warmup):
+        self.network, self.warmup, self.stats = network, warmup, {}
+
+    def norm(self, name, x, batch_stats):
+        norm = self.network.get_submodule(name)
+        mean, var = norm.running_mean, norm.running_var
+        if not batch_stats:
+            return (x - mean) / (var + 1e-3).sqrt() * norm.weight + norm.bias
+        moved = [x.detach().mean(0), x.detach().var(0, correction=0)]
+        self.stats[f"{name}.running_mean"] = 0.99 * mean + 0.01 * moved[0]
+        self.stats[f"{name}.running_var"] = 0.99 * var + 0.01 * moved[1]
+        self.stats[f"{name}.step"] = norm.step + 1
+        return renorm_by_hand(norm, x, mean, var, norm.step >= self.warmup).float()
+
+    def __call__(self, x, batch_stats=False):
+        x = self.network.fc1(self.norm("norm1", x, batch_stats)).relu()
+        x = self.network.fc2(self.norm("norm2", x, batch_stats)).relu()
+        return self.network.fc3(self.norm("norm3", x, batch_stats))
+
+
+def policy_by_hand(actor, obs, noise, batch_stats=False):
+    """test_off_policy's sac_by_hand, with a network by hand."""
+    mean, log_std = actor(obs, batch_stats).tensor_split(2, dim=1)
+    std = torch.exp(-5 + 3.5 * (torch.tanh(log_std) + 1))
+    raw = mean + std * noise
+    slope = SCALE / torch.cosh(raw.double()) ** 2
+    log_probs = torch.distributions.Normal(mean, std).log_prob(raw) - torch.log(slope).float()
+    return torch.tanh(raw) * SCALE + BIAS, log_probs.sum(1)
+
+
+def assert_stepped(agent, reference, learning_rate, names):
+    """As in helpers, but where a gradient is not rounding alone: the normalisation behind a unit
+    that is never cut off takes its bias away, and Adam makes steps of what is left."""
+    errors, clear = [], []
+    for name in names:
+        mine, theirs = agent.get_submodule(name), reference.get_submodule(name)
+        for ours, other in zip(mine.parameters(), theirs.parameters(), strict=True):
+            errors.append((ours - other).detach().abs().flatten() / learning_rate)
+            clear.append((other.grad.abs() > 1e-4 * other.grad.abs().max()).flatten())
+    errors, clear = torch.cat(errors), torch.cat(clear)
+    assert clear.float().mean() > 0.4
+    # the rest: units at the kink of their ReLU
+    assert (errors[clear] < 0.05).float().mean() > 0.995 and errors[clear].mean() < 0.005
+
+
+@pytest.mark.parametrize("warmup", [0, 10, 10**6])
+def test_updates_without_targets(warmup, monkeypatch, tmp_path):
+    """Every update's metrics, every parameter and running statistic after it, by hand with
+    torch.optim.Adam. Both steps of a transition go through a critic in one minibatch; the target
+    is a constant; the policy's loss takes running statistics of the critics and leaves them."""
+    state = {}
+
+    def begin(agent, args):
+        state["agent"] = reference = copy.deepcopy(agent)
+        betas = (0.5, 0.999)
+        critics = [*reference.qf1.parameters(), *reference.qf2.parameters()]
+        state["critic"] = torch.optim.Adam(critics, lr=args.q_lr, betas=betas)
+        actor = reference.actor.parameters()
+        state["actor"] = torch.optim.Adam(actor, lr=args.policy_lr, betas=betas)
+        state["alpha"] = torch.optim.Adam([reference.log_alpha], lr=args.q_lr)
+        networks = {name: getattr(reference, name) for name in ("actor", "qf1", "qf2")}
+        state["by hand"] = {name: ByHand(each, warmup) for name, each in networks.items()}
+
+    def step(optimizer, loss):
+        optimizer.zero_grad()
+        loss.backward(inputs=optimizer.param_groups[0]["params"])
+        optimizer.step()
+
+    def critic_losses(networks, args, batch, noise, alpha):
+        obs, actions, rewards, next_obs, terminations = batch
+        with torch.no_grad():
+            next_actions, next_log_probs = policy_by_hand(networks["actor"], next_obs, noise)
+        both = torch.cat([torch.cat([obs, actions], 1), torch.cat([next_obs, next_actions], 1)])
+        values = {name: networks[name](both, True)[:, 0] for name in ("qf1", "qf2")}
+        next_values = torch.minimum(*(value[len(obs) :] for value in values.values())).detach()
+        soft = next_values - alpha * next_log_probs
+        target = torch.where(terminations == 1, rewards, rewards + args.gamma * soft)
+        losses = {}
+        for name, value in values.items():
+            losses[f"{name}_loss"] = ((value[: len(obs)] - target) ** 2).mean()
+        means = {f"{name}_values": value[: len(obs)].mean() for name, value in values.items()}
+        return losses | dict(qf_loss=sum(losses.values())) | means
+
+    def actor_losses(networks, reference, obs, noise, alpha):
+        actions, log_probs = policy_by_hand(networks["actor"], obs, noise, True)
+        x = torch.cat([obs, actions], 1)
+        values = torch.minimum(networks["qf1"](x), networks["qf2"](x))[:, 0]
+        return dict(
+            actor_loss=(alpha * log_probs - values).mean(),
+            entropy=-log_probs.mean(),
+            alpha_loss=-(reference.log_alpha.exp() * (log_probs.detach() - 3)).mean(),
+        )
+
+    def check(update, main, tensors):
+        agent, args, critic = main["agent"], main["args"], update.__name__ == "update_critic"
+        state or begin(agent, args)
+        reference, before = state["agent"], copy.deepcopy(agent.state_dict())
+        reference.load_state_dict(before)
+        rows, noise = tensors
+        batch, alpha = main["replay"].unpack(rows), before["log_alpha"].exp()
+        networks = state["by hand"]
+        for network in networks.values():
+            network.stats.clear()
+        if critic:
+            expected = critic_losses(networks, args, batch, noise, alpha)
+            step(state["critic"], expected["qf_loss"])
+        else:
+            expected = actor_losses(networks, reference, batch[0], noise, alpha)
+            step(state["actor"], expected["actor_loss"])
+            step(state["alpha"], expected["alpha_loss"])
+            expected["alpha"] = reference.log_alpha.exp()
+        stats = {f"{k}.{n}": v for k, network in networks.items() for n, v in network.stats.items()}
+        assert len(stats) == (18 if critic else 9)
+        metrics = update(*tensors)
+        assert_metrics(metrics, expected)
+        stepped = ["qf1", "qf2"] if critic else ["actor"]
+        rate = args.q_lr if critic else args.policy_lr
+        assert_stepped(agent, reference, rate, stepped)
+        after = agent.state_dict()
+        for name, tensor in after.items():
+            if name in stats:
+                torch.testing.assert_close(tensor, stats[name], rtol=1e-4, atol=1e-5)
+            elif name.split(".")[0] not in stepped + ["log_alpha"] * (not critic):
+                assert torch.equal(tensor, before[name]), f"{name} has changed"
+        return metrics
+
+    calls = helpers.spy_on_updates(monkeypatch, check)
+    flags = dict(policy_lr=3e-3, q_lr=2e-3, gamma=0.9, total_timesteps=220, renorm_warmup=warmup)
+    logged("crossq", tmp_path, **flags)
+    critic, actor = calls.count("update_critic"), calls.count("update_actor")
+    assert critic > 30 and actor == critic // 3
+
+
+def test_statistics_belong_to_the_checkpoint(tmp_path):
+    """And there are no targets."""
+    state = logged("crossq", tmp_path)["agent"]
+    assert not [name for name in state if "target" in name]
+    assert state["qf1.norm1.step"] == state["qf2.norm3.step"] > state["actor.norm2.step"] > 0
+    assert (state["actor.norm1.running_mean"] != 0).any()
+
+
+def test_beta1_below_1(tmp_path):
+    with pytest.raises(SystemExit, match=r"--beta1 must be below 1, got 1\.0"):
+        helpers.train("crossq", tmp_path, beta1=1.0)

@@ -59,6 +59,8 @@ SCRIPTS = [
     "ppo_atari_multigpu",
     "ppo_atari_lstm",
     "ppo_image",
+    "pqn",
+    "pqn_atari",
     "dqn",
     "dqn_atari",
     "c51",
@@ -68,11 +70,9 @@ SCRIPTS = [
     "ddpg",
     "td3",
     "sac",
-    "tqc",
     "crossq",
     "sac_her",
     "sac_discrete",
-    "sac_atari",
 ]
 # What a user asks of benchmark/experiments/*.sh
 CHOICES = {"ENVS", "SEEDS", "STEPS", "EXP_NAME", "FLAGS", "THREADS", "PARTS"}

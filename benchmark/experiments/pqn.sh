@@ -11,9 +11,9 @@ for env in ${ENVS:-CartPole-v1 Acrobot-v1 MountainCar-v0}; do
         echo "python cleanrl_lite/pqn.py --env-id $env --seed $seed $*"
     done
 done | ${RUN:-python -m benchmark.launch --jobs ${JOBS:-2}}
-for env in ${ENVS:-CartPole-v1 Acrobot-v1}; do
-    for seed in ${SEEDS:-1 2 3 4 5}; do  # CleanRL's shape of a rollout
-        echo "python cleanrl_lite/pqn.py --env-id $env --seed $seed --exp-name pqn_4envs" \
-            "--num-envs 4 --num-steps 128 $*"
+for env in ${ENVS:-CartPole-v1 Acrobot-v1 MountainCar-v0}; do
+    for seed in ${SEEDS:-1 2 3 4 5 6 7 8 9 10}; do
+        echo "python cleanrl_lite/pqn.py --env-id $env --seed $seed --exp-name pqn_32envs" \
+            "--num-envs 32 --num-steps 16 $*"
     done
 done | ${RUN:-python -m benchmark.launch --jobs ${JOBS:-2}}

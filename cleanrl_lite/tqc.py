@@ -2,9 +2,9 @@
 
 Paper:    Kuznetsov et al. 2020 (arXiv:2005.04269); quantile regression: arXiv:1710.10044.
 Run:      python cleanrl_lite/tqc.py --env-id Hopper-v4
-Differs:  The critics have two hidden layers of 256 units, as sac.py's, not three of 512. The
-          actor learns twice at every second step of the critics, as in sac.py. The paper drops
-          another number of quantiles on some robots: --top-quantiles-to-drop.
+Differs:  Two critics of two hidden layers of 256 units, as sac.py's, not five of three layers of
+          512. The actor learns twice at every second step of the critics, as in sac.py. The paper
+          drops another number of quantiles on some robots: --top-quantiles-to-drop.
 Expected: Not measured yet with the published seeds. rl-baselines3-zoo's: 3,754 on Hopper-v3
           (1,000,000 steps, evaluation of one agent, tuned flags).
 Details:  docs/tqc.md
@@ -67,7 +67,7 @@ class Args:
     gamma: float = 0.99  # discount factor
     tau: float = 0.005  # step size of the target: target += tau * (network - target)
     policy_frequency: int = 2  # gradient steps of the critic between updates of the actor
-    n_critics: int = 5  # critics, each with quantiles of its own
+    n_critics: int = 2  # critics, each with quantiles of its own
     n_quantiles: int = 25  # quantiles of each critic
     top_quantiles_to_drop: int = 2  # largest quantiles left out of the target, times --n-critics
     alpha: float = 0.2  # temperature (weight of the entropy) with --no-autotune

@@ -9,13 +9,15 @@
 for env in ${ENVS:-Pendulum-v1 Hopper-v4}; do
     case $env in
         Pendulum-v1) steps=20000 names=tqc flags="--learning-starts 1000" ;;  # sac.sh has sac's
-        *) steps=300000 names="tqc_bf16_300k sac_bf16_300k" flags=--bf16 ;;
+        *) steps=300000 names="tqc_drop5_bf16_300k sac_bf16_300k" flags=--bf16 ;;
     esac
     for seed in ${SEEDS:-1 2 3}; do
         for name in ${EXP_NAME:-$names}; do
+            drop=
+            case $name in *drop5*) drop="--top-quantiles-to-drop 5 " ;; esac  # the paper's for Hopper
             echo "python cleanrl_lite/${name%%_*}.py --env-id $env --seed $seed --total-timesteps" \
                 "${STEPS:-$steps}" \
-                "--exp-name $name $flags $FLAGS $*"
+                "--exp-name $name $flags $drop$FLAGS $*"
         done
     done
 done | ${RUN:-python -m benchmark.launch --jobs ${JOBS:-2}}

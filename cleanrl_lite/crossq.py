@@ -4,8 +4,8 @@ Paper:    Bhatt et al. 2024 (ICLR; arXiv:1902.05605); batch renormalisation: arX
 Run:      python cleanrl_lite/crossq.py --env-id Walker2d-v4
 Differs:  The critics' hidden layers have 256 units, not 2,048, which one core cannot afford. The
           normalisation's bounds open at once after --renorm-warmup, not step by step.
-Expected: Pendulum-v1 -263.4 (20,000 steps, mean of the last 100 training episodes, one seed of
-          three so far, commit 1ab573a). The paper's: 5,174 on Walker2d-v4 (200,000 steps).
+Expected: Pendulum-v1 -270.0 (20,000 steps, mean of the last 100 training episodes, 3 seeds,
+          commits 1ab573a, 4d0169a). The paper's: 5,174 on Walker2d-v4 (200,000 steps).
 Details:  docs/crossq.md
 """
 

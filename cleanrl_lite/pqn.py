@@ -52,7 +52,7 @@ class Args:
     env_kwargs: str = "{}"  # keyword arguments of the environment, as JSON
     max_episode_steps: int | None = None  # time limit (none: the environment's own)
     total_timesteps: int = 500_000  # environment steps, summed over the environments
-    learning_rate: float = 2.5e-4  # the optimizer's learning rate
+    learning_rate: float = 5e-4  # the optimizer's learning rate
     num_envs: int = 4  # environments stepped together
     async_envs: bool = False  # run each environment in a process of its own
     num_steps: int = 128  # steps per environment in each rollout
@@ -92,13 +92,9 @@ class Agent(nn.Module):
         super().__init__()
         self.q_network = mlp(obs_dim, num_actions)
 
-    def forward(self, obs):
-        """The value of each action in `obs` (batch, obs_dim)."""
-        return self.q_network(obs)
-
     def act(self, obs):
         """The greedy policy, for evaluation."""
-        return self(obs.float()).argmax(-1)
+        return self.q_network(obs.float()).argmax(-1)
 
 
 # === pure functions
@@ -245,7 +241,7 @@ def main(args: Args):
     # number is a constant of the graph: a new value compiles it again (--cuda-graph: is lost).
     def update(inds):
         """A step of RAdam on the squared error of the returns, on the samples inds of the batch."""
-        q_values = agent(b_obs[inds]).gather(1, b_actions[inds][:, None]).squeeze(1)
+        q_values = agent.q_network(b_obs[inds]).gather(1, b_actions[inds][:, None]).squeeze(1)
         td_loss = (b_returns[inds] - q_values).square().mean()
         grads = torch.autograd.grad(td_loss, radam.params)
         grad_norm = radam.update(grads, learning_rate, args.max_grad_norm)
@@ -275,6 +271,7 @@ def main(args: Args):
             learning_rate.fill_(args.learning_rate * remaining)
 
         # act, step, store
+        q_network = utils.NumpyForward(agent.q_network, device)
         # separate draws for each environment
         draws, random_actions = np.random.random((2, *shape))
         actions[:] = random_actions * action_space.n
@@ -283,9 +280,7 @@ def main(args: Args):
             epsilon = linear_schedule(args.start_e, args.end_e, epsilon_steps, global_step)
             greedy = draws[t] >= epsilon
             if greedy.any():
-                with torch.no_grad():
-                    q_values = agent(torch.from_numpy(rollout_obs[t]).to(device))
-                actions[t] = np.where(greedy, q_values.argmax(-1).cpu().numpy(), actions[t])
+                actions[t] = np.where(greedy, q_network(rollout_obs[t]).argmax(-1), actions[t])
             obs, rewards[t], terminations[t], truncations, infos = envs.step(actions[t])
             next_obs[t] = obs
             dones[t] = terminations[t] | truncations
@@ -300,7 +295,7 @@ def main(args: Args):
         with torch.no_grad():
             b_obs[:] = torch.from_numpy(rollout_obs).flatten(0, 1)
             b_actions[:] = torch.from_numpy(actions).flatten()
-            next_values = agent(torch.from_numpy(next_obs).to(device)).amax(-1)
+            next_values = agent.q_network(torch.from_numpy(next_obs).to(device)).amax(-1)
         returns = compute_q_lambda(
             rewards, next_values.cpu().numpy(), terminations, dones, args.gamma, args.q_lambda
         )

@@ -431,20 +431,6 @@ def test_bad_flags(words, capfd, monkeypatch, tmp_path):
     assert not list(tmp_path.iterdir())
 
 
-@pytest.mark.parametrize(
-    "words, told",
-    [
-        (["--lr", "1e-3"], "--lr is --learning-rate here"),
-        (["--compile", "false"], "--compile takes no false: write --compile or --no-compile"),
-        (["--capture-video", "True"], "--capture-video takes no True: write --capture-video"),
-    ],
-)
-def test_flags_of_other_projects(words, told, capfd, monkeypatch, tmp_path):
-    monkeypatch.chdir(tmp_path)
-    assert helpers.command_line("ppo", words) == 1
-    assert_one_line(capfd.readouterr().err, told)
-
-
 def test_another_version_of_the_environment(tmp_path, capfd):
     """CartPole-v0's agent in CartPole-v1 plays, with a warning."""
     run_dir, _ = helpers.train("ppo", tmp_path, env_id="CartPole-v0")

@@ -136,7 +136,8 @@ def test_update(script, monkeypatch, tmp_path):
         reference, optimizer = state["agent"], state["optimizer"]
         reference.load_state_dict(agent.state_dict())  # errors do not add up
         rate = main["learning_rate"].item()
-        every = reference(main["b_obs"][inds])
+        network = reference.q_network if script == "pqn" else reference
+        every = network(main["b_obs"][inds])
         q_values = every[torch.arange(len(inds)), main["b_actions"][inds]]
         loss = nn.functional.mse_loss(q_values, main["b_returns"][inds])
         optimizer.zero_grad()
@@ -231,7 +232,7 @@ def test_next_values_belong_to_the_true_next_observation(monkeypatch, tmp_path):
     _, _, _, received, expected, terminated = zip(*probe_envs.TRANSITIONS[:120])
     expected = torch.tensor(np.array(expected)).clamp(-10, 10)
     with torch.no_grad():
-        best = agents[0](expected).max(1).values
+        best = agents[0].q_network(expected).max(1).values
     np.testing.assert_allclose(next_values.flatten(), best, rtol=1e-4, atol=1e-5)
     assert terminations.flatten().tolist() == list(terminated)
     np.testing.assert_allclose(rewards.flatten(), received, rtol=1e-6)

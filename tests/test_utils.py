@@ -51,6 +51,7 @@ KNOWN = dict(
     tanh=mlp,
     relu=lambda: nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 1)),
     linear=lambda: nn.Linear(4, 2),
+    layer_norm=lambda: layer_normed(),
 )
 FOREIGN = dict(
     forward_of_its_own=lambda: mlp(Residual),
@@ -60,6 +61,8 @@ FOREIGN = dict(
     weight_norm=lambda: weight_normed(nn.utils.parametrizations.weight_norm),
     without_bias=lambda: mlp(bias=False),
     other_layers=lambda: nn.Sequential(nn.Linear(4, 8), nn.LayerNorm(8), nn.GELU()),
+    layer_norm_without_bias=lambda: layer_normed(bias=False),
+    layer_norm_without_weights=lambda: layer_normed(elementwise_affine=False),
     nested=lambda: nn.Sequential(mlp(), nn.ReLU()),
     subclass=lambda: nn.Sequential(Doubling(4, 3), nn.Tanh()),
 )
@@ -68,6 +71,13 @@ FOREIGN = dict(
 class Doubling(nn.Linear):
     def forward(self, x):
         return 2 * super().forward(x)
+
+
+def layer_normed(**options):
+    network = nn.Sequential(nn.Linear(4, 8), nn.LayerNorm(8, eps=0.1, **options), nn.ReLU())
+    for param in network.parameters():
+        nn.init.normal_(param)
+    return network
 
 
 def hooked_whole(network):
@@ -98,7 +108,7 @@ def test_acting_in_numpy_is_acting_in_torch(name, live, capsys):
     assert in_torch == (name in FOREIGN)
 
 
-@pytest.mark.parametrize("name", ["tanh", "relu", "linear", "weight_norm"])
+@pytest.mark.parametrize("name", ["tanh", "relu", "linear", "layer_norm", "weight_norm"])
 def test_acting_in_numpy_with_weights_that_change(name):
     """The networks of dqn and c51 learn while they act."""
     network = {**KNOWN, **FOREIGN}[name]()

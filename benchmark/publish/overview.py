@@ -70,9 +70,11 @@ SCRIPTS = [
     "ddpg",
     "td3",
     "sac",
+    "tqc",
     "crossq",
     "sac_her",
     "sac_discrete",
+    "sac_atari",
 ]
 # What a user asks of benchmark/experiments/*.sh
 CHOICES = {"ENVS", "SEEDS", "STEPS", "EXP_NAME", "FLAGS", "THREADS", "PARTS"}

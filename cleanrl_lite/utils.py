@@ -739,7 +739,10 @@ class NumpyForward:
         if foreign or not np.allclose(self(row), self.in_torch(row), 1e-3, 1e-4):
             self.layers = [self.in_torch]
             name = type(module).__name__
-            say_once(f"{name} acts in torch, not in numpy (Linear, LayerNorm, Tanh, ReLU)")
+            say_once(
+                f"{name} acts in torch, not in numpy, "
+                "which knows Linear, LayerNorm, Tanh and ReLU"
+            )
 
 
 say_once = functools.cache(tqdm.write)

@@ -740,8 +740,7 @@ class NumpyForward:
             self.layers = [self.in_torch]
             name = type(module).__name__
             say_once(
-                f"{name} acts in torch, not in numpy, "
-                "which knows Linear, LayerNorm, Tanh and ReLU"
+                f"{name} acts in torch, not in numpy, which knows Linear, LayerNorm, Tanh and ReLU"
             )
 
 

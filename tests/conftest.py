@@ -100,8 +100,9 @@ def each(scripts, explanation):
 
 
 script = each(helpers.SCRIPTS, "Every script.")
-memoryless = [name for name in helpers.MLP_SCRIPTS if name not in helpers.LSTM_SCRIPTS]
-mlp_script = each(memoryless, "Every script that takes vector observations, one at a time.")
+mlp_script = each(
+    helpers.MEMORYLESS_SCRIPTS, "Every script that takes vector observations, one at a time."
+)
 atari_script = each(helpers.ATARI_SCRIPTS, "Every script for Atari games.")
 rollout_script = each(helpers.ROLLOUT_SCRIPTS, "Every script that learns from rollouts.")
 rollout_mlp_script = each(

@@ -17,6 +17,7 @@ from pathlib import Path
 from unittest import mock
 
 import gymnasium as gym
+import numpy as np
 import pytest
 import torch
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
@@ -105,12 +106,19 @@ OFF_POLICY_SCRIPTS = [
 ]
 
 
+MEMORYLESS_SCRIPTS = [name for name in MLP_SCRIPTS if name not in LSTM_SCRIPTS]
+
+
 def variants_slow(scripts):
-    """For parametrize: the second tier has the variants that take vectors, the first the rest."""
-    return [
-        pytest.param(name, marks=pytest.mark.slow if name in PARENT and name in MLP_SCRIPTS else [])
-        for name in scripts
+    """For parametrize: the second tier has the variants whose parent takes the same observations,
+    vectors or Atari's frames; the first has the rest."""
+    close = [
+        name
+        for kind in (MLP_SCRIPTS, ATARI_SCRIPTS)
+        for name in kind
+        if name in PARENT and PARENT[name] in kind
     ]
+    return [pytest.param(name, marks=pytest.mark.slow if name in close else []) for name in scripts]
 
 
 # --- small runs: a few rollouts, seconds. A test overrides what it is about.
@@ -309,6 +317,12 @@ def scalars(run_dir):
     return {
         tag: [(e.step, e.value) for e in events.Scalars(tag)] for tag in events.Tags()["scalars"]
     }
+
+
+def means20(run_dir):
+    """The mean of every 20 episodes in a row."""
+    returns = [value for _, value in scalars(run_dir)["charts/episodic_return"]]
+    return np.convolve(returns, np.full(20, 1 / 20), "valid")
 
 
 def load(run_dir):

@@ -20,7 +20,8 @@ FIRST = {name.split("__")[1]: name for name in reversed(NAMES)}.values()
     "name", [pytest.param(x, marks=[] if x in FIRST else pytest.mark.slow) for x in NAMES]
 )
 def test_a_trained_agent(name, tmp_path):
-    """The same seeds on another machine may give other digits, but not another mean."""
+    """The same seeds on another machine may give other digits, but not another mean: both are
+    means of ten episodes, whose difference has a deviation of 0.45 of an episode's."""
     folder, recorded = tmp_path / name, helpers.read_json(AGENTS / name / "eval.json")
     # of README's commands
     shutil.copytree(AGENTS / name, folder, ignore=shutil.ignore_patterns("eval_*"))
@@ -31,7 +32,7 @@ def test_a_trained_agent(name, tmp_path):
         record["episodes"] == recorded["episodes"] == 10
         and record["global_step"] == recorded["global_step"]
     )
-    assert abs(record["mean"] - recorded["mean"]) <= recorded["std"]
+    assert abs(record["mean"] - recorded["mean"]) <= 2 * recorded["std"]
 
 
 def test_agents_are_small():

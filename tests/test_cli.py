@@ -464,6 +464,7 @@ raise SystemExit(helpers.command_line("{script}", sys.argv[1:]))
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "script, module, package",
     [
@@ -475,10 +476,7 @@ raise SystemExit(helpers.command_line("{script}", sys.argv[1:]))
         ("ppo_multiagent", "envpool", r"\[multiagent\]"),
         ("ppo_continuous_asymmetric", "envpool", r"\[envpool\]"),
     ]
-    + [
-        pytest.param(script, "cv2", r"\[atari\]", marks=[] if n == 0 else pytest.mark.slow)
-        for n, script in enumerate(["ppo_image", *helpers.VISUAL_SCRIPTS])
-    ],
+    + [(script, "cv2", r"\[atari\]") for script in ["ppo_image", *helpers.VISUAL_SCRIPTS]],
 )
 def test_missing_package(script, module, package, tmp_path):
     """The message, or the line of the script that it shows, says how to install it."""

@@ -146,7 +146,7 @@ def test_the_commands_of_the_readme(tmp_path):
 @pytest.mark.parametrize(
     "script",
     [
-        *helpers.MLP_SCRIPTS,
+        *helpers.variants_slow(helpers.MLP_SCRIPTS),
         *helpers.GOAL_SCRIPTS,
         *helpers.ENVPOOL_SCRIPTS,
         *helpers.IMAGE_SCRIPTS,

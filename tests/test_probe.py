@@ -10,6 +10,7 @@ from torch import nn
 
 from tests import helpers
 from tests.probe_envs import Corner, probe
+from tests.test_crossq import NarrowMLP
 
 PPO = dict(num_envs=4, num_steps=32, num_minibatches=2, update_epochs=4, total_timesteps=6_016)
 PPO |= dict(learning_rate=1e-2, gae_lambda=0.95, clip_vloss=False, ent_coef=0.0, end_e=0.5)
@@ -60,8 +61,9 @@ def trained(script, env_id, tmp_path, ppo=(), replay=()):
         name: value for name, value in flags.items() if hasattr(helpers.module(script).Args, name)
     }
     with pytest.MonkeyPatch.context() as patch:
-        if helpers.family(script) == "ddpg" and script != "crossq":  # which normalises
-            patch.setattr(helpers.module(script), "MLP", SmallMLP)
+        if helpers.family(script) == "ddpg":
+            narrow = NarrowMLP if script == "crossq" else SmallMLP
+            patch.setattr(helpers.module(script), "MLP", narrow)
         agents = helpers.spy_on_agents(patch, script)
         helpers.train(script, tmp_path, env_id=env_id, gamma=0.9, **flags)
     return agents[0]
@@ -97,26 +99,26 @@ def values(agent, *observations):
     return agent.qf1(obs).amax(1).numpy()
 
 
-def test_right_action(mlp_script, tmp_path):
-    agent = trained(mlp_script, probe("RightAction", mlp_script), tmp_path, replay=ONE_STEP)
+@pytest.mark.parametrize("script", helpers.variants_slow(helpers.MEMORYLESS_SCRIPTS))
+def test_right_action(script, tmp_path):
+    agent = trained(script, probe("RightAction", script), tmp_path, replay=ONE_STEP)
     obs = batch(agent, [-1.0], [1.0])
     actions = agent.act(obs).detach().squeeze().numpy()
-    if mlp_script in helpers.CONTINUOUS_SCRIPTS:
+    if script in helpers.CONTINUOUS_SCRIPTS:
         assert actions == pytest.approx([-0.5, 0.5], abs=0.15)
         return
     assert actions.tolist() == [0, 1]
-    if helpers.family(mlp_script) == "ppo" and mlp_script not in helpers.Q_SCRIPTS:
+    if helpers.family(script) == "ppo" and script not in helpers.Q_SCRIPTS:
         dist = agent(obs)[0]
         assert getattr(dist, "base_dist", dist).probs.max(-1).values.min() > 0.9
     else:
         assert values(agent, [-1.0], [1.0]) == pytest.approx([1, 1], abs=0.1)
 
 
-def test_truncation_bootstraps(mlp_script, tmp_path):
+@pytest.mark.parametrize("script", helpers.variants_slow(helpers.MEMORYLESS_SCRIPTS))
+def test_truncation_bootstraps(script, tmp_path):
     """The value depends on the observation, is discounted, and goes on behind a time limit."""
-    agent = trained(
-        mlp_script, probe("Truncated", mlp_script), tmp_path, dict(total_timesteps=10_240)
-    )
+    agent = trained(script, probe("Truncated", script), tmp_path, dict(total_timesteps=10_240))
     assert values(agent, [1.0], [0.0]) == pytest.approx([10, -1], abs=1)
 
 
@@ -127,7 +129,7 @@ def test_termination_does_not_bootstrap(mlp_script, tmp_path):
     assert values(agent, [1.0], [0.0]) == pytest.approx([1.82, -8.36], abs=0.4)
 
 
-@pytest.mark.parametrize("script", helpers.CONTINUOUS_SCRIPTS)
+@pytest.mark.parametrize("script", helpers.variants_slow(helpers.CONTINUOUS_SCRIPTS))
 def test_action_at_the_edge_of_uneven_bounds(script, tmp_path):
     ppo = dict(total_timesteps=16_000, learning_rate=2e-2)
     agent = trained(script, "tests.probe_envs:ProbeCorner-v0", tmp_path, ppo)

@@ -64,7 +64,10 @@ def in_mid_episode(script, **flags):
 
 @pytest.mark.parametrize(
     "script, flags",
-    [(script, {}) for script in helpers.MLP_SCRIPTS + helpers.IMAGE_SCRIPTS]
+    [
+        pytest.param(*script.values, {}, marks=script.marks)
+        for script in helpers.variants_slow(helpers.MLP_SCRIPTS + helpers.IMAGE_SCRIPTS)
+    ]
     + [("ppo", dict(env_id="FrozenLake-v1")), ("sac", dict(env_id="Pendulum-v1", num_envs=1))]
     + [("ppo_continuous", dict(env_id="Hopper-v5"))]
     # gymnasium's environments can be saved in mid-episode, also where wrappers change their spaces

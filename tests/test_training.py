@@ -177,6 +177,7 @@ def test_steps_of_the_evaluations(script, flags, steps, tmp_path):
     assert [step for step, _ in helpers.scalars(run_dir)["eval/episodic_return"]] == steps
 
 
+@pytest.mark.parametrize("script", helpers.variants_slow(helpers.SCRIPTS))
 def test_what_a_run_leaves(script, finished):
     """The arguments, the script, the last evaluation; --evaluate plays that again and leaves the
     checkpoint alone."""
@@ -340,12 +341,6 @@ def test_compiled_runs_repeat(script, tmp_path):
 # --- learning
 
 
-def means20(run_dir):
-    """The mean of every 20 episodes in a row."""
-    returns = [value for _, value in helpers.scalars(run_dir)["charts/episodic_return"]]
-    return np.convolve(returns, np.full(20, 1 / 20), "valid")
-
-
 class EnoughLearnt(Exception):
     pass
 
@@ -373,9 +368,8 @@ def test_learns_cartpole(tmp_path):
         num_envs=8, num_steps=32, num_minibatches=1, update_epochs=20, gamma=0.98, gae_lambda=0.8
     )
     zoo |= dict(ent_coef=0.0, learning_rate=1e-3, clip_vloss=False, total_timesteps=100_000)
-    assert (
-        means20(helpers.train_defaults("ppo", tmp_path, env_id="CartPole-v1", **zoo)).max() >= 475
-    )
+    run_dir = helpers.train_defaults("ppo", tmp_path, env_id="CartPole-v1", **zoo)
+    assert helpers.means20(run_dir).max() >= 475
 
 
 @pytest.mark.slow
@@ -383,14 +377,14 @@ def test_learns_inverted_pendulum(tmp_path):
     """1000 in 3 of 3 seeds of the reference, with the default hyperparameters; the random policy
     gets 6."""
     flags = dict(env_id="InvertedPendulum-v4", total_timesteps=100_000)
-    assert means20(helpers.train_defaults("ppo_continuous", tmp_path, **flags)).max() >= 900
+    assert helpers.means20(helpers.train_defaults("ppo_continuous", tmp_path, **flags)).max() >= 900
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("script, best, last", [("dqn", 260, 110), ("c51", 170, 70)])
 def test_learns_cartpole_off_policy(script, best, last, tmp_path):
     """With the default hyperparameters; the random policy gets 22."""
-    means = means20(
+    means = helpers.means20(
         helpers.train_defaults(script, tmp_path, env_id="CartPole-v1", total_timesteps=100_000)
     )
     assert means.max() >= best and means[-1] >= last

@@ -100,9 +100,6 @@ def each(scripts, explanation):
 
 
 script = each(helpers.SCRIPTS, "Every script.")
-mlp_script = each(
-    helpers.MEMORYLESS_SCRIPTS, "Every script that takes vector observations, one at a time."
-)
 atari_script = each(helpers.ATARI_SCRIPTS, "Every script for Atari games.")
 rollout_script = each(helpers.ROLLOUT_SCRIPTS, "Every script that learns from rollouts.")
 rollout_mlp_script = each(

@@ -103,6 +103,7 @@ def test_the_diffs_between_the_algorithms(monkeypatch):
         assert before == after
 
 
+@pytest.mark.slow
 def test_the_site_builds(tmp_path):
     """Strictly: no broken link, no code that is not there; with rendered notebooks and diffs."""
     pytest.importorskip("mkdocs")

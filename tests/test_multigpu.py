@@ -168,6 +168,7 @@ def test_averaged_gradients_by_hand(pair):
         assert exp_avg == pytest.approx((0.1 * 0.5 * mean / mean.norm()).tolist(), rel=1e-4)
 
 
+@pytest.mark.slow
 def test_a_process_alone_is_ppo_atari(tmp_path):
     """The same random numbers, so the same run: curves, networks, random generators."""
     alone, plain = (
@@ -279,6 +280,7 @@ def nan_in_the_second():
         yield
 
 
+@pytest.mark.slow
 def test_what_is_not_finite_anywhere_stops_all(pair, tmp_path):
     errors = pair(train, tmp_path, nan_in_the_second)
     assert [type(error) for error in errors] == [FloatingPointError] * 2

@@ -122,10 +122,9 @@ def test_truncation_bootstraps(script, tmp_path):
     assert values(agent, [1.0], [0.0]) == pytest.approx([10, -1], abs=1)
 
 
-def test_termination_does_not_bootstrap(mlp_script, tmp_path):
-    agent = trained(
-        mlp_script, probe("Terminated", mlp_script), tmp_path, dict(total_timesteps=10_240)
-    )
+@pytest.mark.parametrize("script", helpers.variants_slow(helpers.MEMORYLESS_SCRIPTS))
+def test_termination_does_not_bootstrap(script, tmp_path):
+    agent = trained(script, probe("Terminated", script), tmp_path, dict(total_timesteps=10_240))
     assert values(agent, [1.0], [0.0]) == pytest.approx([1.82, -8.36], abs=0.4)
 
 

@@ -210,7 +210,8 @@ def test_values_hold_the_entropy_to_come(monkeypatch, tmp_path):
     assert values == pytest.approx(np.array([[first] * 2, [1.0, 1.0]]), abs=0.06)
 
 
-@pytest.mark.parametrize("scale", [0.3, pytest.param(0.8, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("scale", [0.3, 0.8])
 def test_the_temperature_finds_the_target_entropy(scale, monkeypatch, tmp_path):
     """One step that pays 1 or 0: there is one temperature at which the softmax of the values has
     this entropy."""

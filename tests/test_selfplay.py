@@ -35,6 +35,7 @@ def nim(tmp_path_factory):
     return agents[0], run_dir, returns
 
 
+@pytest.mark.xdist_group("nim")
 def test_learns_the_perfect_play_of_nim(nim):
     """Whoever leaves a multiple of four wins: the right move, and the sign of the value of every
     position."""
@@ -46,6 +47,7 @@ def test_learns_the_perfect_play_of_nim(nim):
     assert np.mean(returns[::2]) == 1  # the games in which it begins, against random moves
 
 
+@pytest.mark.xdist_group("nim")
 def test_opponents(nim, tmp_path):
     """builtin always takes one; itself wins whenever it begins, for ten is no multiple of four."""
     _, run_dir, _ = nim

@@ -363,11 +363,11 @@ def reaches(bar, script, runs_dir, monkeypatch, **flags):
 
 def test_learns_cartpole(tmp_path):
     """500 in 5 of 5 seeds of the reference; with the done mask missing in GAE 22, with permuted
-    advantages 51."""
+    advantages 51. Seeds 1 to 3 are there before step 34,000."""
     zoo = dict(
         num_envs=8, num_steps=32, num_minibatches=1, update_epochs=20, gamma=0.98, gae_lambda=0.8
     )
-    zoo |= dict(ent_coef=0.0, learning_rate=1e-3, clip_vloss=False, total_timesteps=100_000)
+    zoo |= dict(ent_coef=0.0, learning_rate=1e-3, clip_vloss=False, total_timesteps=60_000)
     run_dir = helpers.train_defaults("ppo", tmp_path, env_id="CartPole-v1", **zoo)
     assert helpers.means20(run_dir).max() >= 475
 

@@ -232,7 +232,7 @@ def test_a_run_that_never_gets_there_counts():
     assert ours == "30 (20 to 30), 1 of 3 not reached within 500,000 steps"
     assert theirs == "(70 to 70), 2 of 3 not reached within 500,000 steps"
     assert row.endswith(" |  |")  # no ratio without both medians
-    assert "30 s (not reached)" in time_to_return.sentence(entries)
+    assert "30 s, not reached by 1 of 3 seeds (not reached)" in time_to_return.sentence(entries)
     assert "Huber" not in time_to_return.table(entries)
     dqn = lines("dqn", "ours", 30, 40, 20) + lines("dqn", "sb3", None, None, 70)
     assert "Huber" in time_to_return.table(dqn) and time_to_return.sentence(dqn) == ""

@@ -269,14 +269,18 @@ def sentence(entries):
         parts.append(f"{script}, {goal}: {brief(sides['ours'])} ({brief(sides['sb3'])})")
     if not parts:
         return ""
-    told = f"Time until the mean of {WINDOW} training episodes reaches a return, imports and "
-    told += "compilation included (Stable-Baselines3's in brackets): "
+    told = f"Median time until the mean of {WINDOW} training episodes [reaches a "
+    told += "return](docs/speed.md#time-to-a-return), imports and compilation included "
+    told += "(Stable-Baselines3's in brackets): "
     return f"{told}{'; '.join(parts)}."
 
 
 def brief(runs):
     half = middle(runs)
-    return "not reached" if half == math.inf else f"{half:,.0f} s"
+    if half == math.inf:
+        return "not reached"
+    never = sum(not line["reached"] for line in runs)
+    return f"{half:,.0f} s" + (f", not reached by {never} of {len(runs)} seeds" if never else "")
 
 
 # === the command line

@@ -238,7 +238,7 @@ def main(args: Args):
     b_returns = torch.zeros(batch_size, device=device)
 
     # A number that changes during the run must be a tensor, as learning_rate is: a Python
-    # number is a constant of the graph: a new value compiles it again (--cuda-graph: is lost).
+    # number is a constant of the graph: a new value compiles it again (--cuda-graph ignores it).
     def update(inds):
         """A step of RAdam on the squared error of the returns, on the samples inds of the batch."""
         q_values = agent.q_network(b_obs[inds]).gather(1, b_actions[inds][:, None]).squeeze(1)

@@ -588,7 +588,7 @@ def main(args: Args):
 
     # === update
     # A number that changes during the run must be a tensor: a Python number is a constant of
-    # the graph: a new value compiles it again (--cuda-graph: is lost).
+    # the graph: a new value compiles it again (--cuda-graph ignores it).
     beta = torch.zeros((), device=device)
 
     def update(frames, rows, stored, index, noise):

@@ -379,7 +379,9 @@ def test_dqn_like_stable_baselines3(monkeypatch, tmp_path):
     assert len(calls) > 50
 
 
-@pytest.mark.parametrize("script, policy_frequency", [("ddpg", 1), ("td3", 2)])
+@pytest.mark.parametrize(
+    "script, policy_frequency", [("ddpg", 1), pytest.param("td3", 2, marks=pytest.mark.slow)]
+)
 def test_ddpg_and_td3_like_stable_baselines3(script, policy_frequency, monkeypatch, tmp_path):
     """The same minibatches and noise, on BipedalWalker: the same losses, networks and targets as
     theirs."""

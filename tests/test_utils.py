@@ -217,6 +217,7 @@ def test_compiled_updates_notice_what_changes():
     assert other(torch.ones(3))["y"].tolist() == [9] * 3
 
 
+@pytest.mark.slow
 def test_a_number_that_changes_ends_in_eager_mode(capfd):
     """Right at every call, whatever torch recompiles; and one line with the cause."""
     torch._dynamo.reset()

@@ -2,8 +2,8 @@
 # The published runs of ppo_continuous.py, JOBS at a time (default 2), one thread each; again to
 # go on where it stopped:
 #     benchmark/experiments/ppo_continuous.sh          all of them
-#     ENVS=Hopper-v4 SEEDS="6 7 8 9 10" benchmark/experiments/ppo_continuous.sh
-#                                                      the five more of Hopper, which varies most
+#     ENVS=Hopper-v4 SEEDS="1 2" benchmark/experiments/ppo_continuous.sh
+#                                                      some of them
 #     RUN=cat benchmark/experiments/ppo_continuous.sh  show the commands only
 # Run directories go to runs/benchmark/; `python -m benchmark.publish.collect` makes the results
 # out of them.
@@ -14,6 +14,7 @@ for env in ${ENVS:-$mujoco $others}; do
     seeds="1 2 3 4 5" flags=
     case $env in
         Hopper-v4) seeds=$(seq 20) ;;  # it varies most
+        HalfCheetah-v4 | Walker2d-v4 | InvertedPendulum-v4 | Humanoid-v4) seeds=$(seq 10) ;;
         Pendulum-v1)  # what is done now shows within a second; CleanRL's, with 0.99, is at -1,142 after 8M steps
             flags="--exp-name ppo_continuous_gamma90 --gamma 0.9 --learning-rate 1e-3"
             flags="$flags --total-timesteps 200000" ;;

@@ -262,16 +262,20 @@ def is_explained(script, sides):
 def sentence(entries):
     """The rows that compare speed in one sentence, for the README; nothing without figures."""
     parts = []
+    machines = set()
     for script, sides in complete(entries).items():
         if is_explained(script, sides):
             continue
+        machines |= {line["hardware"] for runs in sides.values() for line in runs}
         goal = f"{sides['ours'][0]['target']:,} in {sides['ours'][0]['env_id']}"
         parts.append(f"{script}, {goal}: {brief(sides['ours'])} ({brief(sides['sb3'])})")
     if not parts:
         return ""
     told = f"Median time until the mean of {WINDOW} training episodes [reaches a "
-    told += "return](docs/speed.md#time-to-a-return), imports and compilation included "
-    told += "(Stable-Baselines3's in brackets): "
+    told += (
+        "return](docs/speed.md#time-to-a-return), imports and compilation included, on one core "
+    )
+    told += f"({' or '.join(sorted(machines))}; Stable-Baselines3's time in brackets): "
     return f"{told}{'; '.join(parts)}."
 
 

@@ -81,6 +81,8 @@ def make_env(args, render_mode=None):
 # === networks
 LOG_STD_MIN = -5
 LOG_STD_MAX = 2
+ACTOR_UNITS = 256
+CRITIC_UNITS = 256  # the paper's 2048 need a GPU
 NORM_RATE = 0.01  # of the running statistics towards a minibatch's
 NORM_EPS = 1e-3
 R_MAX = 3
@@ -123,19 +125,19 @@ class BatchRenorm(nn.Module):
 
 
 class MLP(nn.Module):
-    """Two hidden layers of 256 ReLU units, with a normalisation before each layer."""
+    """Two hidden layers of ReLU units, with a normalisation before each layer."""
 
-    def __init__(self, inputs, outputs, warmup, bf16):
+    def __init__(self, inputs, units, outputs, warmup, bf16):
         super().__init__()
         self.norm1 = BatchRenorm(inputs, warmup)
-        self.fc1 = nn.Linear(inputs, 256)
-        self.norm2 = BatchRenorm(256, warmup)
-        self.fc2 = nn.Linear(256, 256)
-        self.norm3 = BatchRenorm(256, warmup)
-        self.fc3 = nn.Linear(256, outputs)
+        self.fc1 = nn.Linear(inputs, units)
+        self.norm2 = BatchRenorm(units, warmup)
+        self.fc2 = nn.Linear(units, units)
+        self.norm3 = BatchRenorm(units, warmup)
+        self.fc3 = nn.Linear(units, outputs)
         self.bf16 = bf16
 
-    def forward(self, x, batch_stats=False):
+    def forward(self, x, batch_stats):
         x = F.relu(self.fc1(self.norm1(x, batch_stats)))
         x = self.norm2(x, batch_stats)
         # This product takes most of the time: bf16 is for it alone.
@@ -153,16 +155,19 @@ class Agent(nn.Module):
         high = torch.tensor(action_space.high, dtype=torch.float32)
         self.register_buffer("action_scale", (high - low) / 2)
         self.register_buffer("action_bias", (high + low) / 2)
-        self.actor = MLP(obs_dim, 2 * len(low), renorm_warmup, bf16)  # mean and log sigma
+        # mean and log sigma
+        self.actor = MLP(obs_dim, ACTOR_UNITS, 2 * len(low), renorm_warmup, bf16)
         self.log_alpha = nn.Parameter(torch.zeros(()))
-        self.qf1 = MLP(obs_dim + len(low), 1, renorm_warmup, bf16)
-        self.qf2 = MLP(obs_dim + len(low), 1, renorm_warmup, bf16)
+        self.qf1 = MLP(obs_dim + len(low), CRITIC_UNITS, 1, renorm_warmup, bf16)
+        self.qf2 = MLP(obs_dim + len(low), CRITIC_UNITS, 1, renorm_warmup, bf16)
 
-    def policy(self, obs, noise, batch_stats=False):
+    # batch_stats has no default: with running statistics that no update moves, a network
+    # normalises nothing, without an error.
+    def policy(self, obs, noise, *, batch_stats):
         """Actions (batch, action_dim), within the bounds, and their log-probabilities (batch,).
 
         noise is standard normal, of the actions' shape; 0 gives the greedy action.
-        batch_stats is for the actor's own update.
+        batch_stats is True in the actor's own update only.
         """
         mean, log_std = self.actor(obs, batch_stats).chunk(2, dim=1)
         log_std = LOG_STD_MIN + (LOG_STD_MAX - LOG_STD_MIN) / 2 * (log_std.tanh() + 1)
@@ -173,13 +178,14 @@ class Agent(nn.Module):
         log_probs = log_probs - self.action_scale.log() - log_derivative
         return raw.tanh() * self.action_scale + self.action_bias, log_probs.sum(1)
 
-    def value(self, critic, obs, actions, batch_stats=False):
-        """The critic's Q-values (batch,). batch_stats is for the critics' own update."""
+    def value(self, critic, obs, actions, *, batch_stats):
+        """The critic's Q-values (batch,). batch_stats is True in the critics' own update only."""
         return critic(torch.cat([obs, actions], dim=1), batch_stats).squeeze(1)
 
     def act(self, obs):
         """The greedy policy, for evaluation."""
-        actions, _ = self.policy(obs.float(), torch.zeros_like(self.action_scale))
+        no_noise = torch.zeros_like(self.action_scale)
+        actions, _ = self.policy(obs.float(), no_noise, batch_stats=False)
         return actions
 
 
@@ -352,7 +358,7 @@ def main(args: Args):
         """
         obs, actions, rewards, next_obs, terminations = replay.unpack(rows)
         with torch.no_grad():
-            next_actions, next_log_probs = agent.policy(next_obs, noise)
+            next_actions, next_log_probs = agent.policy(next_obs, noise, batch_stats=False)
         # (2 * batch_size, dim)
         both_obs = torch.cat([obs, next_obs])
         both_actions = torch.cat([actions, next_actions])
@@ -385,8 +391,8 @@ def main(args: Args):
         """
         obs, *_ = replay.unpack(rows)
         actions, log_probs = agent.policy(obs, noise, batch_stats=True)
-        qf1_values = agent.value(agent.qf1, obs, actions)
-        qf2_values = agent.value(agent.qf2, obs, actions)
+        qf1_values = agent.value(agent.qf1, obs, actions, batch_stats=False)
+        qf2_values = agent.value(agent.qf2, obs, actions, batch_stats=False)
         actor_loss = (temperature() * log_probs - torch.min(qf1_values, qf2_values)).mean()
         grads = torch.autograd.grad(actor_loss, actor_adam.params)
         actor_adam.update(grads, args.policy_lr, args.beta1)
@@ -436,7 +442,8 @@ def main(args: Args):
         else:
             noise = torch.randn((args.num_envs, *action_space.shape), device=device)
             with torch.no_grad():
-                actions, _ = agent.policy(torch.from_numpy(obs).to(device), noise)
+                tensor = torch.from_numpy(obs).to(device)
+                actions, _ = agent.policy(tensor, noise, batch_stats=False)
             actions = actions.cpu().numpy()
             # rounding may lead beyond the bounds
             actions = actions.clip(action_space.low, action_space.high)

@@ -450,6 +450,10 @@ def main(args: Args):
                 writer.add_scalar("charts/episodic_return", episodic_return, global_step)
                 writer.add_scalar("charts/episodic_length", episodic_length, global_step)
 
+        flags = rollout_obs[:, :, -1]
+        right = ((flags == 0) | (flags == 1)).all()
+        check(right, "the last number of an observation must be BeginFlag's")
+
         # values, log-probabilities and advantages of the whole rollout
         with torch.no_grad():
             raw_obs = torch.from_numpy(rollout_obs).to(device).flatten(0, 1)

@@ -92,9 +92,13 @@ class Agent(nn.Module):
         super().__init__()
         self.q_network = mlp(obs_dim, num_actions)
 
+    def forward(self, obs):
+        """The value of each action: (batch, num_actions)."""
+        return self.q_network(obs)
+
     def act(self, obs):
         """The greedy policy, for evaluation."""
-        return self.q_network(obs.float()).argmax(-1)
+        return self(obs.float()).argmax(-1)
 
 
 # === pure functions
@@ -241,7 +245,7 @@ def main(args: Args):
     # number is a constant of the graph: a new value compiles it again (--cuda-graph ignores it).
     def update(inds):
         """A step of RAdam on the squared error of the returns, on the samples inds of the batch."""
-        q_values = agent.q_network(b_obs[inds]).gather(1, b_actions[inds][:, None]).squeeze(1)
+        q_values = agent(b_obs[inds]).gather(1, b_actions[inds][:, None]).squeeze(1)
         td_loss = (b_returns[inds] - q_values).square().mean()
         grads = torch.autograd.grad(td_loss, radam.params)
         grad_norm = radam.update(grads, learning_rate, args.max_grad_norm)
@@ -262,6 +266,7 @@ def main(args: Args):
     rewards = np.zeros(shape, dtype=np.float32)
     terminations = np.zeros(shape, dtype=bool)
     dones = np.zeros_like(terminations)
+    greedy = np.zeros_like(terminations)
     epsilon_steps = args.exploration_fraction * args.total_timesteps
     obs = run.obs
     global_step = run.global_step
@@ -278,9 +283,10 @@ def main(args: Args):
         for t in range(args.num_steps):
             rollout_obs[t] = obs
             epsilon = linear_schedule(args.start_e, args.end_e, epsilon_steps, global_step)
-            greedy = draws[t] >= epsilon
-            if greedy.any():
-                actions[t] = np.where(greedy, q_network(rollout_obs[t]).argmax(-1), actions[t])
+            greedy[t] = draws[t] >= epsilon
+            if greedy[t].any():
+                best = q_network(rollout_obs[t]).argmax(-1)
+                actions[t] = np.where(greedy[t], best, actions[t])
             obs, rewards[t], terminations[t], truncations, infos = envs.step(actions[t])
             next_obs[t] = obs
             dones[t] = terminations[t] | truncations
@@ -295,7 +301,10 @@ def main(args: Args):
         with torch.no_grad():
             b_obs[:] = torch.from_numpy(rollout_obs).flatten(0, 1)
             b_actions[:] = torch.from_numpy(actions).flatten()
-            next_values = agent.q_network(torch.from_numpy(next_obs).to(device)).amax(-1)
+            next_values = agent(torch.from_numpy(next_obs).to(device)).amax(-1)
+            # The network that learns must be the one that acted.
+            b_greedy = torch.from_numpy(greedy).to(device).flatten()
+            utils.check_actions(b_actions[b_greedy], agent(b_obs[b_greedy]).argmax(-1))
         returns = compute_q_lambda(
             rewards, next_values.cpu().numpy(), terminations, dones, args.gamma, args.q_lambda
         )

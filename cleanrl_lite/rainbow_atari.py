@@ -656,9 +656,6 @@ def main(args: Args):
         # act
         epsilon_steps = args.exploration_fraction * args.total_timesteps
         epsilon = linear_schedule(args.start_e, args.end_e, epsilon_steps, global_step)
-        # separate draws for each environment
-        explore, random_actions = np.random.random((2, args.num_envs))
-        actions = (random_actions * action_space.n).astype(np.int64)
         if args.noisy:
             epsilon = 0.0  # the noise explores
         # separate draws for each environment

@@ -70,7 +70,7 @@ class Args:
     tau: float = 1.0  # step size of the target: target += tau * (network - target)
     alpha: float = 0.2  # temperature (weight of the entropy) with --no-autotune
     autotune: bool = True  # learn the temperature, so that the entropy nears its target
-    target_entropy_scale: float = 0.3  # target entropy: this part of log(number of actions)
+    target_entropy_scale: float = 0.3  # target entropy, as a fraction of log(actions)
 
 
 # === environment

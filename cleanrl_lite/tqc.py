@@ -4,7 +4,7 @@ Paper:    Kuznetsov et al. 2020 (arXiv:2005.04269); quantile regression: arXiv:1
 Run:      python cleanrl_lite/tqc.py --env-id Hopper-v4
 Differs:  Two critics of two hidden layers of 256 units, as sac.py's, not five of three layers of
           512. The actor learns twice at every second step of the critics, as in sac.py. The paper
-          drops another number of quantiles on some robots: --top-quantiles-to-drop.
+          drops a different number of quantiles on some robots: --top-quantiles-to-drop.
 Expected: Pendulum-v1 -351.1 (20,000 steps, mean of the last 100 training episodes, 3 seeds, commit
           bd2934a), Hopper-v4 2,468 as tqc_drop5_bf16_300k (300,000 steps, 3 seeds, commits
           3d87523, bd2934a).

@@ -9,19 +9,7 @@ from torch import nn
 
 from cleanrl_lite import crossq
 from tests import helpers
-from tests.test_off_policy import BIAS, SCALE, assert_metrics, logged
-
-
-class NarrowMLP(crossq.MLP):
-    """The network with 64 units, not 256: less to compute by hand, and fewer steps to learn."""
-
-    def __init__(self, inputs, outputs, warmup, bf16):
-        super().__init__(inputs, outputs, warmup, bf16)
-        self.fc1 = nn.Linear(inputs, 64)
-        self.norm2 = crossq.BatchRenorm(64, warmup)
-        self.fc2 = nn.Linear(64, 64)
-        self.norm3 = crossq.BatchRenorm(64, warmup)
-        self.fc3 = nn.Linear(64, outputs)
+from tests.test_off_policy import BIAS, BOX, SCALE, assert_metrics, logged
 
 
 def renorm_by_hand(norm, x, running_mean, running_var, renormalise):
@@ -231,7 +219,8 @@ def test_updates_without_targets(warmup, monkeypatch, tmp_path):
         return metrics
 
     calls = helpers.spy_on_updates(monkeypatch, check)
-    monkeypatch.setattr(crossq, "MLP", NarrowMLP)
+    monkeypatch.setattr(crossq, "ACTOR_UNITS", 48)  # fewer to compute by hand
+    monkeypatch.setattr(crossq, "CRITIC_UNITS", 64)
     flags = dict(policy_lr=3e-3, q_lr=2e-3, gamma=0.9, total_timesteps=220, renorm_warmup=warmup)
     logged("crossq", tmp_path, **flags)
     critic, actor = calls.count("update_critic"), calls.count("update_actor")
@@ -249,3 +238,24 @@ def test_statistics_belong_to_the_checkpoint(tmp_path):
 def test_beta1_below_1(tmp_path):
     with pytest.raises(SystemExit, match=r"--beta1 must be below 1, got 1\.0"):
         helpers.train("crossq", tmp_path, beta1=1.0)
+
+
+def test_widths(monkeypatch):
+    """The actor's and the critics' are set apart: the paper widens the critics only."""
+    monkeypatch.setattr(crossq, "CRITIC_UNITS", 2048)
+    agent = crossq.Agent(4, BOX, 100)
+    assert agent.actor.fc2.weight.shape == (256, 256)
+    assert agent.qf1.fc2.weight.shape == agent.qf2.fc2.weight.shape == (2048, 2048)
+
+
+def test_whoever_calls_a_network_says_which_statistics():
+    """A critic that someone adds must not take running statistics that nothing moves."""
+    agent = crossq.Agent(4, BOX, 100)
+    obs, actions = torch.zeros(2, 4), torch.zeros(2, 3)
+    for call in (
+        lambda: agent.policy(obs, actions),
+        lambda: agent.value(agent.qf1, obs, actions),
+        lambda: agent.actor(obs),
+    ):
+        with pytest.raises(TypeError, match="batch_stats"):
+            call()

@@ -117,6 +117,24 @@ def test_the_flag_is_behind_the_observation(script):
         assert obs[-1] == 0 and env.observation_space.contains(obs)
 
 
+@each
+def test_something_behind_the_flag_stops_the_run(script, monkeypatch, tmp_path):
+    """The networks take the last number for the flag, and would forget by it."""
+    make_env = helpers.module(script).make_env
+
+    def with_one_more(args, render_mode=None):
+        env = make_env(args, render_mode)
+        low = np.append(env.observation_space.low, np.float32(-np.inf))
+        high = np.append(env.observation_space.high, np.float32(np.inf))
+        space = gym.spaces.Box(low, high)
+        add = lambda obs: np.append(obs, np.float32(0.5))  # noqa: E731
+        return gym.wrappers.TransformObservation(env, add, space)
+
+    monkeypatch.setattr(helpers.module(script), "make_env", with_one_more)
+    with pytest.raises(SystemExit, match="must be BeginFlag's"):
+        helpers.train(script, tmp_path)
+
+
 def rollout_of(script, monkeypatch, tmp_path, **flags):
     """The variables of main() at the first update of each rollout, copied; and the agent, which
     does not learn."""

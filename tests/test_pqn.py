@@ -136,8 +136,7 @@ def test_update(script, monkeypatch, tmp_path):
         reference, optimizer = state["agent"], state["optimizer"]
         reference.load_state_dict(agent.state_dict())  # errors do not add up
         rate = main["learning_rate"].item()
-        network = reference.q_network if script == "pqn" else reference
-        every = network(main["b_obs"][inds])
+        every = reference(main["b_obs"][inds])
         q_values = every[torch.arange(len(inds)), main["b_actions"][inds]]
         loss = nn.functional.mse_loss(q_values, main["b_returns"][inds])
         optimizer.zero_grad()
@@ -324,6 +323,13 @@ def test_epsilon(script, epsilon, monkeypatch, tmp_path):
     assert {value for _, value in helpers.scalars(run_dir)["charts/epsilon"]} == {
         np.float32(epsilon)
     }
+
+
+def test_another_network_acts_than_learns(monkeypatch, tmp_path):
+    """numpy acts with q_network; if a copy's agent computes something else, the run stops."""
+    monkeypatch.setattr(pqn.Agent, "forward", lambda agent, obs: agent.q_network(-obs))
+    with pytest.raises(SystemExit, match="the policy that acts is not the one that learns"):
+        helpers.train("pqn", tmp_path, start_e=0.5)
 
 
 @q_script

@@ -10,7 +10,6 @@ from torch import nn
 
 from tests import helpers
 from tests.probe_envs import Corner, probe
-from tests.test_crossq import NarrowMLP
 
 PPO = dict(num_envs=4, num_steps=32, num_minibatches=2, update_epochs=4, total_timesteps=6_016)
 PPO |= dict(learning_rate=1e-2, gae_lambda=0.95, clip_vloss=False, ent_coef=0.0, end_e=0.5)
@@ -61,9 +60,11 @@ def trained(script, env_id, tmp_path, ppo=(), replay=()):
         name: value for name, value in flags.items() if hasattr(helpers.module(script).Args, name)
     }
     with pytest.MonkeyPatch.context() as patch:
-        if helpers.family(script) == "ddpg":
-            narrow = NarrowMLP if script == "crossq" else SmallMLP
-            patch.setattr(helpers.module(script), "MLP", narrow)
+        if script == "crossq":
+            for units in ("ACTOR_UNITS", "CRITIC_UNITS"):
+                patch.setattr(helpers.module(script), units, 64)
+        elif helpers.family(script) == "ddpg":
+            patch.setattr(helpers.module(script), "MLP", SmallMLP)
         agents = helpers.spy_on_agents(patch, script)
         helpers.train(script, tmp_path, env_id=env_id, gamma=0.9, **flags)
     return agents[0]
@@ -95,7 +96,8 @@ def values(agent, *observations):
     if hasattr(agent, "quantiles"):
         return agent.quantiles(agent.qfs, obs, agent.act(obs)).mean(dim=(1, 2)).numpy()
     if hasattr(agent, "value"):
-        return agent.value(agent.qf1, obs, agent.act(obs)).numpy()
+        stats = dict(batch_stats=False) if hasattr(agent.qf1, "norm1") else {}
+        return agent.value(agent.qf1, obs, agent.act(obs), **stats).numpy()
     return agent.qf1(obs).amax(1).numpy()
 
 

@@ -378,7 +378,12 @@ def test_rainbow_atari_has_rainbows_parts():
     assert [name for name in names if mine[name] != theirs[name]] == []
     one, other = "FrameReplayBuffer.set_priorities", "ReplayBuffer.set_priorities"
     assert mine[one] == theirs[other]
-    # the update but for its first lines, which unpack
+    stages = [
+        helpers.TEXT[name].partition("        # act\n")[2].partition("        # learn")[0]
+        for name in ("rainbow", "rainbow_atari")
+    ]
+    assert stages[0] == stages[1] != ""
+    # the update except for its first lines, which unpack
     assert mine["update"].partition("discounts = ")[2] == theirs["update"].partition(
         "discounts = "
     )[2].replace("obs[:, 0], noise", "frames[:, :4], noise").replace(

@@ -266,7 +266,7 @@ def main(args: Args):
     rewards = np.zeros(shape, dtype=np.float32)
     terminations = np.zeros(shape, dtype=bool)
     dones = np.zeros_like(terminations)
-    greedy = np.zeros_like(terminations)
+    q_values = np.zeros((*shape, action_space.n), dtype=np.float32)
     epsilon_steps = args.exploration_fraction * args.total_timesteps
     obs = run.obs
     global_step = run.global_step
@@ -283,10 +283,8 @@ def main(args: Args):
         for t in range(args.num_steps):
             rollout_obs[t] = obs
             epsilon = linear_schedule(args.start_e, args.end_e, epsilon_steps, global_step)
-            greedy[t] = draws[t] >= epsilon
-            if greedy[t].any():
-                best = q_network(rollout_obs[t]).argmax(-1)
-                actions[t] = np.where(greedy[t], best, actions[t])
+            q_values[t] = q_network(rollout_obs[t])
+            actions[t] = np.where(draws[t] >= epsilon, q_values[t].argmax(-1), actions[t])
             obs, rewards[t], terminations[t], truncations, infos = envs.step(actions[t])
             next_obs[t] = obs
             dones[t] = terminations[t] | truncations
@@ -303,8 +301,8 @@ def main(args: Args):
             b_actions[:] = torch.from_numpy(actions).flatten()
             next_values = agent(torch.from_numpy(next_obs).to(device)).amax(-1)
             # The network that learns must be the one that acted.
-            b_greedy = torch.from_numpy(greedy).to(device).flatten()
-            utils.check_actions(b_actions[b_greedy], agent(b_obs[b_greedy]).argmax(-1))
+            b_q_values = torch.from_numpy(q_values).to(device).flatten(0, 1)
+            utils.check_actions(b_q_values, agent(b_obs))
         returns = compute_q_lambda(
             rewards, next_values.cpu().numpy(), terminations, dones, args.gamma, args.q_lambda
         )

@@ -5,9 +5,9 @@ Run:      python cleanrl_lite/ddpg.py --env-id Hopper-v4
 Differs:  Uncorrelated Gaussian noise instead of an Ornstein-Uhlenbeck process; the actor and the
           targets learn at every second step of the critic, as in TD3. A truncated episode
           bootstraps from its true last observation.
-Expected: HalfCheetah-v4 9,667 (2 seeds), Hopper-v4 1,108, Walker2d-v4 954 (1,000,000 steps, mean
-          of the last 100 training episodes, one seed unless said otherwise, commits f8b1baa,
-          bd758e1).
+Expected: HalfCheetah-v4 9,667 (2 seeds), Hopper-v4 1,224 (2 seeds), Walker2d-v4 954 (one seed;
+          1,000,000 steps, mean of the last 100 training episodes, commits f8b1baa, bd758e1,
+          3d87523).
 Details:  docs/ddpg.md
 """
 

@@ -195,7 +195,7 @@ def main(args: Args):
     b_actions = torch.zeros((batch_size, *action_space.shape), device=device)
     b_returns = torch.zeros(batch_size, device=device)
 
-    # A number that changes during the run must be a tensor: a Python number is a constant of
+    # A number that changes during the run must be a tensor. A Python number is a constant of
     # the graph: a new value compiles it again (--cuda-graph ignores it).
     def update():
         """A step of RMSprop along the policy gradient, with an entropy bonus."""

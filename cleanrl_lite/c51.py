@@ -288,7 +288,7 @@ def main(args: Args):
     run.writer = writer
 
     # === update
-    # A number that changes during the run must be a tensor: a Python number is a constant of
+    # A number that changes during the run must be a tensor. A Python number is a constant of
     # the graph: a new value compiles it again (--cuda-graph ignores it).
     def update(rows):
         """A step of Adam on the cross-entropy with the projected distribution."""

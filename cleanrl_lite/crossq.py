@@ -161,8 +161,8 @@ class Agent(nn.Module):
         self.qf1 = MLP(obs_dim + len(low), CRITIC_UNITS, 1, renorm_warmup, bf16)
         self.qf2 = MLP(obs_dim + len(low), CRITIC_UNITS, 1, renorm_warmup, bf16)
 
-    # batch_stats has no default: with running statistics that no update moves, a network
-    # normalises nothing, without an error.
+    # batch_stats has no default: a network whose running statistics never move would
+    # normalise nothing, and no error would say so.
     def policy(self, obs, noise, *, batch_stats):
         """Actions (batch, action_dim), within the bounds, and their log-probabilities (batch,).
 
@@ -345,7 +345,7 @@ def main(args: Args):
     run.writer = writer
 
     # === update
-    # A number that changes during the run must be a tensor: a Python number is a constant of
+    # A number that changes during the run must be a tensor. A Python number is a constant of
     # the graph: a new value compiles it again (--cuda-graph ignores it).
     def temperature():
         return agent.log_alpha.detach().exp() if args.autotune else args.alpha

@@ -308,7 +308,7 @@ def main(args: Args):
     soft_low = low - 0.05 * (high - low)
     soft_high = high + 0.05 * (high - low)
 
-    # A number that changes during the run must be a tensor, as learning_rate is: a Python
+    # A number that changes during the run must be a tensor, as learning_rate is. A Python
     # number is a constant of the graph: a new value compiles it again (--cuda-graph ignores it).
     def update(inds):
         """PPO's loss (eq. 9) and a step of Adam on the samples inds of the batch."""

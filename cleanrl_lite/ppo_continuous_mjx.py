@@ -384,7 +384,7 @@ def main(args: Args):
     b_advantages = torch.zeros_like(b_logprobs)
     b_returns = torch.zeros_like(b_logprobs)
 
-    # A number that changes during the run must be a tensor, as learning_rate is: a Python
+    # A number that changes during the run must be a tensor, as learning_rate is. A Python
     # number is a constant of the graph: a new value compiles it again (--cuda-graph ignores it).
     def update(inds):
         """PPO's loss (eq. 9) and a step of Adam on the samples inds of the batch."""

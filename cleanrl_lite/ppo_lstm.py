@@ -320,7 +320,7 @@ def main(args: Args):
     b_advantages = torch.zeros_like(b_logprobs)
     b_returns = torch.zeros_like(b_logprobs)
 
-    # A number that changes during the run must be a tensor, as learning_rate is: a Python
+    # A number that changes during the run must be a tensor, as learning_rate is. A Python
     # number is a constant of the graph: a new value compiles it again (--cuda-graph ignores it).
     def update(inds):
         """PPO's loss (eq. 9) and a step of Adam on the sequences inds (seq_len, sequences)."""
@@ -401,6 +401,7 @@ def main(args: Args):
                 writer.add_scalar("charts/episodic_return", episodic_return, global_step)
                 writer.add_scalar("charts/episodic_length", episodic_length, global_step)
 
+        # The LSTM forgets by this number.
         flags = rollout_obs[:, :, -1]
         right = ((flags == 0) | (flags == 1)).all()
         check(right, "the last number of an observation must be BeginFlag's")

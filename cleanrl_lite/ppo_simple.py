@@ -205,7 +205,7 @@ def main(args: Args):
     b_advantages = torch.zeros_like(b_logprobs)
     b_returns = torch.zeros_like(b_logprobs)
 
-    # A number that changes during the run must be a tensor: a Python number is a constant of
+    # A number that changes during the run must be a tensor. A Python number is a constant of
     # the graph: a new value compiles it again (--cuda-graph ignores it).
     def update(inds):
         """PPO's loss (eq. 9) and a step of Adam on the samples inds of the batch."""

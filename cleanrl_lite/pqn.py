@@ -241,7 +241,7 @@ def main(args: Args):
     b_actions = torch.zeros(batch_size, dtype=torch.int64, device=device)
     b_returns = torch.zeros(batch_size, device=device)
 
-    # A number that changes during the run must be a tensor, as learning_rate is: a Python
+    # A number that changes during the run must be a tensor, as learning_rate is. A Python
     # number is a constant of the graph: a new value compiles it again (--cuda-graph ignores it).
     def update(inds):
         """A step of RAdam on the squared error of the returns, on the samples inds of the batch."""

@@ -587,7 +587,7 @@ def main(args: Args):
     run.writer = writer
 
     # === update
-    # A number that changes during the run must be a tensor: a Python number is a constant of
+    # A number that changes during the run must be a tensor. A Python number is a constant of
     # the graph: a new value compiles it again (--cuda-graph ignores it).
     beta = torch.zeros((), device=device)
 

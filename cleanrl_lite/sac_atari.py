@@ -397,7 +397,7 @@ def main(args: Args):
     run.writer = writer
 
     # === update
-    # A number that changes during the run must be a tensor: a Python number is a constant of
+    # A number that changes during the run must be a tensor. A Python number is a constant of
     # the graph: a new value compiles it again (--cuda-graph ignores it).
     def temperature():
         return agent.log_alpha.detach().exp() if args.autotune else args.alpha

@@ -281,7 +281,7 @@ def main(args: Args):
     run.writer = writer
 
     # === update
-    # A number that changes during the run must be a tensor: a Python number is a constant of
+    # A number that changes during the run must be a tensor. A Python number is a constant of
     # the graph: a new value compiles it again (--cuda-graph ignores it).
     def update_critic(rows, noise):
         """A step of Adam on the squared errors of the Bellman equation.

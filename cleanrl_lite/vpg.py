@@ -192,7 +192,7 @@ def main(args: Args):
     b_actions = torch.zeros(batch_size, dtype=torch.int64, device=device)
     b_returns = torch.zeros(batch_size, device=device)
 
-    # A number that changes during the run must be a tensor: a Python number is a constant of
+    # A number that changes during the run must be a tensor. A Python number is a constant of
     # the graph: a new value compiles it again (--cuda-graph ignores it).
     def update():
         """A step of Adam along the policy gradient, E[grad log pi(a|s) (G - V(s))]."""

@@ -156,6 +156,8 @@ def test_check_actions():
     expected[:4] += 1
     utils.check_actions(taken, expected)
     utils.check_actions(taken / 3, taken / 3 + 1e-5)
+    utils.check_actions(taken, expected[None, :])
+    utils.check_actions(taken, expected[:, None])  # not 3000 x 3000 comparisons
     expected[:5] = taken[:5] + 1
     for actions, wrong in ((taken, expected), (taken / 3, taken / 2.9)):
         with pytest.raises(SystemExit, match=r"the policy that acts is not the one that learns"):

@@ -1,6 +1,7 @@
 """Runs every script on a GPU in every mode: does it work, does a CUDA graph compute the same?
 
     python -m benchmark.measure.cuda_check check --jobs 12     all scripts x modes, many at a time
+    python -m benchmark.measure.cuda_check check --scripts dqn,sac
     python -m benchmark.measure.cuda_check speed               one at a time; steps per second
     python -m benchmark.measure.cuda_check table               makes results/cuda.md again
 
@@ -191,14 +192,15 @@ def table(record):
 
 
 def check(args):
-    """All scripts in all modes; prints a line for each script."""
+    """The scripts in all modes; prints a line for each script."""
+    scripts = args.scripts.split(",") if args.scripts else list(CHECK)
     jobs = []
     for mode in MODES:
-        jobs += [(script, mode, flags) for script, flags in CHECK.items()]
+        jobs += [(script, mode, CHECK[script]) for script in scripts]
     with ThreadPoolExecutor(args.jobs) as pool:
         results = list(pool.map(lambda job: run(*job, args.out), jobs))
     found = {(result["script"], result["mode"]): result for result in results}
-    for script in CHECK:
+    for script in scripts:
         cells = []
         for mode in MODES:
             result = found[script, mode]
@@ -231,6 +233,7 @@ def speed(args):
 def main():
     parser = shared.parser(__doc__)
     parser.add_argument("what", choices=("check", "speed", "table"))
+    parser.add_argument("--scripts", default="", help="of check; separated by commas (default: all)")
     parser.add_argument("--jobs", type=int, default=8)
     parser.add_argument("--out", type=Path, default=ROOT / "runs/cuda")
     args = parser.parse_args()

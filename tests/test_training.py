@@ -293,7 +293,7 @@ def test_compiled_is_eager(script, capfd, monkeypatch, tmp_path):
     optimizers = ("Adam", "RAdam", "RMSprop")
     (optimizer,) = (x for name, x in vars(helpers.module(script)).items() if name in optimizers)
     step = optimizer.update.__wrapped__
-    eps = 1e-3 if optimizer.__name__ == "RMSprop" else 1e-4
+    eps = {"Adam": 1e-4, "RAdam": 3e-4, "RMSprop": 1e-3}[optimizer.__name__]
     monkeypatch.setattr(step, "__defaults__", (*step.__defaults__[:-1], eps))
     updates = 20
     flags = {"total_timesteps": enough_updates(script, updates)}

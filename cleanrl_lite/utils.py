@@ -768,7 +768,7 @@ def layer_norm(x, weight, bias, eps):
 
 def check_actions(taken, expected):
     """Stops where agent(obs) with the same noise gives other actions than those taken."""
-    expected = expected.reshape(taken.shape)  # those of an LSTM have one more axis
-    differ = ~torch.isclose(taken, expected, rtol=1e-3, atol=1e-3, equal_nan=True)
-    ties = 1 + 0.001 * differ.numel()  # where two choices are equally good
-    check(differ.sum() <= ties, "the policy that acts is not the one that learns: change both")
+    # The shape: actions of an LSTM may have one more axis.
+    same = torch.isclose(taken, expected.reshape_as(taken), 1e-3, 1e-3, equal_nan=True)
+    ties = 1 + 0.001 * same.numel()  # where two choices are equally good
+    check((~same).sum() <= ties, "the policy that acts is not the one that learns: change both")

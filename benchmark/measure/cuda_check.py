@@ -233,7 +233,9 @@ def speed(args):
 def main():
     parser = shared.parser(__doc__)
     parser.add_argument("what", choices=("check", "speed", "table"))
-    parser.add_argument("--scripts", default="", help="of check; separated by commas (default: all)")
+    parser.add_argument(
+        "--scripts", default="", help="of check, separated by commas (default: all)"
+    )
     parser.add_argument("--jobs", type=int, default=8)
     parser.add_argument("--out", type=Path, default=ROOT / "runs/cuda")
     args = parser.parse_args()

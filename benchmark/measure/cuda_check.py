@@ -1,7 +1,7 @@
 """Runs every script on a GPU in every mode: does it work, does a CUDA graph compute the same?
 
     python -m benchmark.measure.cuda_check check --jobs 12     all scripts x modes, many at a time
-    python -m benchmark.measure.cuda_check check --scripts dqn,sac
+    python -m benchmark.measure.cuda_check check --scripts dqn sac
     python -m benchmark.measure.cuda_check speed               one at a time; steps per second
     python -m benchmark.measure.cuda_check table               makes results/cuda.md again
 
@@ -193,14 +193,13 @@ def table(record):
 
 def check(args):
     """The scripts in all modes; prints a line for each script."""
-    scripts = args.scripts.split(",") if args.scripts else list(CHECK)
     jobs = []
     for mode in MODES:
-        jobs += [(script, mode, CHECK[script]) for script in scripts]
+        jobs += [(script, mode, CHECK[script]) for script in args.scripts]
     with ThreadPoolExecutor(args.jobs) as pool:
         results = list(pool.map(lambda job: run(*job, args.out), jobs))
     found = {(result["script"], result["mode"]): result for result in results}
-    for script in scripts:
+    for script in args.scripts:
         cells = []
         for mode in MODES:
             result = found[script, mode]
@@ -233,9 +232,7 @@ def speed(args):
 def main():
     parser = shared.parser(__doc__)
     parser.add_argument("what", choices=("check", "speed", "table"))
-    parser.add_argument(
-        "--scripts", default="", help="of check, separated by commas (default: all)"
-    )
+    parser.add_argument("--scripts", nargs="+", default=list(CHECK), choices=CHECK, metavar="NAME")
     parser.add_argument("--jobs", type=int, default=8)
     parser.add_argument("--out", type=Path, default=ROOT / "runs/cuda")
     args = parser.parse_args()

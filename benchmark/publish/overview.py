@@ -211,7 +211,8 @@ def verdict_table():
     yield "of both sides; *within noise*: it does not."
     seeds = sorted({int(published(runs[0])["training"]["seeds"]) for runs in compared()})
     number = " or ".join(map(str, seeds))
-    yield f"CleanRL's figures have {number} seeds, so only large differences show."
+    yield f"CleanRL's figures have {number} seeds, so only large differences show. The scripts have"
+    yield "its hyperparameters, except pqn, whose learning rate and lambda differ."
 
 
 def open_table():

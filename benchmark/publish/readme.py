@@ -77,12 +77,13 @@ def summary():
     single += "contains no algorithm."
     ratios = [record["ratio"] for record in speeds().values() if not unequal(record)]
     fast = f"- Fast: {min(ratios):.1f} to {max(ratios):.1f} times the steps per second of "
-    fast += "Stable-Baselines3 with the same hyperparameters on one CPU core, from the same "
-    fast += "readable file ([speed](#speed))."
+    fast += "[Stable-Baselines3](https://github.com/DLR-RM/stable-baselines3) with the same "
+    fast += "hyperparameters on one CPU core, from the same readable file ([speed](#speed))."
     verdicts = [verdict(runs) for runs in compared()]
     above, same, below = (verdicts.count(word) for word in (ABOVE, SAME, BELOW))
     measured = f"- Measured: with default flags and {SEEDS} seeds or more, our mean return is "
-    measured += f"above CleanRL's in {above} of {len(verdicts)} pairs of script and environment, "
+    measured += "above that of [CleanRL](https://github.com/vwxyzjn/cleanrl) in "
+    measured += f"{above} of {len(verdicts)} pairs of script and environment, "
     measured += f"within noise of it in {same}, and below it in {below}. CleanRL's means have 3 "
     measured += "seeds, so only large differences would show ([results](#results))."
     correct = "- Correct where common implementations are not: truncation, resets, counting, "
@@ -141,7 +142,7 @@ def absent():
     others = [script for script in found if "_atari" not in script]
     if len(others) < len(found):
         others.append("the Atari scripts")
-    told = f"Not there yet: some of the planned runs ({SEEDS} seeds) of {', '.join(others)}. "
+    told = f"Not there yet: some of the planned runs of {', '.join(others)}. "
     told += "[All results](benchmark/results/overview.md)."
     return told if found else ""
 

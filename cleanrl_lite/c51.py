@@ -102,10 +102,13 @@ class Agent(nn.Module):
         """Logits of the return distributions (batch, num_actions, n_atoms)."""
         return network(obs).unflatten(1, (-1, len(self.atoms)))
 
+    def q_values(self, obs):
+        """Expected returns (batch, num_actions)."""
+        return self.logits(self.q_network, obs.float()).softmax(-1) @ self.atoms
+
     def act(self, obs):
         """The greedy policy, for evaluation."""
-        probs = self.logits(self.q_network, obs.float()).softmax(-1)
-        return (probs @ self.atoms).argmax(-1)
+        return self.q_values(obs).argmax(-1)
 
 
 # === replay
@@ -174,9 +177,11 @@ def linear_schedule(start, end, duration, step):
 
 @torch.no_grad()
 def update_target(target, network, tau):
-    """target += tau * (network - target), weight by weight."""
+    """target += tau * (network - target), weight by weight; buffers are copied."""
     for old, new in zip(target.parameters(), network.parameters(), strict=True):
         old.lerp_(new, tau)
+    for old, new in zip(target.buffers(), network.buffers(), strict=True):
+        old.copy_(new)
 
 
 def project_distribution(next_probs, rewards, terminations, gamma, atoms):
@@ -332,11 +337,15 @@ def main(args: Args):
         # separate draws for each environment
         explore, random_actions = np.random.random((2, args.num_envs))
         actions = (random_actions * action_space.n).astype(np.int64)
-        if (explore >= epsilon).any():
+        compare = passed(1000)  # Are the values that act those of the agent?
+        if compare or (explore >= epsilon).any():
             logits = q_network(obs).reshape(args.num_envs, action_space.n, args.n_atoms)
             probs = np.exp(logits - logits.max(-1, keepdims=True))
             q_values = (probs @ atoms) / probs.sum(-1)
             actions = np.where(explore < epsilon, actions, q_values.argmax(-1))
+            if compare:
+                expected = agent.q_values(torch.from_numpy(obs).to(device))
+                utils.check_actions(torch.from_numpy(q_values).to(device), expected)
 
         # learn from the steps so far (a GPU does so while the environments step)
         if global_step > args.learning_starts:

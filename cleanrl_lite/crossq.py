@@ -65,7 +65,7 @@ class Args:
     batch_size: int = 256  # transitions per minibatch
     gamma: float = 0.99  # discount factor
     beta1: float = 0.5  # Adam's decay of the mean gradient, for actor and critics
-    renorm_warmup: int = 100_000  # gradient steps with the minibatch's own statistics only
+    renorm_warmup: int = 100_000  # minibatches of a layer with their own statistics only
     policy_frequency: int = 3  # gradient steps of the critic between updates of the actor
     alpha: float = 0.2  # temperature (weight of the entropy) with --no-autotune
     autotune: bool = True  # learn the temperature, so that the entropy nears its target
@@ -173,7 +173,8 @@ class Agent(nn.Module):
         log_std = LOG_STD_MIN + (LOG_STD_MAX - LOG_STD_MIN) / 2 * (log_std.tanh() + 1)
         raw = mean + log_std.exp() * noise
         log_probs = -noise.square() / 2 - log_std - math.log(2 * math.pi) / 2
-        # The actions are scale * tanh(raw) + bias (appendix C): log scale + log(1 - tanh^2).
+        # The actions are scale * tanh(raw) + bias (SAC, appendix C). The log of its slope:
+        # log scale + log(1 - tanh^2).
         log_derivative = 2 * (math.log(2) - raw - F.softplus(-2 * raw))  # is never log(0)
         log_probs = log_probs - self.action_scale.log() - log_derivative
         return raw.tanh() * self.action_scale + self.action_bias, log_probs.sum(1)

@@ -163,9 +163,11 @@ def linear_schedule(start, end, duration, step):
 
 @torch.no_grad()
 def update_target(target, network, tau):
-    """target += tau * (network - target), weight by weight."""
+    """target += tau * (network - target), weight by weight; buffers are copied."""
     for old, new in zip(target.parameters(), network.parameters(), strict=True):
         old.lerp_(new, tau)
+    for old, new in zip(target.buffers(), network.buffers(), strict=True):
+        old.copy_(new)
 
 
 class Adam(nn.Module):

@@ -210,6 +210,12 @@ class Agent(nn.Module):
         value, _ = self.critic(obs, state[:, 2:])
         return dist, value.squeeze(-1)
 
+    def next_state(self, obs, state):
+        """The state after sequences `obs`."""
+        _, actor_state = self.actor(obs, state[:, :2])
+        _, critic_state = self.critic(obs, state[:, 2:])
+        return torch.cat((actor_state, critic_state), 1)
+
     def act(self, obs):
         """The greedy policy, for evaluation; takes raw observations.
 
@@ -470,6 +476,9 @@ def main(args: Args):
             # The policy that learns must be the one that acted.
             b_noise = torch.from_numpy(noise).to(device).flatten(0, 1)
             utils.check_actions(b_actions, dist.mean + dist.stddev * b_noise)
+            # And both must remember the same,
+            # which one step's actions do not show.
+            utils.check_actions(b_next_states, agent.next_state(b_obs[None], b_states))
 
             # statistics for the next rollout and for the scale of the rewards
             agent.obs_stats.update(raw_obs)

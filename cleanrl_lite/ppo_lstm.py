@@ -179,6 +179,12 @@ class Agent(nn.Module):
         value, _ = self.critic(obs, state[:, 2:])
         return Categorical(logits=logits, validate_args=False), value.squeeze(-1)
 
+    def next_state(self, obs, state):
+        """The state after sequences `obs`."""
+        _, actor_state = self.actor(obs, state[:, :2])
+        _, critic_state = self.critic(obs, state[:, 2:])
+        return torch.cat((actor_state, critic_state), 1)
+
     def act(self, obs):
         """The greedy policy, for evaluation.
 
@@ -419,6 +425,9 @@ def main(args: Args):
             # The policy that learns must be the one that acted.
             scores = dist.logits + torch.from_numpy(gumbel).to(device).flatten(0, 1)
             utils.check_actions(b_actions, scores.argmax(-1))
+            # And both must remember the same,
+            # which one step's actions do not show.
+            utils.check_actions(b_next_states, agent.next_state(b_obs[None], b_states))
         values = b_values.reshape(shape).cpu().numpy()
         next_values = next_values.reshape(shape).cpu().numpy()
         advantages = compute_gae(

@@ -357,12 +357,12 @@ def main(args: Args):
     parts = len(action_space)
     choices = int(action_space.nvec.max())
     obs_dim = obs_space.shape[0] - parts * choices  # the networks do not see the mask
-    make_env(args)  # refuses a wrong --opponent at once
 
     agent = Agent(obs_dim, parts, choices).to(device)
     if args.evaluate:
         envs.close()
         return utils.evaluate_saved(args, make_env, agent)
+    make_env(args)  # refuses a wrong --opponent at once
     adam = Adam(agent.parameters())
     learning_rate = torch.tensor(args.learning_rate, device=device)
     run = utils.Run(args, __file__, make_env, envs, agent, adam=adam)

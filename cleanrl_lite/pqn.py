@@ -143,8 +143,8 @@ def linear_schedule(start, end, duration, step):
 class RAdam(nn.Module):
     """RAdam (Liu et al. 2020, algorithm 2) with a limit on the gradient's norm.
 
-    Written out, on one flat vector, because this compiles into the update's graph;
-    torch.optim.RAdam would not.
+    Where rho <= 5 it divides by nothing, as in torch; the paper's bound is 4. Written out, on one
+    flat vector, because this compiles into the update's graph; torch.optim.RAdam would not.
     """
 
     def __init__(self, params):

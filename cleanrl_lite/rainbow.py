@@ -3,10 +3,10 @@
 Paper:    Hessel et al. 2018 (arXiv:1710.02298), and those of its parts: double (1509.06461),
           dueling (1511.06581), prioritised replay (1511.05952), noisy layers (1706.10295).
 Run:      python cleanrl_lite/rainbow.py --env-id CartPole-v1
-Differs:  A flag turns each part off; without all five, this is c51.py with stratified draws.
-          Windows of --n-step transitions end where episodes do, and at the newest transition;
-          unless that terminated, they bootstrap. The next action is chosen with noise of its own.
-          The first layer has none. Adam's epsilon is c51.py's.
+Differs:  A flag turns each part off; without all five and with --n-atoms 101, this is c51.py with
+          stratified draws. Windows of --n-step transitions end where episodes do, and at the newest
+          transition; unless that terminated, they bootstrap. The next action is chosen with noise
+          of its own. The first layer has none. Adam's epsilon is c51.py's.
 Expected: LunarLander-v3 271.9 as rainbow_tuned (500,000 steps with the flags of its docs page,
           mean of the last 100 training episodes, 3 seeds, commit 6c08ee7).
 Details:  docs/rainbow.md
@@ -322,9 +322,11 @@ def linear_schedule(start, end, duration, step):
 
 @torch.no_grad()
 def update_target(target, network, tau):
-    """target += tau * (network - target), weight by weight."""
+    """target += tau * (network - target), weight by weight; buffers are copied."""
     for old, new in zip(target.parameters(), network.parameters(), strict=True):
         old.lerp_(new, tau)
+    for old, new in zip(target.buffers(), network.buffers(), strict=True):
+        old.copy_(new)
 
 
 def n_step_returns(rewards, steps, stored, gamma):

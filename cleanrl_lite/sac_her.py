@@ -2,8 +2,8 @@
 
 Paper:    Andrychowicz et al. 2017 (arXiv:1707.01495), strategy "future"; SAC: arXiv:1812.05905.
 Run:      python cleanrl_lite/sac_her.py --env-id panda_gym:PandaReach-v3
-Differs:  SAC in place of DDPG. Every minibatch draws new goals, also from running episodes. No
-          normalisation.
+Differs:  SAC in place of DDPG. Every minibatch draws new goals, also from running episodes. A new
+          goal changes the reward, not `terminated`. No normalisation.
 Expected: panda_gym:PandaReach-v3 -1.84, mean of the last 100 training episodes, all of them
           successes; 20,000 steps, 3 seeds, commit f482bdc.
 Details:  docs/sac_her.md
@@ -154,7 +154,8 @@ class Agent(nn.Module):
         log_std = LOG_STD_MIN + (LOG_STD_MAX - LOG_STD_MIN) / 2 * (log_std.tanh() + 1)
         raw = mean + log_std.exp() * noise
         log_probs = -noise.square() / 2 - log_std - math.log(2 * math.pi) / 2
-        # The actions are scale * tanh(raw) + bias (appendix C): log scale + log(1 - tanh^2).
+        # The actions are scale * tanh(raw) + bias (SAC, appendix C). The log of its slope:
+        # log scale + log(1 - tanh^2).
         log_derivative = 2 * (math.log(2) - raw - F.softplus(-2 * raw))  # is never log(0)
         log_probs = log_probs - self.action_scale.log() - log_derivative
         return raw.tanh() * self.action_scale + self.action_bias, log_probs.sum(1)
@@ -297,9 +298,11 @@ class HindsightBuffer(ReplayBuffer):
 # === pure functions
 @torch.no_grad()
 def update_target(target, network, tau):
-    """target += tau * (network - target), weight by weight."""
+    """target += tau * (network - target), weight by weight; buffers are copied."""
     for old, new in zip(target.parameters(), network.parameters(), strict=True):
         old.lerp_(new, tau)
+    for old, new in zip(target.buffers(), network.buffers(), strict=True):
+        old.copy_(new)
 
 
 class Adam(nn.Module):

@@ -128,7 +128,8 @@ class Agent(nn.Module):
         log_std = LOG_STD_MIN + (LOG_STD_MAX - LOG_STD_MIN) / 2 * (log_std.tanh() + 1)
         raw = mean + log_std.exp() * noise
         log_probs = -noise.square() / 2 - log_std - math.log(2 * math.pi) / 2
-        # The actions are scale * tanh(raw) + bias (appendix C): log scale + log(1 - tanh^2).
+        # The actions are scale * tanh(raw) + bias (SAC, appendix C). The log of its slope:
+        # log scale + log(1 - tanh^2).
         log_derivative = 2 * (math.log(2) - raw - F.softplus(-2 * raw))  # is never log(0)
         log_probs = log_probs - self.action_scale.log() - log_derivative
         return raw.tanh() * self.action_scale + self.action_bias, log_probs.sum(1)
@@ -205,9 +206,11 @@ class ReplayBuffer:
 # === pure functions
 @torch.no_grad()
 def update_target(target, network, tau):
-    """target += tau * (network - target), weight by weight."""
+    """target += tau * (network - target), weight by weight; buffers are copied."""
     for old, new in zip(target.parameters(), network.parameters(), strict=True):
         old.lerp_(new, tau)
+    for old, new in zip(target.buffers(), network.buffers(), strict=True):
+        old.copy_(new)
 
 
 def truncate(quantiles, top_quantiles_to_drop):

@@ -100,7 +100,7 @@ def check_numbers(args):
     """Refuses NaN and negative numbers, and 0 for sizes and frequencies."""
     positive = (
         "(envs|steps|episodes|size|len|orders|minibatches|epochs|frequency"
-        "|rate|lr|fraction|clip_coef)$"
+        "|rate|lr|fraction|clip_coef|grad_norm)$"
     )
     for name, value in vars(args).items():
         if type(value) in (int, float) and name not in ("v_min", "v_max"):
@@ -114,9 +114,10 @@ current = threading.local()  # .run: the run under way, one in each thread
 
 
 def leaves_no_trace(main):
-    """Decorates main(args): refuses impossible numbers; leaves the process as it was.
+    """Decorates main(args): refuses impossible numbers, and tidies up.
 
-    Threads, signal handlers and locks are afterwards as they were before.
+    Threads, signal handlers and locks are afterwards as they were before. Random generators
+    are not: main seeds them.
     """
 
     @functools.wraps(main)
@@ -246,20 +247,21 @@ class VectorEnv(gym.vector.SyncVectorEnv):
     def check_step(self, i, obs, reward=0.0):
         shape = self.single_observation_space.shape
         right = np.shape(obs) == shape and math.isfinite(reward)
-        if right and math.isfinite(np.vdot(obs, obs)):  # fast; but large numbers overflow
-            return
-        if not right or not np.isfinite(obs).all():
+        # vdot is fast, but large numbers overflow
+        if not (right and (math.isfinite(np.vdot(obs, obs)) or np.isfinite(obs).all())):
             raise FloatingPointError(
                 f"environment {i}: not of shape {shape}, NaN or infinity: {obs}, reward {reward}"
             )
 
 
 class OwnRandomStream(gym.Wrapper):
-    """Gives np.random a stream of its own in each process: a fork repeats the main process's."""
+    """Gives each process random numbers of its own: a fork repeats the main process's."""
 
     def reset(self, *, seed=None, options=None):
         if seed is not None:
+            random.seed(seed)
             np.random.seed([seed, 1])
+            torch.manual_seed(seed)
             # Ctrl-C and SIGTERM are for the main process to handle.
             signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM})
         return self.env.reset(seed=seed, options=options)
@@ -312,13 +314,15 @@ def play(args, make_env, agent, directory, step, stopped=lambda: False):
         tqdm.write(f"video: {folder}")
     env = gym.wrappers.TimeLimit(env, 100_000)  # cuts an endless episode
     env = gym.wrappers.RecordEpisodeStatistics(env, args.eval_episodes, "evaluation")
+    modes = [(module, module.training) for module in agent.modules()]
     agent.eval()  # Dropout and batch statistics are for training
     seed = args.seed + 10_000
     while len(env.return_queue) < args.eval_episodes and not stopped():
         play_episode(env, agent, seed, stopped)
         seed = None  # The other episodes go on with its random numbers.
     env.close()
-    agent.train()
+    for module, mode in modes:
+        module.training = mode
     set_rng_state(state)
     if stopped():
         return None
@@ -397,25 +401,25 @@ def load(path, env_id=None, agent=None):
     return saved
 
 
-def new_directory(args, script):
-    """Creates a run's directory and copies the script into it."""
+def new_directory(args):
+    """Creates a run's directory."""
     name = re.sub("[/:]", "-", f"{args.env_id}__{args.exp_name}__{args.seed}")
     number = int(time.time())
     while (directory := Path(args.runs_dir, f"{name}__{number}")).exists():
         number += 1
     directory.mkdir(parents=True)
-    shutil.copy(script, directory)
     return directory
 
 
-def last_directory(args, script):
-    """--resume auto: the newest run with a checkpoint and these arguments, or None."""
+def last_checkpoint(args, script):
+    """--resume auto: the newest checkpoint of a run with these arguments, or None."""
     wanted = {"script": script.stem, **vars(args)}
     found = []
     for path in Path(args.runs_dir).glob("*/args.json"):
         same = {**json.loads(path.read_text()), "resume": "auto"} == wanted
-        if same and path.with_name("checkpoint.pt").exists():
-            found.append(path.parent)
+        checkpoint = path.with_name("checkpoint.pt")
+        if same and checkpoint.exists():
+            found.append(checkpoint)
     return max(found, key=os.path.getmtime, default=None)
 
 
@@ -449,6 +453,7 @@ class Run:
         self.envs = envs
         self.agent = agent
         self.parts = {"agent": agent, **parts}
+        check_trained(agent, parts.values())
         self.device = next(agent.parameters()).device
         self.writer = None  # the script's SummaryWriter
         self.values = {}  # goes_on()'s of a checkpoint, if its episodes go on
@@ -456,18 +461,22 @@ class Run:
         self.stop = 0  # the exit status with which a signal asks the run to end
         self.undo = ExitStack()  # what close() does
 
-        path = last_directory(args, script) if args.resume == "auto" else args.resume
+        path = last_checkpoint(args, script) if args.resume == "auto" else args.resume
         saved = load(path, args.env_id, agent) if path else {}
         step = self.global_step = self.last_eval = saved.get("global_step", 0)
         self.last_save = step if saved else -1  # -1: save at once
         # disable=None: unless this is a terminal
         self.bar = tqdm(initial=step, total=args.total_timesteps, file=sys.stdout, disable=None)
-        self.dir = saved["dir"] if saved else new_directory(args, script)
+        self.dir = saved["dir"] if saved else new_directory(args)
         self.undo.enter_context(FileLock(self.dir / "lock", timeout=0))  # for one process only
         current.run = self  # leaves_no_trace closes it, whatever happens
         self.reset_envs()
+        copy = self.dir / script.name
+        same = copy.exists() and copy.read_text() == script.read_text()
         if saved:
-            self.restore(saved)
+            self.restore(saved, same and saved["script"] == self.script)
+        if not same:
+            shutil.copy(script, copy)
         write_json(self.dir / "args.json", {"script": self.script, **vars(args)})
         print(f"run directory: {self.dir}")
         if saved and step >= args.total_timesteps:
@@ -490,7 +499,7 @@ class Run:
         self.envs.action_space.seed(seeds.pop())
         self.obs, _ = self.envs.reset(seed=seeds)
 
-    def restore(self, saved):
+    def restore(self, saved, same_script):
         """Continues the run from its checkpoint."""
         whole = isinstance(saved.get("rng"), dict)
         check(whole, f"{self.dir} holds the networks only, or is of an older version: evaluate it")
@@ -501,7 +510,9 @@ class Run:
             part.load_state_dict(saved[name])
         set_rng_state(saved["rng"])
         others = changed & {"async_envs", "env_id", "env_kwargs", "max_episode_steps", "mask"}
-        if saved["envs"] and not others:
+        if not same_script:  # perhaps in its make_env
+            print("the script has changed, so new episodes begin")
+        elif saved["envs"] and not others:
             self.obs = unpickle_envs(self.envs, saved["envs"])
             self.values = saved["values"]
 
@@ -601,12 +612,11 @@ class Run:
         """`update(*tensors) -> dict of tensors` as one compiled graph; eager with --no-compile."""
         if not self.args.compile:
             return update
-        if not hasattr(torch._dynamo.config, "trace_autograd_ops"):
-            print("continuing in eager mode: this version of torch cannot compile updates")
-            return update
-        # Lets torch.compile see torch.autograd.grad: right with fullgraph=True only.
-        torch._dynamo.config.trace_autograd_ops = True
-        self.undo.callback(setattr, torch._dynamo.config, "trace_autograd_ops", False)
+        # Lets torch.compile see torch.autograd.grad: right with fullgraph=True only. Older
+        # versions of torch do not have it: they go on in eager mode.
+        with suppress(AttributeError):
+            torch._dynamo.config.trace_autograd_ops = True
+            self.undo.callback(setattr, torch._dynamo.config, "trace_autograd_ops", False)
         return compiled(update, self.device)
 
     def cuda_graph(self, function):
@@ -639,6 +649,17 @@ class Run:
             print(f"finished: {self.dir}")
         elif self.last_save >= 0:
             print(f"stopped. Resume at step {self.last_save:,} with --resume {self.dir}")
+
+
+def check_trained(agent, parts):
+    """Refuses weights that no optimizer has: they would stay as they are, and nobody would see."""
+    trained = set()
+    for part in parts:
+        for group in getattr(part, "param_groups", [vars(part)]):  # torch.optim's, or .params
+            trained.update(group.get("params", []))
+    for name, param in agent.named_parameters():
+        known = param in trained or not param.requires_grad
+        check(known, f"no optimizer has {name}; if it should not learn, requires_grad_(False)")
 
 
 def is_due(every, last, step):
@@ -740,7 +761,7 @@ class NumpyForward:
             self.layers = [self.in_torch]
             name = type(module).__name__
             say_once(
-                f"{name} acts in torch, not in numpy, which knows Linear, LayerNorm, Tanh and ReLU"
+                f"{name} acts in torch: numpy is for CPUs, and for Linear, LayerNorm, Tanh and ReLU"
             )
 
 

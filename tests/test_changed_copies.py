@@ -43,6 +43,7 @@ SIZES = {
         "total_timesteps": 512,
     },
     "dqn": {**OFF_POLICY, "learning_starts": 64, "train_frequency": 4, "learning_rate": 1e-3},
+    "c51": {**OFF_POLICY, "learning_starts": 64, "train_frequency": 4, "learning_rate": 1e-3},
     "sac_discrete": {**OFF_POLICY, "learning_starts": 64, "train_frequency": 4, "q_lr": 1e-3},
     "ddpg": {**OFF_POLICY, **CONTINUOUS},
     "td3": {**OFF_POLICY, **CONTINUOUS},
@@ -62,7 +63,10 @@ POLICY = (SystemExit, "the policy that acts is not the one that learns")
 STOPS = {
     "dropout": POLICY,
     "encoder_in_one_place": POLICY,
+    "encoder_untrained": (SystemExit, "no optimizer has encoder.weight; if it should not learn"),
     "layer_replaced_later": (RuntimeError, "to not have been used in the graph"),
+    "logits_in_one_place": POLICY,
+    "memory_in_one_place": POLICY,
     "other_dtype_sac": (RuntimeError, "same dtype"),
     "replay_column_added": (SystemExit, "replay.add got"),
     "replay_column_misplaced": (SystemExit, "replay.add got"),
@@ -78,7 +82,7 @@ SAYS_COMPILED = {
     "counting_sac": "continuing in eager mode: update_critic reads a Python number that changes",
     "entropy_number": RECOMPILES,
 }
-IN_TORCH = "acts in torch, not in numpy"
+IN_TORCH = "acts in torch: numpy"
 SAYS_ALWAYS = dict.fromkeys(
     [
         "residual",

@@ -323,6 +323,7 @@ NUMBERS = [
     ("ppo", "learning_rate", -1e-3, r"from 0 to 2..53, got -0\.001"),
     ("ppo", "learning_rate", 0.0, r"> 0, got 0\.0"),
     ("ppo", "clip_coef", 0.0, r"> 0, got 0\.0"),
+    ("ppo", "max_grad_norm", 0.0, r"> 0, got 0\.0"),
     ("ppo", "target_kl", -0.1, r"from 0 to 2..53, got -0\.1"),
     ("td3", "policy_noise", -0.1, r"from 0 to 2..53, got -0\.1"),
     ("dqn", "exploration_fraction", 0, "> 0, got 0"),

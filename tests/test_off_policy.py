@@ -887,3 +887,16 @@ def test_actions_in_float64(script, tmp_path):
         for name in state["agent"]
         if "stats" not in name
     )
+
+
+def test_update_target_copies_buffers(off_policy_script):
+    """Such as running statistics, which a copy may put into a network."""
+    module = helpers.module(off_policy_script)
+    if not hasattr(module, "update_target"):
+        return
+    target, network = (torch.nn.BatchNorm1d(3) for _ in range(2))
+    network(torch.randn(8, 3))
+    assert not torch.equal(target.running_mean, network.running_mean)
+    module.update_target(target, network, 0.005)
+    for old, new in zip(target.buffers(), network.buffers(), strict=True):
+        assert torch.equal(old, new)

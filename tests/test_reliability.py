@@ -288,6 +288,43 @@ def test_resume_auto_compares_with_what_the_checkpoint_has_by_now(tmp_path):
     assert again == run_dir
 
 
+def test_resume_auto_takes_the_newest_checkpoint(tmp_path):
+    """Not the directory that an evaluation has just written to."""
+    finished, _ = helpers.train("dqn", tmp_path)
+    helpers.next_second()
+    other, _ = helpers.train("dqn", tmp_path)
+    helpers.next_second()
+    helpers.main("dqn", helpers.small_args("dqn", tmp_path, evaluate=str(finished)))
+    assert os.path.getmtime(finished) > os.path.getmtime(other)
+    again, _ = helpers.train("dqn", tmp_path, resume="auto")
+    assert again == other
+
+
+def test_a_changed_script_resumes_in_new_environments(tmp_path):
+    """The saved ones are those of the old text. Resumed once more, its own episodes go on."""
+    source = (helpers.SOURCE / "ppo.py").read_text()
+    line = "    env = utils.make(args, render_mode, max_episode_steps=args.max_episode_steps)\n"
+    assert source.count(line) == 1
+    tripled = "    env = gym.wrappers.TransformReward(env, lambda reward: 3 * reward)\n"
+    script = tmp_path / "my_idea.py"
+    script.write_text(source)
+    flags = helpers.small_flags("ppo", tmp_path / "runs", total_timesteps=256)
+    helpers.run([sys.executable, script, *flags], cwd=tmp_path)
+    run_dir = helpers.only_run(tmp_path / "runs")
+    script.write_text(source.replace(line, line + tripled))
+    for total, changed in ((512, True), (768, False)):
+        words = [sys.executable, script, "--resume", run_dir, "--total-timesteps", total]
+        done = helpers.run(words, cwd=tmp_path)
+        assert done.returncode == 0, done.stderr
+        assert ("the script has changed, so new episodes begin" in done.stdout) == changed
+    assert (run_dir / script.name).read_text() == script.read_text()
+    scalars = helpers.scalars(run_dir)
+    pairs = zip(scalars["charts/episodic_return"], scalars["charts/episodic_length"], strict=True)
+    for (step, episodic_return), (_, length) in pairs:
+        assert episodic_return == length * (3 if step > 256 else 1)
+    assert step > 512
+
+
 def test_one_process_a_run(tmp_path):
     """The lock belongs to the process at work, whatever the other one is told."""
     run_dir, returns = helpers.train("ppo", tmp_path)

@@ -67,6 +67,16 @@ def test_opponents(nim, tmp_path):
     assert not (tmp_path / "new").exists()
 
 
+@pytest.mark.xdist_group("nim")
+def test_the_opponent_of_evaluations_does_not_change_training(nim, tmp_path):
+    _, run_dir, _ = nim
+    runs = []
+    for opponent in (helpers.module("ppo_selfplay").Args.opponent, str(run_dir)):
+        folder = tmp_path / str(len(runs))
+        runs += helpers.train("ppo_selfplay", folder, env_id=NIM, opponent=opponent)[:1]
+    helpers.assert_same_state(*[helpers.load(run)["agent"] for run in runs])
+
+
 def test_a_reward_is_the_opponents_loss():
     """From the view of one player: 1 after its own last move, -1 after the other's; it begins
     every second game."""

@@ -9,6 +9,7 @@ import gymnasium as gym
 import numpy as np
 import pytest
 import torch
+from gymnasium.vector import AutoresetMode
 
 from cleanrl_lite import utils
 from tests import helpers, probe_envs
@@ -77,6 +78,43 @@ def test_evaluations_put_the_random_streams_back(monkeypatch, tmp_path):
     helpers.assert_same_run(
         *runs, helpers.UNSEEDED | {"eval/episodic_return", "eval/episodic_length"}
     )
+
+
+def test_evaluations_leave_each_part_in_its_mode(monkeypatch, tmp_path):
+    """A part that the copy has put into evaluation mode, such as a frozen encoder, stays there."""
+    ppo, init = helpers.module("ppo"), helpers.module("ppo").Agent.__init__
+    agents = []
+
+    def with_frozen_part(agent, *args):
+        init(agent, *args)
+        agent.frozen = torch.nn.Dropout().eval()
+        agents.append(agent)
+
+    monkeypatch.setattr(ppo.Agent, "__init__", with_frozen_part)
+    helpers.train("ppo", tmp_path)
+    assert agents[0].training and agents[0].actor.training and not agents[0].frozen.training
+
+
+class Drawing(gym.Env):
+    """Its observation is what it draws from the processes' own random generators."""
+
+    observation_space = gym.spaces.Box(-np.inf, np.inf, (3,))
+    action_space = gym.spaces.Discrete(2)
+
+    def reset(self, *, seed=None, options=None):
+        drawn = [random.random(), np.random.random(), torch.rand(()).item()]
+        return np.array(drawn, dtype=np.float32), {}
+
+
+def test_each_worker_draws_its_own_random_numbers():
+    """A fork has the generators of the main process, and so would all workers."""
+    envs = utils.vector_env([Drawing] * 3, True, AutoresetMode.SAME_STEP)
+    drawn, _ = envs.reset(seed=[5, 6, 7])
+    again, _ = envs.reset(seed=[5, 6, 7])
+    envs.close()
+    assert (drawn == again).all()
+    for column in drawn.T:
+        assert len(set(column.tolist())) == 3
 
 
 @pytest.mark.parametrize("script", ["ppo", "dqn", "sac"])

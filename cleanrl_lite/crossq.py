@@ -65,7 +65,7 @@ class Args:
     batch_size: int = 256  # transitions per minibatch
     gamma: float = 0.99  # discount factor
     beta1: float = 0.5  # Adam's decay of the mean gradient, for actor and critics
-    renorm_warmup: int = 100_000  # minibatches of a layer with their own statistics only
+    renorm_warmup: int = 100_000  # a layer's first minibatches, with their own statistics only
     policy_frequency: int = 3  # gradient steps of the critic between updates of the actor
     alpha: float = 0.2  # temperature (weight of the entropy) with --no-autotune
     autotune: bool = True  # learn the temperature, so that the entropy nears its target

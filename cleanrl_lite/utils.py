@@ -612,11 +612,12 @@ class Run:
         """`update(*tensors) -> dict of tensors` as one compiled graph; eager with --no-compile."""
         if not self.args.compile:
             return update
-        # Lets torch.compile see torch.autograd.grad: right with fullgraph=True only. Older
-        # versions of torch do not have it: they go on in eager mode.
-        with suppress(AttributeError):
-            torch._dynamo.config.trace_autograd_ops = True
-            self.undo.callback(setattr, torch._dynamo.config, "trace_autograd_ops", False)
+        if not hasattr(torch._dynamo.config, "trace_autograd_ops"):
+            print("continuing in eager mode: this version of torch cannot compile updates")
+            return update
+        # Lets torch.compile see torch.autograd.grad: right with fullgraph=True only.
+        torch._dynamo.config.trace_autograd_ops = True
+        self.undo.callback(setattr, torch._dynamo.config, "trace_autograd_ops", False)
         return compiled(update, self.device)
 
     def cuda_graph(self, function):
@@ -658,8 +659,8 @@ def check_trained(agent, parts):
         for group in getattr(part, "param_groups", [vars(part)]):  # torch.optim's, or .params
             trained.update(group.get("params", []))
     for name, param in agent.named_parameters():
-        known = param in trained or not param.requires_grad
-        check(known, f"no optimizer has {name}; if it should not learn, requires_grad_(False)")
+        if param.requires_grad:
+            check(param in trained, f"no optimizer has {name}, so it would never learn")
 
 
 def is_due(every, last, step):

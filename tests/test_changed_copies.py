@@ -63,7 +63,7 @@ POLICY = (SystemExit, "the policy that acts is not the one that learns")
 STOPS = {
     "dropout": POLICY,
     "encoder_in_one_place": POLICY,
-    "encoder_untrained": (SystemExit, "no optimizer has encoder.weight; if it should not learn"),
+    "encoder_untrained": (SystemExit, "no optimizer has encoder.weight, so it would never learn"),
     "layer_replaced_later": (RuntimeError, "to not have been used in the graph"),
     "logits_in_one_place": POLICY,
     "memory_in_one_place": POLICY,

@@ -6,7 +6,7 @@ Differs:  A truncated episode bootstraps from its true last observation. The pro
           probability when an atom falls on a fixed one or outside the support. The network acts
           in numpy.
 Expected: CartPole-v1 467.8, Acrobot-v1 -87.8 (500,000 steps, mean of the last 100 training
-          episodes, 10 seeds, commits 63f1a14, 4d375c9).
+          episodes, 10 seeds, commits 63f1a14, 4d375c9, 6246af4).
 Details:  docs/c51.md
 """
 

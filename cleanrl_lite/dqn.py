@@ -5,7 +5,7 @@ Run:      python cleanrl_lite/dqn.py --env-id CartPole-v1
 Differs:  A truncated episode bootstraps from its true last observation. Adam and the squared error
           replace RMSProp and the clipped error. The network acts in numpy.
 Expected: CartPole-v1 473.5, Acrobot-v1 -89.9 (500,000 steps, mean of the last 100 training
-          episodes, 10 seeds, commits 63f1a14, 4d375c9).
+          episodes, 10 seeds, commits bff939e, 63f1a14, 4d375c9).
 Details:  docs/dqn.md
 """
 

@@ -1,6 +1,6 @@
 """Proximal Policy Optimization that adapts its learning rate; a variant of ppo_continuous.py.
 
-Paper:    Schulman et al. 2017 (arXiv:1707.06347): its section 4 has this rule, for the KL penalty.
+Paper:    Schulman et al. 2017 (arXiv:1707.06347): its section 4 adapts the KL penalty like this.
           Normalised values: van Hasselt et al. 2016 (arXiv:1602.07714), not their correction.
 Run:      python cleanrl_lite/ppo_continuous_adaptive.py --env-id Hopper-v4
 Differs:  As in RL Games, the learning rate follows each epoch's KL divergence, the critic predicts

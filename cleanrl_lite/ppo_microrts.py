@@ -205,7 +205,7 @@ def make_shaped_env(args):
 
 # === networks
 class UnitActions:
-    """Masked actions of all cells: 0, no action, where no unit waits.
+    """Masked actions of all cells.
 
     What counts is the action of each waiting unit, part 0, and the parts that it needs.
     """
@@ -238,7 +238,7 @@ class UnitActions:
     def sample(self, greedy=False):
         """Actions (batch, cells, parts)."""
         choices = [part.logits.argmax(-1) if greedy else part.sample() for part in self.parts]
-        choices = torch.stack(choices, -1)
+        choices = torch.stack(choices, -1) * self.waits  # 0, no action, where no unit waits
         actions = choices.new_zeros((len(choices), self.cells, len(PARTS)))
         actions[self.index] = choices
         return actions

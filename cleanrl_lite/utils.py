@@ -362,8 +362,9 @@ def play_episode(env, agent, seed, stopped):
         over = terminated or truncated
 
 
+@functools.cache
 def git_commit():
-    """The commit of cleanrl_lite, -dirty where files differ from it; None outside of git."""
+    """cleanrl_lite's commit at the first call, -dirty where files differ; None outside of git."""
     words = ["git", "describe", "--always", "--dirty", "--exclude=*"]
     with suppress(OSError):
         folder = Path(__file__).parent
@@ -454,6 +455,7 @@ class Run:
         self.agent = agent
         self.parts = {"agent": agent, **parts}
         check_trained(agent, parts.values())
+        git_commit()  # now: at the end the checkout may be at another
         self.device = next(agent.parameters()).device
         self.writer = None  # the script's SummaryWriter
         self.values = {}  # goes_on()'s of a checkpoint, if its episodes go on

@@ -168,6 +168,23 @@ def test_other_flags_for_a_job_at_work(tmp_path, monkeypatch):
         found.plan({"job": words})
 
 
+def test_a_new_command_after_a_finished_one_in_slurm(tmp_path, monkeypatch):
+    """Its task left the queue before it began: the result of the old command is not its own."""
+    old, new = ["cleanrl_lite/ppo.py"], ["cleanrl_lite/ppo.py", "--gamma", "0.9"]
+    monkeypatch.setattr(slurm, "queue", dict)
+    found = launch.Manifest(tmp_path / "launch.json")
+    found.plan({"job": old})
+    found.jobs["job"] |= dict(state="submitted", slurm="7_0")
+    (tmp_path / "launch").mkdir()
+    written = {"jobs": {"job": dict(command=old, state="finished", seconds=9.0)}}
+    (tmp_path / "launch/job.json").write_text(json.dumps(written))
+    assert found.plan({"job": old}) == [] and found.jobs["job"]["seconds"] == 9.0
+    assert found.plan({"job": new}) == ["job"]
+    found.jobs["job"] |= dict(state="submitted", slurm="8_0")
+    assert found.plan({"job": new}) == ["job"]
+    assert found.jobs["job"]["seconds"] == 0.0
+
+
 def test_two_launchers_one_after_the_other(tmp_path):
     """The second one sees what the first one wrote before it gave the lock back."""
     first, second = (launch.Manifest(tmp_path / "launch.json") for _ in range(2))

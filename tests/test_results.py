@@ -5,8 +5,10 @@ import gzip
 import json
 import re
 import shutil
+import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -19,6 +21,7 @@ from torch.utils.tensorboard import SummaryWriter
 from benchmark.launch import launch
 from benchmark.measure import returns_sb3, speed, speed_cleanrl, speed_variants
 from benchmark.publish import collect, overview, plot, readme
+from cleanrl_lite import utils
 from tests import helpers
 from tests.helpers import ROOT, VISUAL_SCRIPTS
 
@@ -94,6 +97,9 @@ def test_unfinished_runs_and_starts_of_longer_runs_are_not_in_the_table():
     assert told["Hopper-v4", "td3_300k", True] == "seed 1 is the start of `td3`'s"
     assert told["Pendulum-v1", "td3_15k", True] == "seeds 1, 2, 3 are the start of `td3`'s"
     assert told["BipedalWalker-v3", "td3_zoo", False] == "unfinished, at 292k"
+    # Only seed 1 of ddpg_200k is the start of a longer run.
+    names = [collect.key(runs[0])[1:3] for runs in collect.split("ddpg")[0]]
+    assert ("HalfCheetah-v4", "ddpg_200k") in names
     longer, *_ = collect.groups("td3")["td3", "Hopper-v4", "td3", True]
     other = collect.groups("td3")["td3", "Hopper-v4", "td3_bf16_300k", True]
     assert not any(collect.is_start(run, longer) for run in [longer, *other])
@@ -821,15 +827,31 @@ def test_an_evaluation_that_is_not_on_the_disk_yet(tmp_path):
     assert (run["hardware"], run["commit"]) == ("a machine", "abc")
 
 
+def test_a_default_that_has_changed_since(tmp_path):
+    """A run is collected with today's script beside it: a default that was another one is a flag."""
+    run_dir, _ = helpers.train("ppo", tmp_path, gamma=0.9, total_timesteps=512)
+    script = run_dir / "ppo.py"
+    script.write_text(script.read_text().replace("gamma: float = 0.99", "gamma: float = 0.9"))
+    assert collect.read_run(run_dir)[0]["arguments"]["gamma"] == 0.9
+
+
 def test_the_commit_of_a_run(tmp_path, monkeypatch):
-    """In eval.json as git describes it; none without git."""
+    """In eval.json as git described it when the run began; none without git."""
+    utils.git_commit.cache_clear()
     run_dir, _ = helpers.train("ppo", tmp_path / "a")
     assert re.fullmatch(
         r"[0-9a-f]{7,}(-dirty)?", helpers.read_json(run_dir / "eval.json")["commit"] or "0000000"
     )
     monkeypatch.setenv("PATH", "/nowhere")
+    utils.git_commit.cache_clear()
     run_dir, _ = helpers.train("ppo", tmp_path / "b")
     assert helpers.read_json(run_dir / "eval.json")["commit"] is None
+    found = iter(["old", "new"])
+    monkeypatch.setattr(subprocess, "run", lambda *_, **__: SimpleNamespace(stdout=next(found)))
+    utils.git_commit.cache_clear()
+    run_dir, _ = helpers.train("ppo", tmp_path / "c", eval_every=1)
+    assert helpers.read_json(run_dir / "eval.json")["commit"] == "old"
+    utils.git_commit.cache_clear()
 
 
 @pytest.mark.slow

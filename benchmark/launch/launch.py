@@ -158,7 +158,9 @@ class Manifest:
                 continue
             if not job or job["command"] != command:
                 job = {"command": command, "seconds": 0.0}
-                log_path(self.path.parent, name).unlink(missing_ok=True)  # of the old command
+                # What is left of the old command: its log, and what its Slurm task wrote.
+                log_path(self.path.parent, name).unlink(missing_ok=True)
+                (self.path.with_suffix("") / f"{name}.json").unlink(missing_ok=True)
             if job.get("state") != "finished":
                 job.update(state="waiting", crashes=0, kills=0)
                 job.pop("slurm", None)

@@ -30,7 +30,7 @@ from pathlib import Path
 import numpy as np
 
 from benchmark import shared
-from benchmark.shared import RESULTS, default_args, machine, made_on
+from benchmark.shared import RESULTS, default_args, machine, made_on, script_defaults
 
 # Not in a run's `arguments`: they have fields of their own, or say nothing about the results.
 RUN_FLAGS = {
@@ -158,7 +158,8 @@ def read_run(run_dir):
     end = max(event.wall_time for event in [sps[-1], *evaluations])
     start = time.gmtime(events.FirstEventTimestamp())
     source = next(run_dir.glob("*.py"))
-    defaults = default_args(source.read_text())
+    # Today's defaults first: where one has changed since, the run has a flag.
+    defaults = {**default_args(source.read_text()), **script_defaults(source.stem)}
     made = read_json(run_dir / "machine.json") or machine()
     changed = {}
     for name, value in args.items():
@@ -296,6 +297,14 @@ def starts(runs):
     return found
 
 
+def only_starts(runs):
+    """Is every one of these runs the start of a longer one?"""
+    seeds = set()
+    for found in starts(runs).values():
+        seeds.update(found)
+    return {run["seed"] for run in runs} == seeds
+
+
 def measured_again():
     """Writes the means of training episodes in runs.json again, from the episodes that are kept."""
     runs = recorded()
@@ -413,8 +422,8 @@ def split(script):
             ends = dict.fromkeys([steps(min(reached)), steps(max(reached))])  # one if equal
             others.append((runs, f"unfinished, at {' to '.join(ends)}"))
             continue
-        found = starts(runs)
-        if found:
+        if only_starts(runs):
+            found = starts(runs)
             same = [f"{seeds_of(seeds)} the start of `{name}`'s" for name, seeds in found.items()]
             others.append((runs, "; ".join(same)))
         else:
@@ -535,6 +544,8 @@ def commands():
             f"--exp-name {run['exp_name']}",
         ]
         words += [flag(name, value) for name, value in flags.items()]
+        if run["eval_episodes"] not in (None, 10):
+            words.append(f"--eval-episodes {run['eval_episodes']}")
         yield " ".join(words)
 
 

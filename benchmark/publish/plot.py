@@ -24,7 +24,14 @@ import numpy as np
 from matplotlib.ticker import EngFormatter, MaxNLocator
 
 from benchmark import shared
-from benchmark.publish.collect import episodes_path, groups, published, reported, starts, steps
+from benchmark.publish.collect import (
+    episodes_path,
+    groups,
+    only_starts,
+    published,
+    reported,
+    steps,
+)
 from benchmark.publish.overview import SCRIPTS, interquartile_mean, interval, units
 
 README = [
@@ -211,14 +218,6 @@ def draw_aggregate(path, points=30, resamples=1000):
         ax.set_xlim(0, 100)
         decorate(ax)
     save(figure, path, "% of the steps", "normalised return")
-
-
-def only_starts(runs):
-    """Is every one of these runs the start of a longer one, whose curve is drawn anyway?"""
-    seeds = set()
-    for found in starts(runs).values():
-        seeds.update(found)
-    return {run["seed"] for run in runs} == seeds
 
 
 def main():

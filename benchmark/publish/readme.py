@@ -167,7 +167,7 @@ def speed():
         lines.append(shared.row(cells))
     machines = " or ".join(sorted({record["hardware"] for record in records.values()}))
     note = f"Float32, compiled, one core ({machines}). "
-    note += "Ratio: median over pairs of runs; from day to day it moves by up to 10 %."
+    note += "Ratio: median over pairs of runs; docs/speed.md has the ranges."
     if "c51" in records:
         note += " Stable-Baselines3 has no C51, so its DQN stands in."
     until = time_to_return.sentence(time_to_return.read(time_to_return.FILE))

@@ -1,10 +1,8 @@
-"""What the scripts share and no algorithm depends on: set-up, environments, runs, speed."""
+"""What all scripts share: set-up, environments, runs, speed. No algorithm is in it."""
 
-import atexit
 import functools
 import json
 import math
-import multiprocessing
 import os
 import random
 import re
@@ -37,21 +35,21 @@ from filelock import FileLock
 from threadpoolctl import threadpool_limits
 from tqdm import tqdm
 
-# gymnasium about Hopper-v4 and its like, which papers report
+# Papers report Hopper-v4 and its like; gymnasium warns that they are out of date.
 warnings.filterwarnings("ignore", ".*is out of date")
 
 
 # === set-up
 def check(ok, message):
     """Refuses wrong input: unless `ok`, ends the program with one line and exit status 1."""
-    if not ok:  # a Box with uneven bounds prints many lines
+    if not ok:  # one line: the text of a Box with uneven bounds has several
         raise SystemExit("error: " + " ".join(message.split()))
 
 
 def parse(Args):
     """The command line as `Args`; with --resume or --evaluate, the saved run's are the defaults."""
     sys.excepthook = explain
-    words = [re.sub(r"(?<![^=])\d+\.?\d*e\d\d?$", write_out, word) for word in sys.argv[1:]]
+    words = [re.sub(r"^(--[\w-]+=)?(\d+\.?\d*e\d\d?)$", write_out, word) for word in sys.argv[1:]]
     docstring = sys.modules["__main__"].__doc__ or ""
     args = tyro.cli(Args, args=words, description=docstring.partition("\n")[0])
     check(not (args.resume and args.evaluate), "--resume and --evaluate cannot be combined")
@@ -67,7 +65,7 @@ def parse(Args):
 
 def write_out(match):
     """1e6 as 1000000, which tyro accepts as an int."""
-    return f"{float(match[0]):.15g}"
+    return f"{match[1] or ''}{float(match[2]):.15g}"
 
 
 def explain(kind, error, trace):
@@ -97,16 +95,23 @@ def setup(args):
 
 
 def check_numbers(args):
-    """Refuses NaN and negative numbers, and 0 for sizes and frequencies."""
+    """Refuses NaN and negative numbers, and 0 for sizes and frequencies.
+
+    A flag whose default is negative or 0 may be negative or 0.
+    """
     positive = (
         "(envs|steps|episodes|size|len|orders|minibatches|epochs|frequency"
         "|rate|lr|fraction|clip_coef|grad_norm)$"
     )
     for name, value in vars(args).items():
-        if type(value) in (int, float) and name not in ("v_min", "v_max"):
+        if type(value) in (int, float):
             flag = "--" + name.replace("_", "-")
-            check(0 <= value < 2**53, f"{flag} must be from 0 to 2**53, got {value}")
-            check(value or not re.search(positive, name), f"{flag} must be > 0, got {value}")
+            default = getattr(type(args), name, None)
+            signed = name == "v_max" or (default or 0) < 0
+            lowest = -(2**53) if signed else 0
+            check(lowest <= value < 2**53, f"{flag} must be from {lowest} to 2**53, got {value}")
+            sized = default != 0 and re.search(positive, name)
+            check(value or not sized, f"{flag} must be > 0, got {value}")
     check(args.seed < 2**31, f"--seed must be less than {2**31}, got {args.seed}")
 
 
@@ -183,7 +188,7 @@ def make(args, render_mode=None, **kwargs):
         reason = str(error) or repr(error)
     if render_mode:
         print(
-            f"cannot render: {reason}. Debian needs: libegl1 libgl1 libglib2.0-0",
+            f"cannot render: {reason}. On Debian, MuJoCo needs: libegl1 libgl1 libglib2.0-0",
             file=sys.stderr,
         )
         return make(args, **kwargs)
@@ -203,6 +208,7 @@ def flatten(env):
     space = env.observation_space
     if isinstance(space, gym.spaces.Box) and len(space.shape) == 1:
         return env
+    # Text, Sequence, Graph, a space of one's own
     others = re.search(r"\b(?!Box|Discrete|Multi|Tuple|Dict)\w+\(", str(space))
     check(
         not others and gym.spaces.flatdim(space) <= 2000,
@@ -242,49 +248,47 @@ class VectorEnv(gym.vector.SyncVectorEnv):
             self._terminations[i] = terminated
             self._truncations[i] = truncated
         arrays = self._observations, self._rewards, self._terminations, self._truncations
-        return *[array.copy() for array in arrays], infos
+        copies = [array.copy() for array in arrays]
+        return *copies, infos
 
     def check_step(self, i, obs, reward=0.0):
         shape = self.single_observation_space.shape
-        right = np.shape(obs) == shape and math.isfinite(reward)
-        # vdot is fast, but large numbers overflow
-        if not (right and (math.isfinite(np.vdot(obs, obs)) or np.isfinite(obs).all())):
-            raise FloatingPointError(
-                f"environment {i}: not of shape {shape}, NaN or infinity: {obs}, reward {reward}"
-            )
+        right = np.shape(obs) == shape and abs(reward) < 3e38  # where float32 ends
+        # vdot is fast, but says nothing where it overflows
+        if right and (float(np.vdot(obs, obs)) < 1e76 or np.isfinite(np.float32(obs)).all()):
+            return
+        raise FloatingPointError(
+            f"environment {i}: not of shape {shape}, or not finite: {obs}, reward {reward}"
+        )
 
 
-class OwnRandomStream(gym.Wrapper):
-    """Gives each process random numbers of its own: a fork repeats the main process's."""
+class InWorker(gym.Wrapper):
+    """An environment in a process of its own, with random numbers of its own.
+
+    A fork repeats the main process's. Ctrl-C and SIGTERM are for the main process to handle.
+    """
 
     def reset(self, *, seed=None, options=None):
         if seed is not None:
             random.seed(seed)
-            np.random.seed([seed, 1])
+            np.random.seed([seed, 1])  # not the numbers of np.random.default_rng(seed)
             torch.manual_seed(seed)
-            # Ctrl-C and SIGTERM are for the main process to handle.
             signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM})
         return self.env.reset(seed=seed, options=options)
 
 
 def vector_env(env_fns, async_envs, autoreset_mode):
     """All environments in this process, or each in its own."""
+    check(autoreset_mode is gym.vector.AutoresetMode.SAME_STEP, "only SAME_STEP is possible")
     if not async_envs:
         return VectorEnv(env_fns, autoreset_mode=autoreset_mode)
-    atexit.register(kill_workers)
     workers = [functools.partial(in_worker, env_fn) for env_fn in env_fns]
     return gym.vector.AsyncVectorEnv(workers, autoreset_mode=autoreset_mode)
 
 
 def in_worker(env_fn):
-    return OwnRandomStream(gym.wrappers.TransformObservation(env_fn(), np.array, None))
-
-
-def kill_workers():
-    """Ends AsyncVectorEnv's processes, even those that hang."""
-    for process in multiprocessing.active_children():
-        if "AsyncVectorEnv" in process.name:
-            process.kill()
+    # np.array: a copy, where an environment returns the same array again
+    return InWorker(gym.wrappers.TransformObservation(env_fn(), np.array, None))
 
 
 # === evaluation
@@ -300,9 +304,9 @@ def evaluate_saved(args, make_env, agent):
 
 @torch.no_grad()
 def play(args, make_env, agent, directory, step, stopped=lambda: False):
-    """The Returns of --eval-episodes with agent.act, which a .json file gets too.
+    """Plays --eval-episodes with agent.act; writes the .json file; their Returns.
 
-    Leaves training's random numbers alone. None where stopped() is true.
+    Training's random numbers stay as they are. None if stopped() becomes true.
     """
     name = f"eval_{time.time():.0f}" if args.evaluate else "eval"
     state = rng_state()
@@ -313,7 +317,7 @@ def play(args, make_env, agent, directory, step, stopped=lambda: False):
         env = gym.wrappers.RecordVideo(env, folder, lambda episode: episode == 0)
         tqdm.write(f"video: {folder}")
     env = gym.wrappers.TimeLimit(env, 100_000)  # cuts an endless episode
-    env = gym.wrappers.RecordEpisodeStatistics(env, args.eval_episodes, "evaluation")
+    env = gym.wrappers.RecordEpisodeStatistics(env, args.eval_episodes, stats_key="evaluation")
     modes = [(module, module.training) for module in agent.modules()]
     agent.eval()  # Dropout and batch statistics are for training
     seed = args.seed + 10_000
@@ -342,8 +346,8 @@ def play(args, make_env, agent, directory, step, stopped=lambda: False):
         "args": vars(args),
     }
     write_json(directory / f"{name}.json", record)
-    mean = "mean return {mean:.2f} +- {std:.2f} over {episodes} episodes".format_map(record)
-    tqdm.write(f"evaluation at step {step:,}: {mean}")
+    mean = f"mean return {record['mean']:.2f} +- {record['std']:.2f}"
+    tqdm.write(f"evaluation at step {step:,}: {mean} over {len(returns)} episodes")
     return returns
 
 
@@ -355,7 +359,7 @@ def play_episode(env, agent, seed, stopped):
     over = False
     while not (over or stopped()):
         batch = torch.as_tensor(np.asarray(obs)[None], device=device)
-        action = agent.act(batch)[0].cpu().numpy()[()]
+        action = agent.act(batch)[0].cpu().numpy()[()]  # [()]: a number for Discrete
         if isinstance(space, gym.spaces.Box):  # float32 may round to beyond the bounds
             action = np.clip(action, space.low, space.high).astype(space.dtype)
         obs, _, terminated, truncated, _ = env.step(action)
@@ -397,7 +401,7 @@ def load(path, env_id=None, agent=None):
             if found != env_id:
                 print(f"warning: it was trained in {found}, not in {env_id}")
     except Exception as error:
-        check(False, f"cannot load {path}: {error!r:.200} (wanted: a run directory)")
+        check(False, f"cannot load {path}: {error!r:.200} (wanted: a run directory of this script)")
     saved["dir"] = path.resolve().parent
     return saved
 
@@ -458,7 +462,7 @@ class Run:
         git_commit()  # now: at the end the checkout may be at another
         self.device = next(agent.parameters()).device
         self.writer = None  # the script's SummaryWriter
-        self.values = {}  # goes_on()'s of a checkpoint, if its episodes go on
+        self.values = {}  # what goes_on() was given, if a checkpoint's episodes go on
         self.returns = deque(maxlen=20)  # of the last episodes, for the console
         self.stop = 0  # the exit status with which a signal asks the run to end
         self.undo = ExitStack()  # what close() does
@@ -484,14 +488,14 @@ class Run:
         if saved and step >= args.total_timesteps:
             print(f"nothing is left to train: it is at step {step:,} of {args.total_timesteps:,}")
         print(f"{self.device}, torch {torch.__version__}, gymnasium {gym.__version__}")
-        with suppress(ValueError):  # Signals are for the main thread.
-            for number in (signal.SIGINT, signal.SIGTERM):
-                handler = signal.signal(number, self.on_signal)
-                self.undo.callback(signal.signal, number, handler)
+        self.catch_signals()
         self.log_time = self.print_time = time.perf_counter()
 
     def reset_envs(self):
-        """Seeds that no other environment, seed or resumed run has, nor the random actions."""
+        """Resets the environments, each with a seed of its own, and seeds the random actions.
+
+        A resumed run has other seeds: its new episodes are not the first ones again.
+        """
         seed = self.args.seed
         streams = np.random.SeedSequence([seed, self.global_step])
         numbers = streams.generate_state(self.args.num_envs + 1)
@@ -511,12 +515,20 @@ class Run:
         for name, part in self.parts.items():
             part.load_state_dict(saved[name])
         set_rng_state(saved["rng"])
-        others = changed & {"async_envs", "env_id", "env_kwargs", "max_episode_steps", "mask"}
-        if not same_script:  # perhaps in its make_env
+        # make_env may read them
+        names = list(vars(self.args))
+        algorithm_flags = set(names[names.index("env_id") :]) - {"total_timesteps"}
+        if not same_script:
             print("the script has changed, so new episodes begin")
-        elif saved["envs"] and not others:
+        elif saved["envs"] and not changed & {"async_envs", *algorithm_flags}:
             self.obs = unpickle_envs(self.envs, saved["envs"])
             self.values = saved["values"]
+
+    def catch_signals(self):
+        with suppress(ValueError):  # Signals are for the main thread.
+            for number in (signal.SIGINT, signal.SIGTERM):
+                handler = signal.signal(number, self.on_signal)
+                self.undo.callback(signal.signal, number, handler)
 
     def on_signal(self, number, _):
         """Asks the loop to stop at its next goes_on(); a second Ctrl-C interrupts at once."""
@@ -554,7 +566,7 @@ class Run:
             "rng": rng_state(),
             "envs": pickle_envs(self.envs, obs),
         }
-        self.writer.flush()  # what was logged up to this step, a resumed run does not log again
+        self.writer.flush()  # a resumed run does not log the steps up to here again
         temporary = self.dir / "checkpoint.tmp"
         with open(temporary, "wb") as file:
             torch.save(state, file)
@@ -615,11 +627,10 @@ class Run:
         if not self.args.compile:
             return update
         if not hasattr(torch._dynamo.config, "trace_autograd_ops"):
-            print("continuing in eager mode: this version of torch cannot compile updates")
+            print("continuing in eager mode: this torch cannot compile updates", file=sys.stderr)
             return update
         # Lets torch.compile see torch.autograd.grad: right with fullgraph=True only.
-        torch._dynamo.config.trace_autograd_ops = True
-        self.undo.callback(setattr, torch._dynamo.config, "trace_autograd_ops", False)
+        self.undo.enter_context(torch._dynamo.config.patch(trace_autograd_ops=True))
         return compiled(update, self.device)
 
     def cuda_graph(self, function):
@@ -658,8 +669,9 @@ def check_trained(agent, parts):
     """Refuses weights that no optimizer has: they would stay as they are, and nobody would see."""
     trained = set()
     for part in parts:
-        for group in getattr(part, "param_groups", [vars(part)]):  # torch.optim's, or .params
-            trained.update(group.get("params", []))
+        trained.update(getattr(part, "params", []))  # a script's own optimizer
+        for group in getattr(part, "param_groups", []):  # torch.optim's
+            trained.update(group["params"])
     for name, param in agent.named_parameters():
         if param.requires_grad:
             check(param in trained, f"no optimizer has {name}, so it would never learn")
@@ -667,8 +679,9 @@ def check_trained(agent, parts):
 
 def is_due(every, last, step):
     """Whether `step` has passed a multiple of `every` since `last` (0: only if last is -1)."""
-    every = every or math.inf
-    return step // every > last // every
+    if last < 0:  # nothing was done yet
+        return True
+    return every > 0 and step // every > last // every
 
 
 # === speed
@@ -682,7 +695,8 @@ def compiled(update, device):
     print(f"compiling {name} at its first call (about 20 s) ...", flush=True)
     update.__code__ = update.__code__.replace()  # each run in a process compiles its own
     options = {"cpp_wrapper": device.type == "cpu", "cpp.use_decompose_tanh": True}
-    options = {name: options[name] for name in options.keys() & torch._inductor.list_options()}
+    known = torch._inductor.list_options()  # by this version of torch
+    options = {option: options[option] for option in options.keys() & known}
     function = torch.compile(update, fullgraph=True, dynamic=False, options=options)
     exc = torch._dynamo.exc
 
@@ -737,14 +751,14 @@ class NumpyForward:
 
     def __init__(self, module, device):
         self.live = not isinstance(module, torch.nn.Module)
-        self.module = module if self.live else lambda: module
+        self.get_module = module if self.live else lambda: module
         self.device = device
-        self.read = None  # the module whose layers these are
+        self.layers_of = None  # the module that was read
         self.calls = 0
 
     def __call__(self, x):
         self.calls += 1
-        if self.calls % 1000 == 1 or self.read is not self.module():
+        if self.calls % 1000 == 1 or self.layers_of is not self.get_module():
             self.read_layers(x[:1] + 1)  # not all zeros, where different networks agree
         for layer in self.layers:
             x = layer(x)
@@ -752,19 +766,18 @@ class NumpyForward:
 
     @torch.no_grad()
     def in_torch(self, x):
-        return self.module()(torch.as_tensor(x, device=self.device)).cpu().numpy()
+        return self.get_module()(torch.as_tensor(x, device=self.device)).cpu().numpy()
 
     def read_layers(self, row):
-        module = self.read = self.module()
+        module = self.layers_of = self.get_module()
         layers = list(module) if type(module) is torch.nn.Sequential else [module]
         self.layers = [in_numpy(layer) for layer in layers]
         hooked = any(part._forward_hooks or part._forward_pre_hooks for part in module.modules())
         foreign = hooked or None in self.layers or (self.live and self.device.type == "cuda")
         if foreign or not np.allclose(self(row), self.in_torch(row), 1e-3, 1e-4):
             self.layers = [self.in_torch]
-            name = type(module).__name__
             say_once(
-                f"{name} acts in torch: numpy is for CPUs, and for Linear, LayerNorm, Tanh and ReLU"
+                "the network acts in torch: numpy is for CPUs and for Linear, LayerNorm, Tanh, ReLU"
             )
 
 
@@ -772,7 +785,10 @@ say_once = functools.cache(tqdm.write)
 
 
 def in_numpy(layer):
-    """A layer as a function of numpy arrays; None if it is none of these."""
+    """A layer as a function of numpy arrays, or None.
+
+    On a CPU, they share the parameters' memory, so they see what an optimizer changes in place.
+    """
     params = {name: param.detach().cpu().numpy() for name, param in layer.named_parameters()}
     both = params.keys() == {"weight", "bias"}  # no weight_norm
     if both and type(layer) is torch.nn.Linear:

@@ -7,6 +7,7 @@ Those that exist for both kinds of action take `continuous`; the ids end in Disc
 import multiprocessing
 import os
 import time
+from pathlib import Path
 
 import gymnasium as gym
 import numpy as np
@@ -265,7 +266,6 @@ class Faulty(Constant):
         huge_obs=dict(obs=np.array([-1e39])),  # infinite in float32
         wrong_shape=dict(obs=np.zeros(3, dtype=np.float32)),
         broadcasts=dict(obs=np.zeros((), dtype=np.float32)),
-        no_number=dict(reward=None),
     )
     steps = 0
 
@@ -275,16 +275,12 @@ class Faulty(Constant):
         fault = os.environ["FAULT"] if self.steps == int(os.environ["FAULT_STEP"]) else ""
         if fault == "raises":
             raise ValueError("the simulator says no")
-        if fault == "dies":
-            os._exit(1)
-        if fault == "slow":
-            time.sleep(0.05)
-            self.steps -= 1  # and every other one
         wrong = self.FAULTS.get(fault, {})
         return wrong.get("obs", obs), wrong.get("reward", reward), *rest
 
     def reset(self, seed=None, options=None):
         if os.environ["FAULT"] == "hangs" and self.steps == int(os.environ["FAULT_STEP"]):
+            Path("hangs").touch()
             time.sleep(1000)
         return super().reset(seed=seed)
 

@@ -9,6 +9,7 @@ from benchmark.publish import convert
 from tests import helpers
 
 AGENTS = helpers.ROOT / "benchmark" / "results" / "agents"
+RANDOM = helpers.read_json(AGENTS.parent / "random.json")  # returns of random actions
 
 
 NAMES = sorted(path.name for path in AGENTS.iterdir())
@@ -33,6 +34,9 @@ def test_a_trained_agent(name, tmp_path):
         and record["global_step"] == recorded["global_step"]
     )
     assert abs(record["mean"] - recorded["mean"]) <= 2 * recorded["std"]
+    random = RANDOM.get(record["env_id"])
+    if random is not None:  # far from where learning begins, however large the deviation
+        assert record["mean"] - random > 0.3 * (recorded["mean"] - random)
 
 
 def test_agents_are_small():

@@ -135,8 +135,11 @@ NOT_COMPILED = {
 TRACED = [
     ("clip_number", "ppo"),
     ("counting", "ppo"),
+    ("counting_sac", "sac"),
+    ("entropy_number", "ppo"),
     ("layer_replaced_later", "dqn"),
     ("other_dtype", "ppo"),
+    ("other_dtype_sac", "sac"),
     ("temperature_per_state", "sac"),
 ]
 

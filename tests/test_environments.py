@@ -5,6 +5,7 @@ import json
 import shutil
 import subprocess
 import sys
+from ctypes.util import find_library
 
 import gymnasium as gym
 import numpy as np
@@ -117,9 +118,16 @@ def test_keywords_of_a_game(tmp_path):
 # --- pictures
 
 
-def test_a_video_shows_something(tmp_path):
+EGL = pytest.mark.skipif(not (find_library("EGL") and find_library("GL")), reason="needs EGL")
+
+
+@pytest.mark.parametrize(
+    "script, env_id",
+    [("ppo", "CartPole-v1"), pytest.param("ppo_continuous", "Hopper-v4", marks=EGL)],
+)
+def test_a_video_shows_something(script, env_id, tmp_path):
     """Where there is no display: SDL's driver "dummy" makes some environments' frames black."""
-    run_dir, _ = helpers.train("ppo", tmp_path, capture_video=True)
+    run_dir, _ = helpers.train(script, tmp_path, env_id=env_id, capture_video=True)
     (path,) = run_dir.rglob("*.mp4")
     with VideoFileClip(str(path)) as video:
         for moment in (0, video.duration / 2):

@@ -357,7 +357,7 @@ def rollouts_of(script, monkeypatch, tmp_path, env="Logged", **flags):
     return rollouts, helpers.load(run_dir)["agent"]
 
 
-@pytest.mark.parametrize("script", ["ppo", "ppo_continuous"])
+@pytest.mark.parametrize("script", ["ppo", "ppo_continuous", "ppo_hybrid"])
 def test_bootstrap_values_belong_to_the_true_next_observation(script, monkeypatch, tmp_path):
     """next_values[t] is the critic's value of what step t led to: at an episode's end the last
     observation of it."""

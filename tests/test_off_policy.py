@@ -528,7 +528,7 @@ def expected_updates(script, args):
 @pytest.mark.parametrize(
     "num_envs, train_frequency, gradient_steps", [(1, 1, 1), (3, 4, 2), (8, 10, 1), (8, 1, 1)]
 )
-@pytest.mark.parametrize("script", ["dqn", "td3", "sac"])
+@pytest.mark.parametrize("script", ["dqn", "c51", "ddpg", "td3", "sac"])
 def test_number_of_gradient_steps(
     script, num_envs, train_frequency, gradient_steps, monkeypatch, tmp_path
 ):

@@ -339,6 +339,7 @@ def test_compiled_is_eager(script, capfd, monkeypatch, tmp_path):
         updates = 4  # of the actor
         flags = {"total_timesteps": 154, "renorm_warmup": 4}
     torch._dynamo.reset()
+    torch._dynamo.utils.counters.clear()
     eager, _ = helpers.train(script, tmp_path / "eager", **flags)
     compiled, _ = helpers.train(script, tmp_path / "compiled", compile=True, **flags)
     assert "continuing in eager mode" not in capfd.readouterr().err

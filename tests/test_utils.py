@@ -2,8 +2,12 @@
 
 import contextlib
 import copy
+import inspect
+import multiprocessing
 import signal
+import sys
 import threading
+from dataclasses import dataclass
 from types import SimpleNamespace
 
 import numpy as np
@@ -255,13 +259,64 @@ def test_no_compile():
     assert run_of(compile=False).compile(update) is update
 
 
+def test_a_cuda_graph_gets_the_inputs_of_every_call(monkeypatch):
+    """And metrics that were returned do not change at the next replay."""
+
+    class Graph:
+        """Computes again what was recorded, in the same memory."""
+
+        def replay(self):
+            known = inspect.getclosurevars(call).nonlocals
+            metrics = known["function"](*known["inputs"])
+            known["values"].copy_(torch.stack(list(metrics.values())))
+
+    monkeypatch.setattr(torch.cuda, "CUDAGraph", Graph)
+    monkeypatch.setattr(torch.cuda, "graph", lambda graph: contextlib.nullcontext())
+    call = utils.graphed(lambda x: {"sum": x.sum(), "max": x.max()})
+    returned = [call(torch.full((3,), float(n))) for n in range(8)]
+    assert [(float(m["sum"]), float(m["max"])) for m in returned] == [(3 * n, n) for n in range(8)]
+
+
+@dataclass
+class Own:
+    """Flags that a researcher might add."""
+
+    seed: int = 1
+    warmup_steps: int = 0
+    dropout_rate: float = 0.0
+    log_std_min: float = -5.0
+    num_envs: int = 4
+    max_episode_steps: int | None = None
+
+
+@pytest.mark.parametrize(
+    "flags, message",
+    [
+        ({}, None),
+        (dict(warmup_steps=10, dropout_rate=0.5, log_std_min=1.0), None),
+        (dict(warmup_steps=-1), "--warmup-steps must be from 0 to"),
+        (dict(log_std_min=float("nan")), "--log-std-min must be from -9007199254740992 to"),
+        (dict(num_envs=0), "--num-envs must be > 0, got 0"),
+        (dict(max_episode_steps=0), "--max-episode-steps must be > 0, got 0"),
+    ],
+)
+def test_numbers_of_flags_that_a_copy_adds(flags, message):
+    """What is possible follows from the name and the default."""
+    if message is None:
+        utils.check_numbers(Own(**flags))
+        return
+    with pytest.raises(SystemExit, match=f"^error: {message}"):
+        utils.check_numbers(Own(**flags))
+
+
 # --- what main() leaves behind in its process
 
 
 def process_state():
     handlers = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]
     pools = [(pool["filepath"], pool["num_threads"]) for pool in threadpool_info()]
-    return handlers, torch.get_num_threads(), pools, getattr(utils.current, "run", None)
+    hooks = sys.excepthook, getattr(torch._dynamo.config, "trace_autograd_ops", None)
+    return hooks, handlers, torch.get_num_threads(), pools, getattr(utils.current, "run", None)
 
 
 @pytest.fixture
@@ -291,7 +346,8 @@ def note_threads(monkeypatch):
 def test_a_run_that_ends_leaves_no_trace(threads, within, three_threads, monkeypatch, tmp_path):
     """--threads holds within the run, for numpy's BLAS too; afterwards everything is as before."""
     noted = note_threads(monkeypatch)
-    run_dir, returns = helpers.train("ppo", tmp_path, threads=threads)
+    monkeypatch.setattr(utils, "compiled", lambda update, device: update)
+    run_dir, returns = helpers.train("ppo", tmp_path, threads=threads, compile=True)
     assert process_state() == three_threads
     assert noted == [(within, {within}, True)]
     evaluated = helpers.main("ppo", helpers.small_args("ppo", tmp_path, evaluate=str(run_dir)))
@@ -308,7 +364,7 @@ def test_a_run_that_fails_leaves_no_trace(async_envs, three_threads, monkeypatch
     with pytest.raises(ValueError, match="the simulator says no"):
         helpers.train("ppo", tmp_path, **flags, total_timesteps=256)
     assert process_state() == three_threads
-    assert not [p for p in utils.multiprocessing.active_children() if "AsyncVector" in p.name]
+    assert not [p for p in multiprocessing.active_children() if "AsyncVector" in p.name]
     monkeypatch.setenv("FAULT_STEP", "100000")
     run_dir = helpers.only_run(tmp_path)
     helpers.train("ppo", tmp_path, **flags, resume=str(run_dir), total_timesteps=256)

@@ -76,6 +76,20 @@ def test_an_action_that_is_not_finite_is_the_agents():
         envs.step(np.full((1, 1), np.nan, np.float32))
 
 
+def test_what_is_infinite_in_float32():
+    """A float64 number beyond its range would be stored as infinity."""
+    envs = utils.vector_env([lambda: AfterReset(np.array([-1e39, 0]))], False, SAME_STEP)
+    envs.reset(seed=[1])
+    with pytest.raises(FloatingPointError, match="environment 0"), np.errstate(over="ignore"):
+        for _ in range(Careless.end):
+            envs.step(np.zeros((1, 1), np.float32))
+
+
+def test_another_kind_of_reset_is_refused():
+    with pytest.raises(SystemExit, match="SAME_STEP"):
+        utils.vector_env([Careless], False, gym.vector.AutoresetMode.NEXT_STEP)
+
+
 def test_every_environment_needs_an_action():
     envs = utils.vector_env([Careless, Careless], False, SAME_STEP)
     envs.reset(seed=[1, 2])

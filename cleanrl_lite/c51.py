@@ -287,7 +287,7 @@ def main(args: Args):
             sync_tensorboard=True,
             settings={"finish_timeout": 300},
         )
-    # A resumed run writes the points after its checkpoint again.
+    # A resumed run logs the steps after its checkpoint again.
     writer = SummaryWriter(run.dir, flush_secs=10, purge_step=run.global_step + 1)
     writer.add_text("arguments", str(args))
     run.writer = writer
@@ -335,14 +335,14 @@ def main(args: Args):
         epsilon_steps = args.exploration_fraction * args.total_timesteps
         epsilon = linear_schedule(args.start_e, args.end_e, epsilon_steps, global_step)
         # separate draws for each environment
-        explore, random_actions = np.random.random((2, args.num_envs))
-        actions = (random_actions * action_space.n).astype(np.int64)
+        draws, uniform = np.random.random((2, args.num_envs))
+        actions = (uniform * action_space.n).astype(np.int64)
         compare = passed(1000)  # Are the values that act those of the agent?
-        if compare or (explore >= epsilon).any():
+        if compare or (draws >= epsilon).any():
             logits = q_network(obs).reshape(args.num_envs, action_space.n, args.n_atoms)
             probs = np.exp(logits - logits.max(-1, keepdims=True))
             q_values = (probs @ atoms) / probs.sum(-1)
-            actions = np.where(explore < epsilon, actions, q_values.argmax(-1))
+            actions = np.where(draws < epsilon, actions, q_values.argmax(-1))
             if compare:
                 expected = agent.q_values(torch.from_numpy(obs).to(device))
                 utils.check_actions(torch.from_numpy(q_values).to(device), expected)

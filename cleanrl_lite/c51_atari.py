@@ -406,7 +406,7 @@ def main(args: Args):
             sync_tensorboard=True,
             settings={"finish_timeout": 300},
         )
-    # A resumed run writes the points after its checkpoint again.
+    # A resumed run logs the steps after its checkpoint again.
     writer = SummaryWriter(run.dir, flush_secs=10, purge_step=run.global_step + 1)
     writer.add_text("arguments", str(args))
     run.writer = writer
@@ -452,12 +452,12 @@ def main(args: Args):
         epsilon_steps = args.exploration_fraction * args.total_timesteps
         epsilon = linear_schedule(args.start_e, args.end_e, epsilon_steps, global_step)
         # separate draws for each environment
-        explore, random_actions = np.random.random((2, args.num_envs))
-        actions = (random_actions * action_space.n).astype(np.int64)
-        if (explore >= epsilon).any():
+        draws, uniform = np.random.random((2, args.num_envs))
+        actions = (uniform * action_space.n).astype(np.int64)
+        if (draws >= epsilon).any():
             with torch.no_grad():
                 greedy = agent.act(torch.from_numpy(obs).to(device)).cpu().numpy()
-            actions = np.where(explore < epsilon, actions, greedy)
+            actions = np.where(draws < epsilon, actions, greedy)
 
         # learn from the steps so far (a GPU does so while the environments step)
         if global_step > args.learning_starts:

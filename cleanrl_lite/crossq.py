@@ -173,10 +173,10 @@ class Agent(nn.Module):
         log_std = LOG_STD_MIN + (LOG_STD_MAX - LOG_STD_MIN) / 2 * (log_std.tanh() + 1)
         raw = mean + log_std.exp() * noise
         log_probs = -noise.square() / 2 - log_std - math.log(2 * math.pi) / 2
-        # The actions are scale * tanh(raw) + bias (SAC, appendix C). The log of its slope:
+        # The actions are scale * tanh(raw) + bias (SAC, appendix C). The log of its slope is
         # log scale + log(1 - tanh^2).
-        log_derivative = 2 * (math.log(2) - raw - F.softplus(-2 * raw))  # is never log(0)
-        log_probs = log_probs - self.action_scale.log() - log_derivative
+        log_tanh_slope = 2 * (math.log(2) - raw - F.softplus(-2 * raw))  # is never log(0)
+        log_probs = log_probs - self.action_scale.log() - log_tanh_slope
         return raw.tanh() * self.action_scale + self.action_bias, log_probs.sum(1)
 
     def value(self, critic, obs, actions, *, batch_stats):
@@ -340,7 +340,7 @@ def main(args: Args):
             sync_tensorboard=True,
             settings={"finish_timeout": 300},
         )
-    # A resumed run writes the points after its checkpoint again.
+    # A resumed run logs the steps after its checkpoint again.
     writer = SummaryWriter(run.dir, flush_secs=10, purge_step=run.global_step + 1)
     writer.add_text("arguments", str(args))
     run.writer = writer

@@ -274,7 +274,7 @@ def main(args: Args):
             sync_tensorboard=True,
             settings={"finish_timeout": 300},
         )
-    # A resumed run writes the points after its checkpoint again.
+    # A resumed run logs the steps after its checkpoint again.
     writer = SummaryWriter(run.dir, flush_secs=10, purge_step=run.global_step + 1)
     writer.add_text("arguments", str(args))
     run.writer = writer
@@ -300,7 +300,7 @@ def main(args: Args):
         return {tag: metric.detach() for tag, metric in metrics.items()}
 
     def update_actor(rows):
-        """A step of Adam along the deterministic policy gradient (eq. 6), one of the targets."""
+        """A step of Adam along the deterministic policy gradient (eq. 6), then of the targets."""
         obs, *_ = replay.unpack(rows)
         actor_loss = -agent.value(agent.qf1, obs, agent.policy(agent.actor, obs)).mean()
         grads = torch.autograd.grad(actor_loss, actor_adam.params)

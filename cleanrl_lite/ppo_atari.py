@@ -232,7 +232,7 @@ def compute_gae(rewards, values, next_values, terminations, dones, gamma, gae_la
     decays = gamma * gae_lambda * ~dones
     initial = np.zeros(deltas.shape[1])
     backwards = linear_recurrence(deltas[::-1], decays[::-1], initial)
-    return backwards[::-1].copy()
+    return backwards[::-1].copy()  # no negative strides in torch
 
 
 class Adam(nn.Module):
@@ -277,8 +277,8 @@ def main(args: Args):
     whole = batch_size == minibatch_size * args.num_minibatches
     steps = f"--num-envs x --num-steps = {batch_size}"
     check(whole, f"{steps} must be a multiple of --num-minibatches {args.num_minibatches}")
-    normal = minibatch_size > 1 or not args.norm_adv
-    check(normal, "minibatches of one sample need --no-norm-adv")
+    enough = minibatch_size > 1 or not args.norm_adv
+    check(enough, "minibatches of one sample need --no-norm-adv")
 
     envs = Games(args.num_envs, num_threads=args.threads, **game_settings(args))
     obs_space = envs.single_observation_space
@@ -308,7 +308,7 @@ def main(args: Args):
             sync_tensorboard=True,
             settings={"finish_timeout": 300},
         )
-    # A resumed run writes the points after its checkpoint again.
+    # A resumed run logs the steps after its checkpoint again.
     writer = SummaryWriter(run.dir, flush_secs=10, purge_step=run.global_step + 1)
     writer.add_text("arguments", str(args))
     run.writer = writer
@@ -416,10 +416,10 @@ def main(args: Args):
         # learn
         metrics = []
         for _ in range(args.update_epochs):
-            inds = np.random.permutation(batch_size).reshape(-1, minibatch_size)
-            epoch = [update(minibatch) for minibatch in torch.from_numpy(inds).to(device)]
+            order = np.random.permutation(batch_size).reshape(-1, minibatch_size)
+            epoch = [update(inds) for inds in torch.from_numpy(order).to(device)]
             metrics += epoch
-            kls = [minibatch["losses/approx_kl"] for minibatch in epoch]
+            kls = [m["losses/approx_kl"] for m in epoch]
             if args.target_kl and torch.stack(kls).mean() > args.target_kl:
                 break
 

@@ -230,7 +230,7 @@ def compute_q_lambda(rewards, next_values, terminations, dones, gamma, q_lambda)
     # elsewhere lambda of next_values[t] is replaced by the return of step t + 1
     inputs = td_targets - decays * next_values
     backwards = linear_recurrence(inputs[::-1], decays[::-1], initial=next_values[-1])
-    return backwards[::-1].copy()
+    return backwards[::-1].copy()  # no negative strides in torch
 
 
 def linear_schedule(start, end, duration, step):
@@ -319,7 +319,7 @@ def main(args: Args):
             sync_tensorboard=True,
             settings={"finish_timeout": 300},
         )
-    # A resumed run writes the points after its checkpoint again.
+    # A resumed run logs the steps after its checkpoint again.
     writer = SummaryWriter(run.dir, flush_secs=10, purge_step=run.global_step + 1)
     writer.add_text("arguments", str(args))
     run.writer = writer
@@ -401,8 +401,8 @@ def main(args: Args):
         # learn the returns
         metrics = []
         for _ in range(args.update_epochs):
-            inds = np.random.permutation(batch_size).reshape(-1, minibatch_size)
-            metrics += [update(minibatch) for minibatch in torch.from_numpy(inds).to(device)]
+            order = np.random.permutation(batch_size).reshape(-1, minibatch_size)
+            metrics += [update(inds) for inds in torch.from_numpy(order).to(device)]
 
         # log
         losses = {tag: torch.stack([m[tag] for m in metrics]).mean() for tag in metrics[0]}

@@ -154,10 +154,10 @@ class Agent(nn.Module):
         log_std = LOG_STD_MIN + (LOG_STD_MAX - LOG_STD_MIN) / 2 * (log_std.tanh() + 1)
         raw = mean + log_std.exp() * noise
         log_probs = -noise.square() / 2 - log_std - math.log(2 * math.pi) / 2
-        # The actions are scale * tanh(raw) + bias (SAC, appendix C). The log of its slope:
+        # The actions are scale * tanh(raw) + bias (SAC, appendix C). The log of its slope is
         # log scale + log(1 - tanh^2).
-        log_derivative = 2 * (math.log(2) - raw - F.softplus(-2 * raw))  # is never log(0)
-        log_probs = log_probs - self.action_scale.log() - log_derivative
+        log_tanh_slope = 2 * (math.log(2) - raw - F.softplus(-2 * raw))  # is never log(0)
+        log_probs = log_probs - self.action_scale.log() - log_tanh_slope
         return raw.tanh() * self.action_scale + self.action_bias, log_probs.sum(1)
 
     def value(self, critic, obs, actions):
@@ -404,7 +404,7 @@ def main(args: Args):
             sync_tensorboard=True,
             settings={"finish_timeout": 300},
         )
-    # A resumed run writes the points after its checkpoint again.
+    # A resumed run logs the steps after its checkpoint again.
     writer = SummaryWriter(run.dir, flush_secs=10, purge_step=run.global_step + 1)
     writer.add_text("arguments", str(args))
     run.writer = writer
@@ -447,7 +447,7 @@ def main(args: Args):
         return {tag: metric.detach() for tag, metric in metrics.items()}
 
     def update_actor(rows, noise):
-        """A step of Adam of the actor (eq. 7), with --autotune one of the temperature (eq. 18)."""
+        """A step of Adam for the actor (eq. 7) and, with --autotune, the temperature (eq. 18)."""
         obs, *_ = replay.unpack(rows)
         actions, log_probs = agent.policy(obs, noise)
         qf1_values = agent.value(agent.qf1, obs, actions)

@@ -277,7 +277,7 @@ def main(args: Args):
             sync_tensorboard=True,
             settings={"finish_timeout": 300},
         )
-    # A resumed run writes the points after its checkpoint again.
+    # A resumed run logs the steps after its checkpoint again.
     writer = SummaryWriter(run.dir, flush_secs=10, purge_step=run.global_step + 1)
     writer.add_text("arguments", str(args))
     run.writer = writer
@@ -285,6 +285,9 @@ def main(args: Args):
     # === update
     # A number that changes during the run must be a tensor. A Python number is a constant of
     # the graph: a new value compiles it again (--cuda-graph ignores it).
+    low = agent.action_bias - agent.action_scale
+    high = agent.action_bias + agent.action_scale
+
     def update_critic(rows, noise):
         """A step of Adam on the squared errors of the Bellman equation.
 
@@ -319,7 +322,7 @@ def main(args: Args):
         return {tag: metric.detach() for tag, metric in metrics.items()}
 
     def update_actor(rows):
-        """A step of Adam along the deterministic policy gradient, one of the targets."""
+        """A step of Adam along the deterministic policy gradient, then of the targets."""
         obs, *_ = replay.unpack(rows)
         actor_loss = -agent.value(agent.qf1, obs, agent.policy(agent.actor, obs)).mean()
         grads = torch.autograd.grad(actor_loss, actor_adam.params)
@@ -329,8 +332,6 @@ def main(args: Args):
         update_target(agent.qf2_target, agent.qf2, args.tau)
         return {"losses/actor_loss": actor_loss.detach()}
 
-    low = agent.action_bias - agent.action_scale
-    high = agent.action_bias + agent.action_scale
     # Two graphs compile faster than one.
     update_critic = run.compile(update_critic)
     update_actor = run.compile(update_actor)

@@ -95,10 +95,7 @@ def setup(args):
 
 
 def check_numbers(args):
-    """Refuses NaN and negative numbers, and 0 for sizes and frequencies.
-
-    A flag whose default is negative or 0 may be negative or 0.
-    """
+    """Refuses NaN; and, unless a flag's default is such, negative numbers and sizes of 0."""
     positive = (
         "(envs|steps|episodes|size|len|orders|minibatches|epochs|frequency"
         "|rate|lr|fraction|clip_coef|grad_norm)$"
@@ -133,7 +130,8 @@ def leaves_no_trace(main):
         threads = torch.get_num_threads()
         torch.set_num_threads(args.threads or threads)
         try:
-            with threadpool_limits(args.threads or None):  # numpy's BLAS
+            # A compiled update that fails can leave gradients switched off; threads: numpy's BLAS.
+            with torch.enable_grad(), threadpool_limits(args.threads or None):
                 return main(args)
         finally:
             sys.excepthook = hook  # W&B sets its own, which prints tracebacks

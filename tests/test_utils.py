@@ -316,7 +316,8 @@ def process_state():
     handlers = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]
     pools = [(pool["filepath"], pool["num_threads"]) for pool in threadpool_info()]
     hooks = sys.excepthook, getattr(torch._dynamo.config, "trace_autograd_ops", None)
-    return hooks, handlers, torch.get_num_threads(), pools, getattr(utils.current, "run", None)
+    modes = torch.is_grad_enabled(), torch.get_num_threads()
+    return hooks, handlers, modes, pools, getattr(utils.current, "run", None)
 
 
 @pytest.fixture
@@ -369,6 +370,22 @@ def test_a_run_that_fails_leaves_no_trace(async_envs, three_threads, monkeypatch
     run_dir = helpers.only_run(tmp_path)
     helpers.train("ppo", tmp_path, **flags, resume=str(run_dir), total_timesteps=256)
     assert helpers.load(run_dir)["global_step"] == 256
+
+
+def test_an_update_that_fails_leaves_gradients_on(tmp_path, monkeypatch):
+    """Compiled, an error within torch.no_grad() switches them off for good."""
+
+    def fails(update, device):
+        def call(*tensors):
+            torch.set_grad_enabled(False)
+            raise RuntimeError("in the update")
+
+        return call
+
+    monkeypatch.setattr(utils, "compiled", fails)
+    with pytest.raises(RuntimeError, match="in the update"):
+        helpers.train("ppo", tmp_path, compile=True)
+    assert torch.is_grad_enabled()
 
 
 def test_a_signal_leaves_no_trace(three_threads, monkeypatch, tmp_path):

@@ -105,8 +105,9 @@ def check_numbers(args):
             flag = "--" + name.replace("_", "-")
             default = getattr(type(args), name, None)
             signed = name == "v_max" or (default or 0) < 0
-            lowest = -(2**53) if signed else 0
-            check(lowest <= value < 2**53, f"{flag} must be from {lowest} to 2**53, got {value}")
+            within = abs(value) < 2**53 and (signed or value >= 0)
+            lowest = "-2**53" if signed else "0"
+            check(within, f"{flag} must be from {lowest} to 2**53, got {value}")
             sized = default != 0 and re.search(positive, name)
             check(value or not sized, f"{flag} must be > 0, got {value}")
     check(args.seed < 2**31, f"--seed must be less than {2**31}, got {args.seed}")
@@ -268,9 +269,10 @@ class InWorker(gym.Wrapper):
 
     def reset(self, *, seed=None, options=None):
         if seed is not None:
-            random.seed(seed)
-            np.random.seed([seed, 1])  # not the numbers of np.random.default_rng(seed)
-            torch.manual_seed(seed)
+            own = 2**31 + seed  # seed itself: the main process may have it
+            random.seed(own)
+            np.random.seed(own)
+            torch.manual_seed(own)
             signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM})
         return self.env.reset(seed=seed, options=options)
 
@@ -302,7 +304,7 @@ def evaluate_saved(args, make_env, agent):
 
 @torch.no_grad()
 def play(args, make_env, agent, directory, step, stopped=lambda: False):
-    """Plays --eval-episodes with agent.act; writes the .json file; their Returns.
+    """Plays --eval-episodes with agent.act, writes the .json file, returns their Returns.
 
     Training's random numbers stay as they are. None if stopped() becomes true.
     """

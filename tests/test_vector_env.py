@@ -1,9 +1,12 @@
 """utils.VectorEnv and its like in processes of their own: what they hand out, what they refuse,
 whose numbers they draw."""
 
+import random
+
 import gymnasium as gym
 import numpy as np
 import pytest
+import torch
 from gymnasium.spaces import Box, Discrete
 from gymnasium.vector import AutoresetMode
 
@@ -97,23 +100,38 @@ def test_every_environment_needs_an_action():
         envs.step(np.zeros((1, 1), np.float32))
 
 
+def draw():
+    """A number of each of the process's generators."""
+    return np.float32([np.random.random(), random.random(), torch.rand(()).item()])
+
+
+class Draws(Careless):
+    observation_space = Box(0, 1, (3,))
+
+    def reset(self, seed=None, options=None):
+        return np.zeros(3, np.float32), super().reset(seed=seed)[1]
+
+    def step(self, action):
+        return draw(), 0.0, False, False, {}
+
+
 def drawn(seeds):
-    """The np.random numbers of each worker's first step."""
-    envs = utils.vector_env([Careless, Careless], True, SAME_STEP)
+    """The numbers of each worker's first step."""
+    envs = utils.vector_env([Draws, Draws], True, SAME_STEP)
     envs.reset(seed=seeds)
     obs = envs.step(np.zeros((2, 1), np.float32))[0]
     envs.close()
-    return obs[:, 0].tolist()
+    return obs.tolist()
 
 
 def test_workers_have_streams_of_their_own():
     """Not the main process's, not each other's, and others after a resume, which resets with
     other seeds."""
-    np.random.seed(1)
-    main = np.float32(np.random.random())
-    np.random.seed(1)
+    for seed in (random.seed, np.random.seed, torch.manual_seed):
+        seed(1)
     streams = drawn([1, 2])
-    assert len({main, *streams, *drawn([3, 4])}) == 5
+    for numbers in zip(draw().tolist(), *streams, *drawn([3, 4]), strict=True):
+        assert len(set(numbers)) == 5
     assert drawn([1, 2]) == streams
 
 

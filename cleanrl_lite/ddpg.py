@@ -5,7 +5,7 @@ Run:      python cleanrl_lite/ddpg.py --env-id Hopper-v4
 Differs:  Uncorrelated Gaussian noise instead of an Ornstein-Uhlenbeck process; the actor and the
           targets learn at every second step of the critic, as in TD3. A truncated episode
           bootstraps from its true last observation.
-Expected: HalfCheetah-v4 9,667 (2 seeds), Hopper-v4 1,314, Walker2d-v4 1,580 (3 seeds each;
+Expected: HalfCheetah-v4 9,962, Hopper-v4 1,314, Walker2d-v4 1,580 (3 seeds each;
           1,000,000 steps, mean of the last 100 training episodes, commits f8b1baa, bd758e1,
           3d87523).
 Details:  docs/ddpg.md

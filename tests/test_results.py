@@ -833,6 +833,8 @@ def test_a_default_that_has_changed_since(tmp_path):
     script = run_dir / "ppo.py"
     script.write_text(script.read_text().replace("gamma: float = 0.99", "gamma: float = 0.9"))
     assert collect.read_run(run_dir)[0]["arguments"]["gamma"] == 0.9
+    script.rename(run_dir / "my_idea.py")  # a copy, which has no script of today
+    assert "gamma" not in collect.read_run(run_dir)[0]["arguments"]
 
 
 def test_the_commit_of_a_run(tmp_path, monkeypatch):

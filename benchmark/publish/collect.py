@@ -30,7 +30,7 @@ from pathlib import Path
 import numpy as np
 
 from benchmark import shared
-from benchmark.shared import RESULTS, default_args, machine, made_on, script_defaults
+from benchmark.shared import RESULTS, ROOT, default_args, machine, made_on, script_defaults
 
 # Not in a run's `arguments`: they have fields of their own, or say nothing about the results.
 RUN_FLAGS = {
@@ -158,8 +158,10 @@ def read_run(run_dir):
     end = max(event.wall_time for event in [sps[-1], *evaluations])
     start = time.gmtime(events.FirstEventTimestamp())
     source = next(run_dir.glob("*.py"))
-    # Today's defaults first: where one has changed since, the run has a flag.
-    defaults = {**default_args(source.read_text()), **script_defaults(source.stem)}
+    defaults = default_args(source.read_text())
+    if (ROOT / "cleanrl_lite" / source.name).exists():
+        # Compared with today's script: a default that was another one then is a flag.
+        defaults |= script_defaults(source.stem)
     made = read_json(run_dir / "machine.json") or machine()
     changed = {}
     for name, value in args.items():

@@ -84,6 +84,22 @@ def row(cells):
     return f"| {' | '.join(cells)} |"
 
 
+def folded(title, lines, is_open=False):
+    """A Markdown block that opens at a click; mkdocs-material reads it."""
+    mark = "???+" if is_open else "???"
+    inside = [f"    {line}".rstrip() for line in lines]
+    return "\n".join([f'{mark} note "{title}"', "", *inside])
+
+
+def made_by(command, places, commits):
+    """The folded block below a table: what made it, at which commits, on which machines."""
+    commits = sorted(set(commits))
+    word = "commits" if len(commits) > 1 else "commit"
+    lines = [f"`{command}`, at {word} {', '.join(commits)}, on:", ""]
+    lines += [f"- {place}" for place in sorted(set(places))]
+    return folded("Command, machines, versions and commits", lines)
+
+
 def events(run_dir):
     """TensorBoard's reader of a run's event files, with all of their scalars."""
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator

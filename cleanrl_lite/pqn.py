@@ -5,8 +5,8 @@ Run:      python cleanrl_lite/pqn.py --env-id CartPole-v1
 Differs:  From ppo.py: no policy, only Q-values, with layer normalisation; Q(lambda) returns replace
           GAE; RAdam replaces Adam. From dqn.py: neither replay buffer nor target network. A
           truncated episode bootstraps from its true last observation.
-Expected: CartPole-v1 494.8 as pqn, Acrobot-v1 -88.6 as pqn, MountainCar-v0 -200.0 as pqn (500,000
-          steps, mean of the last 100 training episodes, 10 seeds, commit e6fef65).
+Expected: CartPole-v1 494.8, Acrobot-v1 -88.6, MountainCar-v0 -200.0 (500,000 steps, mean of the
+          last 100 training episodes, 10 seeds, commit e6fef65).
 Details:  docs/pqn.md
 """
 

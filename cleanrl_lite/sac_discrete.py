@@ -6,9 +6,9 @@ Differs:  The target entropy is a smaller part of the largest one: with the pape
           temperature grows without end on small action sets. The actor learns from the critics'
           values before their step, which saves two passes. The policy acts in torch. A truncated
           episode bootstraps from its true last observation.
-Expected: CartPole-v1 499.4 as sac_discrete (100,000 steps, mean of the last 100 training episodes,
-          10 seeds, commit 9223f37), LunarLander-v3 236.8 as sac_discrete_tuned (300,000 steps with
-          the flags of its docs page, 3 seeds, commit bd2934a).
+Expected: CartPole-v1 499.4 (100,000 steps, mean of the last 100 training episodes, 10 seeds,
+          commit 9223f37), LunarLander-v3 236.8 as sac_discrete_tuned (300,000 steps with the flags
+          of its docs page, 3 seeds, commit bd2934a).
 Details:  docs/sac_discrete.md
 """
 

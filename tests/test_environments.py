@@ -11,6 +11,7 @@ import gymnasium as gym
 import numpy as np
 import pytest
 from gymnasium.spaces import Box, Dict, Discrete, Text, Tuple
+from gymnasium.utils.env_checker import check_env
 from moviepy import VideoFileClip
 
 from cleanrl_lite import utils
@@ -244,6 +245,19 @@ def scaled(monkeypatch):
 
     scaled.measure.cache_clear(), scaled.print_once.cache_clear()
     return scaled
+
+
+def test_the_environment_of_the_guide(tmp_path, monkeypatch):
+    """docs/guides/my_env.py: gymnasium's checker accepts it, a run learns to walk right, and
+    --env-kwargs changes the stride."""
+    monkeypatch.syspath_prepend(helpers.ROOT / "docs/guides")
+    env = gym.make("my_env:Line-v0", stride=0.5)
+    check_env(env.unwrapped, skip_render_check=True)
+    env.reset(seed=1)
+    before = env.unwrapped.place
+    assert env.step(1)[0] == pytest.approx([before + 0.5])
+    _, returns = helpers.train("ppo", tmp_path, env_id="my_env:Line-v0", total_timesteps=16384)
+    assert np.mean(returns) > 0.7  # 20 steps at most
 
 
 LARGE = dict(env_id="benchmark.measure.scaling:Large-v0", observations=1e6, rewards=-1e3)

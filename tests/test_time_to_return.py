@@ -220,7 +220,7 @@ def test_the_table():
         "| 475 in CartPole-v1 | ppo | 25 (20 to 30) | 25,000 | 60 (50 to 70) | 60,000 | 2.40 |"
     )
     assert note.endswith("Not measured yet: dqn, ppo_continuous, sac.")
-    assert "at commits abc, on:" in text
+    assert "at commit abc, on:" in text
     assert "ppo, 475 in CartPole-v1: 25 s (60 s)." in time_to_return.sentence(entries)
 
 

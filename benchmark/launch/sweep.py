@@ -55,11 +55,9 @@ def evaluation(flags, seed, args, name):
     A run that fails makes the trial fail.
     """
     folder = Path(args.runs_dir).resolve() / name
-    rollout = flags["--num-envs"] * flags["--num-steps"]
-    steps = max(args.steps // rollout, 1) * rollout
     command = [sys.executable, f"cleanrl_lite/{SCRIPT}.py", "--env-id", ENV_ID]
-    command += ["--seed", str(seed), "--runs-dir", str(folder), "--total-timesteps", str(steps)]
-    command += [*words(flags), *args.flags]
+    command += ["--total-timesteps", str(args.steps)]
+    command += ["--seed", str(seed), "--runs-dir", str(folder), *words(flags), *args.flags]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
     if done.returncode:
         raise RuntimeError((done.stderr.strip().splitlines() or ["no output"])[-1])
@@ -93,7 +91,7 @@ def parse(words):
     add = parser.add_argument
     add("--trials", type=int, default=30, help="number of further trials")
     add("--seeds", type=int, nargs="+", default=[101, 102, 103], help="seeds of each trial")
-    add("--steps", type=int, default=STEPS, help="environment steps, in whole rollouts")
+    add("--steps", type=int, default=STEPS, help="environment steps of a run")
     add("--jobs", type=int, default=1, help="seeds at a time")
     add("--runs-dir", default="runs/sweep")
     add("--best", action="store_true", help="print the best settings so far")

@@ -186,9 +186,9 @@ def table(record):
         flags = r["flags"].replace(ATARI, ATARI.split(" --threads")[0])
         flags = flags.replace(f"{OFF_POLICY} ", "")
         lines.append(row([r["script"], r["mode"], f"`{flags}`", f"{r['sps']:,.0f}", other]))
-    made = f"`{record['command']}` on {shared.made_on(record)}, {record['commit']}"
-    note = "Median over the second half of one run each, learning included."
-    return "\n".join(lines) + f"\n\n{note} {made}; {record['note']}.\n"
+    made = shared.made_by(record["command"], [shared.made_on(record)], [record["commit"]])
+    note = "Median over the second half of one run each, learning included; "
+    return "\n".join(lines) + f"\n\n{note}{record['note']}.\n\n{made}\n"
 
 
 def check(args):

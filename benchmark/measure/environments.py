@@ -174,11 +174,12 @@ def table(rows):
     note += "replay buffer. Such runs show that an environment works, not that an agent learns in "
     note += "it. Packages without a mujoco in the first column were installed with "
     note += "`-c constraints.txt`."
-    places = {f"{row['hardware']}, gymnasium {row['versions'].get('gymnasium')}" for row in rows}
-    dates = ", ".join(sorted({row["date"] for row in rows}))
-    commits = ", ".join(sorted({row["commit"] for row in rows}))
-    made = "Made by `python -m benchmark.measure.environments` on "
-    made += f"{'; '.join(sorted(places))}; {dates}; commit {commits}."
+    places = []
+    for row in rows:
+        gymnasium = row["versions"].get("gymnasium")
+        places.append(f"{row['hardware']}, gymnasium {gymnasium}; {row['date']}")
+    commits = [row["commit"] for row in rows]
+    made = shared.made_by("python -m benchmark.measure.environments", places, commits)
     return "\n".join([*lines, "", note, "", made]) + "\n"
 
 

@@ -21,6 +21,7 @@ from pathlib import Path
 import gymnasium as gym
 import numpy as np
 
+from benchmark import shared
 from benchmark.shared import RESULTS, ROOT, commit, hardware, made_on, row, versions
 
 PATH = RESULTS / "scaling.json"
@@ -136,11 +137,11 @@ def table(rows):
     note = "Mean ± standard deviation over seeds (their number) of the final evaluation, in "
     note += f"Pendulum-v1's own units; random actions: {at_random():,.0f}. Flags: "
     note += "; ".join(f"{script} `{flags}`" for script, flags in FLAGS.items()) + "."
-    places = "; ".join(sorted({made_on(run) for run in rows}))
-    dates = ", ".join(sorted({run["date"] for run in rows}))
-    commits = ", ".join(sorted({run["commit"] for run in rows}))
-    made = "Made by `python -m benchmark.measure.scaling` on "
-    made += f"{places}; {dates}, commit {commits}."
+    made = shared.made_by(
+        "python -m benchmark.measure.scaling",
+        places=[f"{made_on(run)}; {run['date']}" for run in rows],
+        commits=[run["commit"] for run in rows],
+    )
     return "\n".join([*lines, "", note, "", made]) + "\n"
 
 

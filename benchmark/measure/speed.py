@@ -325,17 +325,18 @@ def table(records):
         start += " Off-policy scripts, both sides: learning starts after 1,000 steps, and its first"
         start += " 100 steps count as the first update; Atari has a replay buffer of 20,000; memory"
         start += " is that of a nearly empty replay buffer."
-    commits = ", ".join(sorted({record["commit"] for record in records}))
-    lines = ['??? note "Command, machines, versions and commits"', ""]
-    lines += [f"    `python -m benchmark.measure.speed`, at commits {commits}, on:", ""]
-    lines += [f"    - {on}" for on in sorted({made_on(record) for record in records})]
+    origin = shared.made_by(
+        "python -m benchmark.measure.speed",
+        places=map(made_on, records),
+        commits=[record["commit"] for record in records],
+    )
     parts = [
         "\n".join(speed_rows(records)),
         note,
         stars(records),
         "\n".join(start_rows(records)),
         start,
-        "\n".join(lines),
+        origin,
     ]
     return "\n\n".join(filter(None, parts)) + "\n"
 

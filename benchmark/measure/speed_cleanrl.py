@@ -63,14 +63,17 @@ def table(record):
     cells = ["c51", "CartPole-v1", f"{median(ours):,.0f}", f"{median(theirs):,.0f}", ratio]
     note = "One core, one thread, steps per second of processor time over a whole run, start and "
     note += f"evaluation apart; medians of {len(ratios)} pairs. "
-    note += f"`python -m benchmark.measure.speed_cleanrl` on: {made_on(record)}; CleanRL 1.2.0 "
-    note += f"with the same torch; commit {record['commit']}."
+    note += "CleanRL 1.2.0, with the same torch."
+    command = "python -m benchmark.measure.speed_cleanrl"
+    made = shared.made_by(command, [made_on(record)], [record["commit"]])
     lines = [
         "| script | environment | steps/s | CleanRL's | ratio (min to max) |",
         "|---|---|---:|---:|---:|",
         row(cells),
         "",
         note,
+        "",
+        made,
     ]
     return "\n".join(lines) + "\n"
 

@@ -208,12 +208,12 @@ def table(records):
             f"{median(ratios):.2f} ({min(ratios):.2f} to {max(ratios):.2f})",
         ]
         lines.append(row(cells))
-    made = set()
+    places = []
     for record in records.values():
         pairs = len(record["pairs"])
-        made.add(f"{record['hardware']}, commit {record['commit']}, {pairs} pairs")
-    on = "; ".join(sorted(made))
-    lines += ["", f"`python -m benchmark.measure.speed_variants` on: {on}."]
+        places.append(f"{record['hardware']}, {pairs} pairs")
+    commits = [record["commit"] for record in records.values()]
+    lines += ["", shared.made_by("python -m benchmark.measure.speed_variants", places, commits)]
     return "\n".join(lines) + "\n"
 
 

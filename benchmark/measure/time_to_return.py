@@ -217,9 +217,9 @@ HEAD = """\
 def table(entries):
     """Markdown: a row for each script, and folded: machines and commits."""
     found = complete(entries)
-    command = "`python -m benchmark.measure.time_to_return`"
+    command = "python -m benchmark.measure.time_to_return"
     if not found:
-        return f"Not measured yet: {command}.\n"
+        return f"Not measured yet: `{command}`.\n"
     lines = [HEAD]
     for script, sides in found.items():
         ours = sides["ours"]
@@ -232,10 +232,8 @@ def table(entries):
     for sides in found.values():
         for runs in sides.values():
             used += runs
-    commits = ", ".join(sorted({str(line["commit"]) for line in used}))
-    lines += ["", '??? note "Command, machines, versions and commits"', ""]
-    lines += [f"    {command}, at commits {commits}, on:", ""]
-    lines += [f"    - {on}" for on in sorted({made_on(line) for line in used})]
+    commits = [str(line["commit"]) for line in used]
+    lines += ["", shared.made_by(command, map(made_on, used), commits)]
     return "\n".join(lines) + "\n"
 
 
@@ -275,7 +273,7 @@ def sentence(entries):
     told += (
         "return](docs/speed.md#time-to-a-return), imports and compilation included, on one core "
     )
-    told += f"({' or '.join(sorted(machines))}; Stable-Baselines3's time in brackets): "
+    told += f"(machine: {' or '.join(sorted(machines))}; Stable-Baselines3's time in brackets): "
     return f"{told}{'; '.join(parts)}."
 
 

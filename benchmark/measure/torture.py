@@ -358,9 +358,9 @@ def table(record):
     if record.get("leaks"):
         lines += [*leak_rows(record["leaks"]), ""]
     runs = [*record["runs"].values(), *record.get("leaks", {}).values()]
-    places = "; ".join(sorted({made_on(run) for run in runs}))
-    commits = ", ".join(sorted({run["commit"] for run in runs}))
-    lines.append(f"Made by `python -m benchmark.measure.torture` on {places}; commit {commits}.")
+    commits = [run["commit"] for run in runs]
+    command = "python -m benchmark.measure.torture"
+    lines.append(shared.made_by(command, map(made_on, runs), commits))
     return "\n".join(lines) + "\n"
 
 

@@ -439,13 +439,6 @@ def seeds_of(seeds):
     return f"seeds {', '.join(map(str, seeds))} are"
 
 
-def folded(title, lines, is_open=False):
-    """A block that opens at a click; mkdocs-material reads it."""
-    mark = "???+" if is_open else "???"
-    inside = [f"    {line}".rstrip() for line in lines]
-    return "\n".join([f'{mark} note "{title}"', "", *inside])
-
-
 def flag_table(script, experiments):
     """Markdown: the flags of all experiments that do not have the defaults."""
     found = defaultdict(dict)  # name, flags -> their environments
@@ -523,11 +516,11 @@ def table(script):
         parts.append(flags)
     if others:
         title = "Unfinished runs, and runs that are the start of a longer one"
-        parts.append(folded(title, leftovers(others), is_open=not main))
+        parts.append(shared.folded(title, leftovers(others), is_open=not main))
     runs = []
     for group in experiments:
         runs += group
-    parts.append(folded("Commands, machines, versions and commits", origin(script, runs)))
+    parts.append(shared.folded("Commands, machines, versions and commits", origin(script, runs)))
     return "\n\n".join(parts) + "\n"
 
 

@@ -72,9 +72,10 @@ def speeds(mode="compiled"):
 def summary():
     paths = [path for path in (ROOT / "cleanrl_lite").glob("*.py") if path.stem != "utils"]
     lengths = [len(path.read_text().splitlines()) for path in paths]
-    single = f"- Single file: {len(paths)} scripts of {round(min(lengths), -1)} to "
-    single += f"{round(max(lengths), -1)} lines of plain code. They share one `utils.py`, which "
-    single += "contains no algorithm."
+    shortest = min(lengths) // 10 * 10
+    longest = math.ceil(max(lengths) / 10) * 10
+    single = f"- Single file: {len(paths)} scripts of {shortest} to {longest} lines of plain code. "
+    single += "They share one `utils.py`, which contains no algorithm."
     ratios = [record["ratio"] for record in speeds().values() if not unequal(record)]
     fast = f"- Fast: {min(ratios):.1f} to {max(ratios):.1f} times the steps per second of "
     fast += "[Stable-Baselines3](https://github.com/DLR-RM/stable-baselines3) with the same "
@@ -84,8 +85,8 @@ def summary():
     measured = f"- Measured: with default flags and {SEEDS} seeds or more, our mean return is "
     measured += "above that of [CleanRL](https://github.com/vwxyzjn/cleanrl) in "
     measured += f"{above} of {len(verdicts)} pairs of script and environment, "
-    measured += f"within noise of it in {same}, and below it in {below}. CleanRL's means have 3 "
-    measured += "seeds, so only large differences would show ([results](#results))."
+    measured += f"within noise of it in {same}, and below it in {below or 'none'}. CleanRL's "
+    measured += "means have 3 seeds, so only large differences would show ([results](#results))."
     correct = "- Correct where common implementations are not: truncation, resets, counting, "
     correct += "normalisation, replay, resume ([the list](docs/guides/design.md))."
     return "\n".join(fill(line, "  ") for line in (single, fast, measured, correct))
@@ -166,8 +167,8 @@ def speed():
         ]
         lines.append(shared.row(cells))
     machines = " or ".join(sorted({record["hardware"] for record in records.values()}))
-    note = f"Float32, compiled, one core ({machines}). "
-    note += "Ratio: median over pairs of runs; docs/speed.md has the ranges."
+    note = f"Float32, compiled, on one core (machine: {machines}). "
+    note += "Ratio: median over pairs of runs ([ranges](docs/speed.md))."
     if "c51" in records:
         note += " Stable-Baselines3 has no C51, so its DQN stands in."
     until = time_to_return.sentence(time_to_return.read(time_to_return.FILE))

@@ -6,7 +6,7 @@ Differs:  The critics' hidden layers have 256 units, not 2,048, which one core c
           normalisation's bounds open at once after --renorm-warmup, not step by step.
 Expected: Pendulum-v1 -270.0 (20,000 steps, mean of the last 100 training episodes, 3 seeds,
           commits 1ab573a, 4d0169a), Walker2d-v4 3,772 as crossq_bf16_200k (200,000 steps, 3
-          seeds, commits 3d87523, bd2934a). The paper's: 5,174.
+          seeds, commits 3d87523, bd2934a).
 Details:  docs/crossq.md
 """
 

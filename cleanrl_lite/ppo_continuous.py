@@ -8,7 +8,7 @@ Differs:  A truncated episode bootstraps from its true last observation. The net
           rollouts only.
 Expected: Walker2d-v4 3,462, Hopper-v4 2,339, HalfCheetah-v4 1,865,
           InvertedPendulum-v4 1,000 (1,000,000 steps, mean of the last
-          100 training episodes, 10 seeds, commits bfe7c58, 0279400, 4d375c9).
+          100 training episodes, 10 seeds, commits bfe7c58, 4d375c9).
 Details:  docs/ppo_continuous.md
 """
 

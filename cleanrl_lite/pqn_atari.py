@@ -6,7 +6,7 @@ Differs:  From ppo_atari.py: Q-values with layer normalisation, Q(lambda) return
           pqn.py. A lost life ends an episode for the learner only: the game and its logged return
           continue.
 Expected: PongNoFrameskip-v4 -20.8 as pqn_atari_20k (20,000 steps, one seed, commit 841f75f), which
-          shows only that it runs. CleanRL's after 10,000,000 steps is 20.5.
+          shows only that it runs.
 Details:  docs/pqn_atari.md
 """
 

@@ -4,6 +4,7 @@ import sys
 
 import pytest
 
+from benchmark.launch import sweep as module
 from tests import helpers
 
 pytest.importorskip("optuna")
@@ -41,3 +42,14 @@ def test_a_search(tmp_path):
     done = helpers.run([*sweep, "--trials", "1", "--", "--gamma", "-1"], helpers.ROOT)
     assert done.returncode == 0 and "failed" in done.stderr and " of 3:" in done.stdout
     assert helpers.run([*sweep, "--best"], helpers.ROOT).stdout == done.stdout
+
+
+def test_a_script_without_rollouts(monkeypatch, tmp_path):
+    """A copy with another SCRIPT and another `space`."""
+    monkeypatch.setattr(module, "SCRIPT", "dqn")
+    flags = ["--learning-starts", "32", *SMALL]
+    args = module.parse(["--steps", "64", "--runs-dir", str(tmp_path), "--", *flags])
+    mean = module.evaluation({"--learning-rate": 1e-3}, 1, args, "trial-0")
+    (run_dir,) = tmp_path.glob("trial-0/*__dqn__1__*")
+    assert mean == helpers.read_json(run_dir / "eval.json")["mean"] > 0
+    assert helpers.read_json(run_dir / "args.json")["total_timesteps"] == 64

@@ -240,7 +240,7 @@ def main(args: Args):
     # === setup
     check = utils.check
     device = utils.setup(args)
-    check(args.n_atoms > 1, "--n-atoms must be above 1")
+    check(args.n_atoms > 1, f"--n-atoms must be > 1, got {args.n_atoms}")
     finite = -1e30 < args.v_min < args.v_max < 1e30
     check(finite, "--v-min must be below --v-max, both finite")
     enough = max(args.batch_size, 8 * args.num_envs)

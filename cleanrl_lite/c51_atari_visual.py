@@ -79,10 +79,10 @@ def game_settings(args):
     spec = utils.make(args).spec
     is_game = spec.entry_point == "ale_py.env:AtariEnv"
     others = "Use a script without _atari in its name or, for images, ppo_image.py"
-    utils.check(is_game, f"{args.env_id} is not an Atari game. {others}")
+    utils.check(is_game, f"--env-id {args.env_id} is not an Atari game. {others}")
     names = "repeat_action_probability", "full_action_space", "max_num_frames_per_episode"
     known = json.loads(args.env_kwargs).keys() <= set(names)
-    utils.check(known, f"--env-kwargs of games: {', '.join(names)}")
+    utils.check(known, f"--env-kwargs {args.env_kwargs}: games take only {', '.join(names)}")
     return {name: spec.kwargs[name] for name in ("game", *names)}
 
 
@@ -120,8 +120,9 @@ class Games(gym.vector.VectorWrapper):
         # Some games wait until FIRE is pressed.
         actions = np.where(self.lost_life, self.fire, actions)
         obs, rewards, terminations, truncations, infos = self.env.step(actions)
-        # Fewer frames than before: the game ended and the next one has begun.
-        over = infos["episode_frame_number"] < self.frames
+        # Fewer frames than before: the next game has begun.
+        restarted = infos["episode_frame_number"] < self.frames
+        over = truncations | restarted
         self.frames = infos["episode_frame_number"]
         self.lost_life = terminations & ~over & self.has_fire
         returns = self.returns + rewards
@@ -253,7 +254,7 @@ class FrameReplayBuffer:
         self.length = buffer_size // num_envs
         slots = self.length * num_envs
         self.frames = utils.allocate((slots, *frame_shape), torch.uint8, device)
-        # action, reward, terminated, age
+        # action, reward, terminated, age (the last one)
         self.rows = torch.zeros((slots, 4), device=device)
         self.age = np.ones(num_envs)  # of the next observation
         # slots so far; the newest one waits for its next frame
@@ -267,6 +268,8 @@ class FrameReplayBuffer:
 
     def add(self, obs, actions, rewards, terminations, truncations, new_games, final_obs):
         """Stores a transition of each environment: stacks (num_envs, 4, *frame_shape)."""
+        whole = obs.dtype == np.uint8
+        utils.check(whole, f"replay.add got {obs.dtype}, not uint8")
         rows = np.column_stack((actions, rewards, terminations, self.age))
         for n in range(self.num_envs):
             self.write(n, obs[n], rows[n])
@@ -290,7 +293,7 @@ class FrameReplayBuffer:
         first = torch.where(end > self.length, end - self.length + 4, 0)
         slot = first + (draws[1] * (end - 1 - first)).long()
         # No transition starts from a slot of age 0: use the one before it.
-        age = self.rows[self.place(slot, env), 3]
+        age = self.rows[self.place(slot, env), -1]
         slot = slot - (age == 0).long()
         slots = slot[:, None] + torch.arange(-3, 2, device=slot.device)
         places = self.place(slots, env[:, None])
@@ -326,8 +329,8 @@ class FrameReplayBuffer:
         # Games restart after a resume. The newest observation only completes the transition
         # before it; if it begins a game, not even that, and its slot is used again.
         newest = self.place(self.written - 1, np.arange(self.num_envs))
-        self.written -= self.rows[newest, 3].cpu().numpy() == 1
-        self.rows[newest, 3] = 0
+        self.written -= self.rows[newest, -1].cpu().numpy() == 1
+        self.rows[newest, -1] = 0
 
 
 # === pure functions
@@ -401,7 +404,7 @@ def main(args: Args):
     # === setup
     check = utils.check
     device = utils.setup(args)
-    check(args.n_atoms > 1, "--n-atoms must be above 1")
+    check(args.n_atoms > 1, f"--n-atoms must be > 1, got {args.n_atoms}")
     finite = -1e30 < args.v_min < args.v_max < 1e30
     check(finite, "--v-min must be below --v-max, both finite")
     starts = args.learning_starts >= 2 * args.num_envs
@@ -508,7 +511,7 @@ def main(args: Args):
         rewards = np.sign(rewards)  # clipped, for learning only
         new_games = infos["_final_info"]
         final_obs = infos.get("final_obs")
-        # terminations only: a truncated episode bootstraps from next_obs
+        # a truncated game bootstraps from final_obs
         replay.add(obs, actions, rewards, terminations, truncations, new_games, final_obs)
         obs = new_obs
 

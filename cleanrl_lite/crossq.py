@@ -300,7 +300,7 @@ def main(args: Args):
 
     agent = Agent(obs_space.shape[0], action_space, args.renorm_warmup, args.bf16).to(device)
     bounded = agent.action_scale.isfinite().all()  # high - low must not overflow float32
-    check(bounded, f"{args.env_id} has unbounded actions. Use ppo_continuous.py")
+    check(bounded, f"--env-id {args.env_id} has unbounded actions. Use ppo_continuous.py")
     wide = (agent.action_scale > 0).all()
     check(wide, f"{args.env_id} has actions {action_space}, where low < high must hold")
     if args.evaluate:
@@ -354,8 +354,8 @@ def main(args: Args):
     def update_critic(rows, noise):
         """A step of Adam on the squared errors of the soft Bellman equation (SAC's eq. 5).
 
-        noise is standard normal, (batch_size, action_dim). There are no targets: a critic values
-        both steps of a transition in one minibatch, with the same statistics.
+        noise is standard normal, (batch_size, action_dim). There are no target networks: a critic
+        values both steps of a transition in one minibatch, with the same statistics.
         """
         obs, actions, rewards, next_obs, terminations = replay.unpack(rows)
         with torch.no_grad():
@@ -386,7 +386,7 @@ def main(args: Args):
         return {tag: metric.detach() for tag, metric in metrics.items()}
 
     def update_actor(rows, noise):
-        """A step of Adam of the actor, with --autotune one of the temperature (SAC's eq. 7, 18).
+        """A step of Adam for the actor and, with --autotune, the temperature (SAC's eq. 7, 18).
 
         The actor takes the minibatch's statistics, the critics their running ones.
         """

@@ -80,17 +80,17 @@ def game_settings(args):
     spec = utils.make(args).spec
     is_game = spec.entry_point == "ale_py.env:AtariEnv"
     others = "Use a script without _atari in its name or, for images, ppo_image.py"
-    utils.check(is_game, f"{args.env_id} is not an Atari game. {others}")
+    utils.check(is_game, f"--env-id {args.env_id} is not an Atari game. {others}")
     names = "repeat_action_probability", "full_action_space", "max_num_frames_per_episode"
     known = json.loads(args.env_kwargs).keys() <= set(names)
-    utils.check(known, f"--env-kwargs of games: {', '.join(names)}")
+    utils.check(known, f"--env-kwargs {args.env_kwargs}: games take only {', '.join(names)}")
     return {name: spec.kwargs[name] for name in ("game", *names)}
 
 
 def add_row(frames, begins):
     """Frames (num_envs, 84, 84) with one more row: 1 where a game begins, 0 elsewhere.
 
-    It tells the agent when to forget. The convolutions end above it.
+    It tells the agent when to forget. The convolutions do not see it.
     """
     rows = np.zeros_like(frames[:, :1])
     rows[begins] = 1
@@ -134,8 +134,9 @@ class Games(gym.vector.VectorWrapper):
         # Some games wait until FIRE is pressed.
         actions = np.where(self.lost_life, self.fire, actions)
         obs, rewards, terminations, truncations, infos = self.env.step(actions)
-        # Fewer frames than before: the game ended and the next one has begun.
-        over = infos["episode_frame_number"] < self.frames
+        # Fewer frames than before: the next game has begun.
+        restarted = infos["episode_frame_number"] < self.frames
+        over = truncations | restarted
         self.frames = infos["episode_frame_number"]
         self.lost_life = terminations & ~over & self.has_fire
         returns = self.returns + rewards
@@ -230,7 +231,7 @@ class Agent(nn.Module):
 
         obs is uint8 (steps, batch, 85, 84); state is h and c (batch, 2, 128).
         """
-        images = obs.flatten(0, 1)[:, None] / 255.0
+        images = obs[:, :, :-1].flatten(0, 1)[:, None] / 255.0  # without the row
         x = images.contiguous(memory_format=torch.channels_last)
         with torch.autocast(x.device.type, torch.bfloat16, enabled=self.bf16):
             features = self.network(x).float().unflatten(0, obs.shape[:2])

@@ -99,7 +99,11 @@ def mlp(inputs, outputs, last_gain):
 
 
 class RunningMeanStd(nn.Module):
-    """Mean and variance of all samples so far, saved with the agent."""
+    """Mean and variance of all samples so far, saved with the agent.
+
+    Not for use inside the compiled update: on a CPU,
+    torch 2.13 loses changes of 0-d float64 tensors.
+    """
 
     def __init__(self, shape=()):
         super().__init__()
@@ -412,6 +416,7 @@ def main(args: Args):
             return_so_far = discounted[-1] * ~dones[-1]
             agent.return_stats.update(torch.from_numpy(discounted).to(device).flatten())
             scale = (agent.return_stats.var + 1e-8).sqrt().item()
+        # b_values have this scale; b_returns get the new one.
         mean, std = agent.value_scale()  # about 0 and 1 with --no-norm-value
         values = b_values.reshape(shape).cpu().numpy() * std + mean
         next_values = next_values.cpu().numpy() * std + mean

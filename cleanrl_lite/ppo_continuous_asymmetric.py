@@ -83,8 +83,9 @@ class StateFirst(gym.Wrapper):
         named = parts.keys() == {"state", "privileged_state"}
         vectors = all(isinstance(part, Box) and len(part.shape) == 1 for part in parts.values())
         wanted = "Dict(state=Box, privileged_state=Box), two vectors"
-        message = f"observations must be {wanted}, not {space}: ppo_continuous.py"
+        message = f"observations must be {wanted}, not {space}. One vector: ppo_continuous.py"
         utils.check(named and vectors, message)
+        # The trap: Dict sorts the names of a dict, not of a list.
         order = ["state", "privileged_state"]
         self.observation_space = Dict([(name, parts[name]) for name in order])
         self.state_dim = space["state"].shape[0]
@@ -114,7 +115,11 @@ def mlp(inputs, outputs, last_gain):
 
 
 class RunningMeanStd(nn.Module):
-    """Mean and variance of all samples so far, saved with the agent."""
+    """Mean and variance of all samples so far, saved with the agent.
+
+    Not for use inside the compiled update: on a CPU,
+    torch 2.13 loses changes of 0-d float64 tensors.
+    """
 
     def __init__(self, shape=()):
         super().__init__()

@@ -54,7 +54,7 @@ class Args:
     render: bool = False  # show evaluations in a window
 
     # algorithm flags
-    env_id: str = "Hopper-v4"  # environment id, or module:Env-v0
+    env_id: str = "Hopper-v4"  # environment id that both envpool and gymnasium have
     env_kwargs: str = "{}"  # keyword arguments of the environment, as JSON
     max_episode_steps: int | None = None  # time limit (none: the environment's own)
     total_timesteps: int = 1_000_000  # environment steps, summed over the environments
@@ -90,7 +90,7 @@ class EnvPool:
 
     def __init__(self, args):
         check = utils.check
-        advice = "pip install 'cleanrl_lite[envpool]' (Python 3.11 on)"
+        advice = "pip install 'cleanrl_lite[envpool]' (Python >= 3.11)"
         check(find_spec("envpool"), f"envpool is missing: {advice}")
         import envpool  # takes a second, which --help need not
 
@@ -168,7 +168,11 @@ def mlp(inputs, outputs, last_gain):
 
 
 class RunningMeanStd(nn.Module):
-    """Mean and variance of all samples so far, saved with the agent."""
+    """Mean and variance of all samples so far, saved with the agent.
+
+    Not for use inside the compiled update: on a CPU,
+    torch 2.13 loses changes of 0-d float64 tensors.
+    """
 
     def __init__(self, shape=()):
         super().__init__()
@@ -412,6 +416,7 @@ def main(args: Args):
             obs, rewards[t], terminations[t], truncations, infos = envs.step(
                 clipped.astype(action_space.dtype)
             )
+            # at an episode's end its last one: the reset comes a step later
             next_obs[t] = obs
             dones[t] = terminations[t] | truncations
             global_step += args.num_envs

@@ -163,7 +163,11 @@ class LSTM(nn.Module):
 
 
 class RunningMeanStd(nn.Module):
-    """Mean and variance of all samples so far, saved with the agent."""
+    """Mean and variance of all samples so far, saved with the agent.
+
+    Not for use inside the compiled update: on a CPU,
+    torch 2.13 loses changes of 0-d float64 tensors.
+    """
 
     def __init__(self, shape=()):
         super().__init__()

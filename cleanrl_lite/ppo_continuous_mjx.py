@@ -78,7 +78,7 @@ class Args:
 @functools.cache  # evaluations need not compile again
 def simulator(env_id, backend, env_kwargs, max_episode_steps, cuda):
     """JAX, an environment, and the compiled reset(seeds) and step(batch, actions) of many."""
-    install = "pip install 'cleanrl_lite[mjx]' (Python 3.11 on)"
+    install = "pip install 'cleanrl_lite[mjx]' (Python >= 3.11)"
     utils.check(find_spec("brax"), f"brax is missing: {install}")
     # Otherwise JAX takes three quarters of a GPU.
     os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
@@ -93,7 +93,7 @@ def simulator(env_id, backend, env_kwargs, max_episode_steps, cuda):
     try:
         env = envs.get_environment(env_id, backend=backend, **json.loads(env_kwargs))
     except (KeyError, TypeError, ValueError, NotImplementedError) as error:
-        flags = f"--env-id {env_id} --env-kwargs {env_kwargs}"
+        flags = f"--env-id {env_id} --backend {backend} --env-kwargs {env_kwargs}"
         utils.check(False, f"{flags}: {error!r}. brax has {list(envs._envs)}")
 
     def reset(key):
@@ -200,7 +200,7 @@ class OneBrax(Brax):
 
 
 def make_env(args, render_mode=None):
-    utils.check(render_mode != "human", "brax has no window: use --capture-video")
+    utils.check(render_mode != "human", "--render: brax has no window. Use --capture-video")
     return OneBrax(args, render_mode)
 
 
@@ -222,7 +222,11 @@ def mlp(inputs, outputs, last_gain):
 
 
 class RunningMeanStd(nn.Module):
-    """Mean and variance of all samples so far, saved with the agent."""
+    """Mean and variance of all samples so far, saved with the agent.
+
+    Not for use inside the compiled update: on a CPU,
+    torch 2.13 loses changes of 0-d float64 tensors.
+    """
 
     def __init__(self, shape=()):
         super().__init__()

@@ -54,7 +54,7 @@ class Args:
     render: bool = False  # show evaluations in a window
 
     # algorithm flags
-    env_id: str = "CartPole-v1"  # environment id, or module:Env-v0
+    env_id: str = "CartPole-v1"  # environment id that both envpool and gymnasium have
     env_kwargs: str = "{}"  # keyword arguments of the environment, as JSON
     max_episode_steps: int | None = None  # time limit (none: the environment's own)
     total_timesteps: int = 1_000_000  # environment steps, summed over the environments
@@ -90,7 +90,7 @@ class EnvPool:
 
     def __init__(self, args):
         check = utils.check
-        advice = "pip install 'cleanrl_lite[envpool]' (Python 3.11 on)"
+        advice = "pip install 'cleanrl_lite[envpool]' (Python >= 3.11)"
         check(find_spec("envpool"), f"envpool is missing: {advice}")
         import envpool  # takes a second, which --help need not
 
@@ -373,6 +373,7 @@ def main(args: Args):
             # the Gumbel-max trick: a sample from softmax(logits)
             actions[t] = (actor(rollout_obs[t]) + gumbel[t]).argmax(-1)
             obs, rewards[t], terminations[t], truncations, infos = envs.step(actions[t])
+            # at an episode's end its last one: the reset comes a step later
             next_obs[t] = obs
             dones[t] = terminations[t] | truncations
             global_step += args.num_envs

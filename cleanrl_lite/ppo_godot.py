@@ -235,7 +235,11 @@ def mlp(inputs, outputs, last_gain):
 
 
 class RunningMeanStd(nn.Module):
-    """Mean and variance of all samples so far, saved with the agent."""
+    """Mean and variance of all samples so far, saved with the agent.
+
+    Not for use inside the compiled update: on a CPU,
+    torch 2.13 loses changes of 0-d float64 tensors.
+    """
 
     def __init__(self, shape=()):
         super().__init__()
@@ -362,8 +366,8 @@ def main(args: Args):
     envs = Games(args, args.seed, args.viz)
     obs_space = envs.single_observation_space
     action_space = envs.single_action_space
-    agents = f"the game's {envs.num_agents} agents"
-    check(args.num_envs % envs.num_agents == 0, f"--num-envs must be a multiple of {agents}")
+    multiple = f"must be a multiple of the game's {envs.num_agents} agents"
+    check(args.num_envs % envs.num_agents == 0, f"--num-envs {args.num_envs} {multiple}")
 
     agent = Agent(obs_space.shape[0], action_space.shape[0]).to(device)
     if args.evaluate:
@@ -469,6 +473,7 @@ def main(args: Args):
             normalized = ((rollout_obs[t] - obs_mean) / obs_std).clip(-10, 10)
             actions[t] = actor(normalized.astype(np.float32)) + std * noise[t]
             obs, rewards[t], terminations[t], truncations, infos = envs.step(actions[t])
+            # At an episode's end, the next one's; but terminations give it no value.
             next_obs[t] = obs
             dones[t] = terminations[t] | truncations
             global_step += args.num_envs

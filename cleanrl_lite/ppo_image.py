@@ -106,7 +106,7 @@ class Image(gym.ObservationWrapper):
         image = obs if self.name is None else obs[self.name]
         channels = np.moveaxis(image.reshape(self.shape), self.channel_axis, 0)
         if channels.shape[1:] == self.size:
-            return channels
+            return channels.copy()  # an environment may write into it again
         # one by one: OpenCV resizes at most four together
         return np.stack(
             [cv2.resize(channel, self.size, interpolation=cv2.INTER_AREA) for channel in channels]
@@ -147,7 +147,11 @@ def layer_init(layer, gain=2**0.5):
 
 
 class RunningMeanStd(nn.Module):
-    """Mean and variance of all samples so far, saved with the agent."""
+    """Mean and variance of all samples so far, saved with the agent.
+
+    Not for use inside the compiled update: on a CPU,
+    torch 2.13 loses changes of 0-d float64 tensors.
+    """
 
     def __init__(self, shape=()):
         super().__init__()
@@ -305,7 +309,7 @@ def main(args: Args):
     check(
         discrete or (real and len(action_space.shape) == 1),
         "actions must be Discrete, from 0, or a 1-D Box of floats, "
-        f"not {action_space}. Several parts: ppo_masked.py",
+        f"not {action_space}. With vectors, not images: ppo_masked.py, ppo_hybrid.py",
     )
 
     outputs = int(action_space.n) if discrete else action_space.shape[0]

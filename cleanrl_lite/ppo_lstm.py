@@ -282,7 +282,7 @@ def main(args: Args):
     check(
         from_zero,
         f"actions must be Discrete, from 0, not {action_space}. "
-        "Box: ppo_continuous.py; MultiDiscrete: ppo_masked.py; Tuple: ppo_hybrid.py",
+        "Box: ppo_continuous_lstm.py; MultiDiscrete: ppo_masked.py; Tuple: ppo_hybrid.py",
     )
     rest = args.num_steps % args.seq_len or minibatch_size % args.seq_len
     sizes = f"--num-steps and minibatches of {minibatch_size}"

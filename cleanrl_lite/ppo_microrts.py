@@ -52,7 +52,7 @@ class Args:
 
     # algorithm flags
     env_id: str = "8x8/basesWorkers8x8"  # map: a file of microRTS's folder maps, without .xml
-    opponents: str = "randomBiasedAI,passiveAI"  # names in gym_microrts.microrts_ai, in turns
+    opponents: str = "randomBiasedAI,passiveAI"  # bots of gym_microrts.microrts_ai, in turn
     reward_weights: str = "10,1,1,0.2,1,4"  # result, resources, workers, buildings, attacks, units
     max_episode_steps: int | None = None  # time limit (none: the environment's own)
     total_timesteps: int = 100_000  # environment steps, summed over the environments
@@ -188,7 +188,7 @@ class MicroRTS(gym.Env):
 
 
 def make_env(args, render_mode=None):
-    utils.check(not args.render, "microRTS has no window here. Use --capture-video")
+    utils.check(not args.render, "--render: microRTS has no window here. Use --capture-video")
     env = MicroRTS(args.env_id, args.opponents, render_mode)
     env = gym.wrappers.TimeLimit(env, args.max_episode_steps or 2_000)
     return gym.wrappers.RecordEpisodeStatistics(env, stats_key="statistics")
@@ -499,8 +499,9 @@ def main(args: Args):
                 dist, rollout_values[t] = agent(rollout_obs[t])
                 actions[t] = dist.sample()
                 logprobs[t] = dist.log_prob(actions[t])
-            orders = actions[t].cpu().numpy()
-            obs, rewards[t], terminations[t], truncations, infos = envs.step(orders)
+            obs, rewards[t], terminations[t], truncations, infos = envs.step(
+                actions[t].cpu().numpy()
+            )
             dones[t] = terminations[t] | truncations
             global_step += args.num_envs
             for _, episodic_return, episodic_length in run.finished_episodes(infos):

@@ -202,7 +202,7 @@ def find_opponent(args, game):
         utils.check(has_one, f"{args.env_id} has no builtin opponent")
         return game.get_wrapper_attr("builtin_action")
     obs_dim = game.observation_space.shape[0] - game.exists.size
-    agent = Agent(obs_dim, *shape).requires_grad_(False)
+    agent = Agent(obs_dim, *shape).requires_grad_(False).eval()
     utils.load(args.opponent, args.env_id, agent)
 
     def sample(obs):
@@ -338,7 +338,7 @@ def main(args: Args):
     # === setup
     check = utils.check
     device = utils.setup(args)
-    check(args.random_moves <= 1000, "--random-moves must be at most 1000")
+    check(args.random_moves <= 1000, f"--random-moves must be <= 1000, got {args.random_moves}")
     batch_size = args.num_envs * args.num_steps
     minibatch_size = batch_size // args.num_minibatches
     whole = batch_size == minibatch_size * args.num_minibatches

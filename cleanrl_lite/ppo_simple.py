@@ -167,7 +167,7 @@ def main(args: Args):
     check(
         from_zero,
         f"actions must be Discrete, from 0, not {action_space}. "
-        "Box: ppo_continuous.py; MultiDiscrete: ppo_masked.py; Tuple: ppo_hybrid.py",
+        "Box: ppo_simple_continuous.py; MultiDiscrete: ppo_masked.py; Tuple: ppo_hybrid.py",
     )
 
     agent = Agent(obs_space.shape[0], int(action_space.n)).to(device)

@@ -143,8 +143,9 @@ def linear_schedule(start, end, duration, step):
 class RAdam(nn.Module):
     """RAdam (Liu et al. 2020, algorithm 2) with a limit on the gradient's norm.
 
-    Where rho <= 5 it divides by nothing, as in torch; the paper's bound is 4. Written out, on one
-    flat vector, because this compiles into the update's graph; torch.optim.RAdam would not.
+    Where rho <= 5 a step is the momentum alone, not divided by the root of exp_avg_sq, as in
+    torch; the paper's bound is 4. Written out, on one flat vector, because this compiles into
+    the update's graph; torch.optim.RAdam would not.
     """
 
     def __init__(self, params):

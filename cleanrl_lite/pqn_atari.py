@@ -74,10 +74,10 @@ def game_settings(args):
     spec = utils.make(args).spec
     is_game = spec.entry_point == "ale_py.env:AtariEnv"
     others = "Use a script without _atari in its name or, for images, ppo_image.py"
-    utils.check(is_game, f"{args.env_id} is not an Atari game. {others}")
+    utils.check(is_game, f"--env-id {args.env_id} is not an Atari game. {others}")
     names = "repeat_action_probability", "full_action_space", "max_num_frames_per_episode"
     known = json.loads(args.env_kwargs).keys() <= set(names)
-    utils.check(known, f"--env-kwargs of games: {', '.join(names)}")
+    utils.check(known, f"--env-kwargs {args.env_kwargs}: games take only {', '.join(names)}")
     return {name: spec.kwargs[name] for name in ("game", *names)}
 
 
@@ -115,8 +115,9 @@ class Games(gym.vector.VectorWrapper):
         # Some games wait until FIRE is pressed.
         actions = np.where(self.lost_life, self.fire, actions)
         obs, rewards, terminations, truncations, infos = self.env.step(actions)
-        # Fewer frames than before: the game ended and the next one has begun.
-        over = infos["episode_frame_number"] < self.frames
+        # Fewer frames than before: the next game has begun.
+        restarted = infos["episode_frame_number"] < self.frames
+        over = truncations | restarted
         self.frames = infos["episode_frame_number"]
         self.lost_life = terminations & ~over & self.has_fire
         returns = self.returns + rewards
@@ -241,8 +242,9 @@ def linear_schedule(start, end, duration, step):
 class RAdam(nn.Module):
     """RAdam (Liu et al. 2020, algorithm 2) with a limit on the gradient's norm.
 
-    Where rho <= 5 it divides by nothing, as in torch; the paper's bound is 4. Written out, on one
-    flat vector, because this compiles into the update's graph; torch.optim.RAdam would not.
+    Where rho <= 5 a step is the momentum alone, not divided by the root of exp_avg_sq, as in
+    torch; the paper's bound is 4. Written out, on one flat vector, because this compiles into
+    the update's graph; torch.optim.RAdam would not.
     """
 
     def __init__(self, params):

@@ -20,10 +20,10 @@ from pathlib import Path
 import gymnasium as gym
 import numpy as np
 import torch
-import torch.nn.functional as F
 from gymnasium.spaces import Discrete
 from gymnasium.vector import AutoresetMode
 from torch import nn
+from torch.nn import functional as F
 from torch.utils.tensorboard import SummaryWriter
 
 from cleanrl_lite import utils
@@ -67,12 +67,12 @@ class Args:
     batch_size: int = 128  # transitions per minibatch
     gamma: float = 0.99  # discount factor
     n_step: int = 3  # rewards that are summed before the target bootstraps (1: as c51)
-    double: bool = True  # the network chooses the next action, its target only judges it
-    dueling: bool = True  # estimate the state and the actions' advantages in two streams
-    noisy: bool = True  # explore by noise on the weights, in place of epsilon
-    noisy_sigma: float = 0.5  # initial size of that noise
-    priority_alpha: float = 0.5  # power of the priorities in replay, up to 1 (0: draw uniformly)
-    priority_beta: float = 0.4  # initial power of the weights against their bias; rises to 1
+    double: bool = True  # choose the next action by the network, value it by its target
+    dueling: bool = True  # separate streams for the state's value and the actions' advantages
+    noisy: bool = True  # explore by noise on the weights, not by epsilon (--start-e, --end-e)
+    noisy_sigma: float = 0.5  # initial std of the noisy layers' noise, times 1 / sqrt(inputs)
+    priority_alpha: float = 0.5  # exponent of the priorities, at most 1 (0: draw uniformly)
+    priority_beta: float = 0.4  # initial exponent of the importance weights; rises to 1
     n_atoms: int = 51  # atoms of the return distribution
     v_min: float = -100.0  # lower end of the return distribution's support
     v_max: float = 100.0  # upper end of the return distribution's support
@@ -244,8 +244,8 @@ class ReplayBuffer:
         # `position` as a tensor, which a CUDA graph can read
         self.end = torch.zeros((), dtype=torch.int64, device=device)
         self.tree = SumTree(self.capacity, device)
-        # The largest so far, which new transitions get. The trap: torch 2.13 would lose what a
-        # compiled update makes of a float64 tensor without dimensions.
+        # The largest so far, which new transitions get. The trap: torch 2.13 loses what a
+        # compiled update writes to a float64 tensor without dimensions.
         self.max_priority = torch.ones((), device=device)
 
     def add(self, *parts):
@@ -266,7 +266,7 @@ class ReplayBuffer:
         self.filled = max(self.filled, end)
 
     def sample(self, batch_size):
-        """A minibatch: windows of rows, which of these count, and where the windows begin.
+        """A minibatch: rows (batch_size, n_step, width), which of them count, and their places.
 
         Drawn by priority, one from each of batch_size equal parts of the line of priorities.
         """
@@ -287,7 +287,7 @@ class ReplayBuffer:
         return [part.reshape(*rows.shape[:2], *shape) for part, shape in parts]
 
     def set_priorities(self, index, priorities):
-        """Gives drawn transitions new priorities; for NaN, which cannot be one, a small one."""
+        """Gives drawn transitions new priorities; a small one where it is NaN or infinite."""
         priorities = priorities.nan_to_num(1e-6, 1e-6)
         self.tree.set(index, priorities)
         self.max_priority.copy_(self.max_priority.maximum(priorities.max()))
@@ -332,8 +332,8 @@ def update_target(target, network, tau):
 def n_step_returns(rewards, steps, stored, gamma):
     """The discounted sum of each window's rewards and its length, (batch,).
 
-    All but gamma are (batch, n_step). A window ends with its episode: the steps of the next
-    one do not go on from the first of the window.
+    All but gamma are (batch, n_step). `stored` is False behind the newest transition. A window
+    ends with its episode: after it, `steps` does not count on from the first one.
     """
     ahead = torch.arange(rewards.shape[1], device=rewards.device)
     in_window = stored & (steps == steps[:, :1] + ahead)
@@ -397,12 +397,13 @@ def main(args: Args):
     # === setup
     check = utils.check
     device = utils.setup(args)
-    check(args.n_atoms > 1, "--n-atoms must be above 1")
+    check(args.n_atoms > 1, f"--n-atoms must be > 1, got {args.n_atoms}")
     finite = -1e30 < args.v_min < args.v_max < 1e30
     check(finite, "--v-min must be below --v-max, both finite")
     check(args.n_step > 0, f"--n-step must be > 0, got {args.n_step}")
-    check(args.priority_alpha <= 1, "--priority-alpha must be at most 1")
-    check(args.priority_beta <= 1, "--priority-beta must be at most 1")
+    alpha = args.priority_alpha
+    check(alpha <= 1, f"--priority-alpha must be <= 1, got {alpha}")
+    check(args.priority_beta <= 1, f"--priority-beta must be <= 1, got {args.priority_beta}")
     enough = max(args.batch_size, max(8, args.n_step) * args.num_envs)
     check(args.buffer_size >= enough, f"--buffer-size must be at least {enough}")
 

@@ -22,9 +22,9 @@ import ale_py  # pip install "cleanrl_lite[atari]"
 import gymnasium as gym
 import numpy as np
 import torch
-import torch.nn.functional as F
 from gymnasium.vector import AutoresetMode
 from torch import nn
+from torch.nn import functional as F
 from torch.utils.tensorboard import SummaryWriter
 
 from cleanrl_lite import utils
@@ -66,12 +66,12 @@ class Args:
     batch_size: int = 32  # transitions per minibatch
     gamma: float = 0.99  # discount factor
     n_step: int = 3  # rewards that are summed before the target bootstraps (1: as c51)
-    double: bool = True  # the network chooses the next action, its target only judges it
-    dueling: bool = True  # estimate the state and the actions' advantages in two streams
-    noisy: bool = True  # explore by noise on the weights, in place of epsilon
-    noisy_sigma: float = 0.5  # initial size of that noise
-    priority_alpha: float = 0.5  # power of the priorities in replay, up to 1 (0: draw uniformly)
-    priority_beta: float = 0.4  # initial power of the weights against their bias; rises to 1
+    double: bool = True  # choose the next action by the network, value it by its target
+    dueling: bool = True  # separate streams for the state's value and the actions' advantages
+    noisy: bool = True  # explore by noise on the weights, not by epsilon (--start-e, --end-e)
+    noisy_sigma: float = 0.5  # initial std of the noisy layers' noise, times 1 / sqrt(inputs)
+    priority_alpha: float = 0.5  # exponent of the priorities, at most 1 (0: draw uniformly)
+    priority_beta: float = 0.4  # initial exponent of the importance weights; rises to 1
     n_atoms: int = 51  # atoms of the return distribution
     v_min: float = -10.0  # lower end of the return distribution's support
     v_max: float = 10.0  # upper end of the return distribution's support
@@ -90,10 +90,10 @@ def game_settings(args):
     spec = utils.make(args).spec
     is_game = spec.entry_point == "ale_py.env:AtariEnv"
     others = "Use a script without _atari in its name or, for images, ppo_image.py"
-    utils.check(is_game, f"{args.env_id} is not an Atari game. {others}")
+    utils.check(is_game, f"--env-id {args.env_id} is not an Atari game. {others}")
     names = "repeat_action_probability", "full_action_space", "max_num_frames_per_episode"
     known = json.loads(args.env_kwargs).keys() <= set(names)
-    utils.check(known, f"--env-kwargs of games: {', '.join(names)}")
+    utils.check(known, f"--env-kwargs {args.env_kwargs}: games take only {', '.join(names)}")
     return {name: spec.kwargs[name] for name in ("game", *names)}
 
 
@@ -131,8 +131,9 @@ class Games(gym.vector.VectorWrapper):
         # Some games wait until FIRE is pressed.
         actions = np.where(self.lost_life, self.fire, actions)
         obs, rewards, terminations, truncations, infos = self.env.step(actions)
-        # Fewer frames than before: the game ended and the next one has begun.
-        over = infos["episode_frame_number"] < self.frames
+        # Fewer frames than before: the next game has begun.
+        restarted = infos["episode_frame_number"] < self.frames
+        over = truncations | restarted
         self.frames = infos["episode_frame_number"]
         self.lost_life = terminations & ~over & self.has_fire
         returns = self.returns + rewards
@@ -340,7 +341,7 @@ class FrameReplayBuffer:
         self.length = buffer_size // num_envs
         slots = self.length * num_envs
         self.frames = utils.allocate((slots, *frame_shape), torch.uint8, device)
-        # action, reward, terminated, age
+        # action, reward, terminated, age (the last one)
         self.rows = torch.zeros((slots, 4), device=device)
         self.age = np.ones(num_envs)  # of the next observation
         # slots so far; the newest one waits for its next frame
@@ -349,8 +350,8 @@ class FrameReplayBuffer:
         self.ends = torch.zeros(num_envs, dtype=torch.int64, device=device)
         self.newest_age = np.zeros(num_envs)  # of the newest slot; 0: no transition starts there
         self.tree = SumTree(slots, device)
-        # The largest so far, which new transitions get. The trap: torch 2.13 would lose what a
-        # compiled update makes of a float64 tensor without dimensions.
+        # The largest so far, which new transitions get. The trap: torch 2.13 loses what a
+        # compiled update writes to a float64 tensor without dimensions.
         self.max_priority = torch.ones((), device=device)
 
     def place(self, slot, env):
@@ -359,6 +360,8 @@ class FrameReplayBuffer:
 
     def add(self, obs, actions, rewards, terminations, truncations, new_games, final_obs):
         """Stores a transition of each environment: stacks (num_envs, 4, *frame_shape)."""
+        whole = obs.dtype == np.uint8
+        utils.check(whole, f"replay.add got {obs.dtype}, not uint8")
         rows = np.column_stack((actions, rewards, terminations, self.age))
         for n in range(self.num_envs):
             self.write(n, obs[n], rows[n])
@@ -378,7 +381,7 @@ class FrameReplayBuffer:
             priorities[0] = self.max_priority
         places = torch.from_numpy(self.place(slots, n))
         self.tree.set(places.to(priorities.device), priorities)
-        self.newest_age[n] = row[3]
+        self.newest_age[n] = row[-1]
         self.written[n] += 1
 
     def sample(self, batch_size):
@@ -412,7 +415,7 @@ class FrameReplayBuffer:
         return frames, actions[:, 0], rewards[:, :-1], terminations[:, :-1], ages
 
     def set_priorities(self, index, priorities):
-        """Gives drawn transitions new priorities; for NaN, which cannot be one, a small one."""
+        """Gives drawn transitions new priorities; a small one where it is NaN or infinite."""
         priorities = priorities.nan_to_num(1e-6, 1e-6)
         self.tree.set(index, priorities)
         self.max_priority.copy_(self.max_priority.maximum(priorities.max()))
@@ -440,10 +443,10 @@ class FrameReplayBuffer:
         # Games restart after a resume. The newest observation only completes the transition
         # before it; if it begins a game, not even that, and its slot is used again.
         newest = self.place(self.written - 1, np.arange(self.num_envs))
-        self.written -= self.rows[newest, 3].cpu().numpy() == 1
-        self.rows[newest, 3] = 0
+        self.written -= self.rows[newest, -1].cpu().numpy() == 1
+        self.rows[newest, -1] = 0
         newest = self.place(self.written - 1, np.arange(self.num_envs))
-        self.newest_age = self.rows[newest, 3].cpu().numpy()
+        self.newest_age = self.rows[newest, -1].cpu().numpy()
         self.tree.leaves[: len(state["leaves"])] = state["leaves"]
         self.tree.sums.copy_(state["sums"])
         self.max_priority.copy_(state["max_priority"])
@@ -533,14 +536,15 @@ def main(args: Args):
     # === setup
     check = utils.check
     device = utils.setup(args)
-    check(args.n_atoms > 1, "--n-atoms must be above 1")
+    check(args.n_atoms > 1, f"--n-atoms must be > 1, got {args.n_atoms}")
     finite = -1e30 < args.v_min < args.v_max < 1e30
     check(finite, "--v-min must be below --v-max, both finite")
     starts = args.learning_starts >= 2 * args.num_envs
     check(starts, "--learning-starts must be at least twice --num-envs")
     check(args.n_step > 0, f"--n-step must be > 0, got {args.n_step}")
-    check(args.priority_alpha <= 1, "--priority-alpha must be at most 1")
-    check(args.priority_beta <= 1, "--priority-beta must be at most 1")
+    alpha = args.priority_alpha
+    check(alpha <= 1, f"--priority-alpha must be <= 1, got {alpha}")
+    check(args.priority_beta <= 1, f"--priority-beta must be <= 1, got {args.priority_beta}")
     enough = max(args.batch_size, max(8, args.n_step) * args.num_envs)
     check(args.buffer_size >= enough, f"--buffer-size must be at least {enough}")
 
@@ -689,7 +693,7 @@ def main(args: Args):
         rewards = np.sign(rewards)  # clipped, for learning only
         new_games = infos["_final_info"]
         final_obs = infos.get("final_obs")
-        # terminations only: a truncated episode bootstraps from next_obs
+        # a truncated game bootstraps from final_obs
         replay.add(obs, actions, rewards, terminations, truncations, new_games, final_obs)
         obs = new_obs
 

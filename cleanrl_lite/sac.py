@@ -259,7 +259,7 @@ def main(args: Args):
 
     agent = Agent(obs_space.shape[0], action_space, args.bf16).to(device)
     bounded = agent.action_scale.isfinite().all()  # high - low must not overflow float32
-    check(bounded, f"{args.env_id} has unbounded actions. Use ppo_continuous.py")
+    check(bounded, f"--env-id {args.env_id} has unbounded actions. Use ppo_continuous.py")
     wide = (agent.action_scale > 0).all()
     check(wide, f"{args.env_id} has actions {action_space}, where low < high must hold")
     if args.evaluate:

@@ -78,10 +78,10 @@ def game_settings(args):
     spec = utils.make(args).spec
     is_game = spec.entry_point == "ale_py.env:AtariEnv"
     others = "Use a script without _atari in its name or, for images, ppo_image.py"
-    utils.check(is_game, f"{args.env_id} is not an Atari game. {others}")
+    utils.check(is_game, f"--env-id {args.env_id} is not an Atari game. {others}")
     names = "repeat_action_probability", "full_action_space", "max_num_frames_per_episode"
     known = json.loads(args.env_kwargs).keys() <= set(names)
-    utils.check(known, f"--env-kwargs of games: {', '.join(names)}")
+    utils.check(known, f"--env-kwargs {args.env_kwargs}: games take only {', '.join(names)}")
     return {name: spec.kwargs[name] for name in ("game", *names)}
 
 
@@ -119,8 +119,9 @@ class Games(gym.vector.VectorWrapper):
         # Some games wait until FIRE is pressed.
         actions = np.where(self.lost_life, self.fire, actions)
         obs, rewards, terminations, truncations, infos = self.env.step(actions)
-        # Fewer frames than before: the game ended and the next one has begun.
-        over = infos["episode_frame_number"] < self.frames
+        # Fewer frames than before: the next game has begun.
+        restarted = infos["episode_frame_number"] < self.frames
+        over = truncations | restarted
         self.frames = infos["episode_frame_number"]
         self.lost_life = terminations & ~over & self.has_fire
         returns = self.returns + rewards
@@ -223,7 +224,7 @@ class FrameReplayBuffer:
         self.length = buffer_size // num_envs
         slots = self.length * num_envs
         self.frames = utils.allocate((slots, *frame_shape), torch.uint8, device)
-        # action, reward, terminated, age
+        # action, reward, terminated, age (the last one)
         self.rows = torch.zeros((slots, 4), device=device)
         self.age = np.ones(num_envs)  # of the next observation
         # slots so far; the newest one waits for its next frame
@@ -237,6 +238,8 @@ class FrameReplayBuffer:
 
     def add(self, obs, actions, rewards, terminations, truncations, new_games, final_obs):
         """Stores a transition of each environment: stacks (num_envs, 4, *frame_shape)."""
+        whole = obs.dtype == np.uint8
+        utils.check(whole, f"replay.add got {obs.dtype}, not uint8")
         rows = np.column_stack((actions, rewards, terminations, self.age))
         for n in range(self.num_envs):
             self.write(n, obs[n], rows[n])
@@ -260,7 +263,7 @@ class FrameReplayBuffer:
         first = torch.where(end > self.length, end - self.length + 4, 0)
         slot = first + (draws[1] * (end - 1 - first)).long()
         # No transition starts from a slot of age 0: use the one before it.
-        age = self.rows[self.place(slot, env), 3]
+        age = self.rows[self.place(slot, env), -1]
         slot = slot - (age == 0).long()
         slots = slot[:, None] + torch.arange(-3, 2, device=slot.device)
         places = self.place(slots, env[:, None])
@@ -296,8 +299,8 @@ class FrameReplayBuffer:
         # Games restart after a resume. The newest observation only completes the transition
         # before it; if it begins a game, not even that, and its slot is used again.
         newest = self.place(self.written - 1, np.arange(self.num_envs))
-        self.written -= self.rows[newest, 3].cpu().numpy() == 1
-        self.rows[newest, 3] = 0
+        self.written -= self.rows[newest, -1].cpu().numpy() == 1
+        self.rows[newest, -1] = 0
 
 
 # === pure functions
@@ -405,10 +408,10 @@ def main(args: Args):
         return agent.log_alpha.detach().exp() if args.autotune else args.alpha
 
     def update(frames, rows):
-        """A step of Adam of the critics, of the actor and, with --autotune, of the temperature.
+        """A step of Adam for the critics, the actor and, with --autotune, the temperature.
 
-        With few actions, expectations over the policy are sums; nothing is sampled. All that is
-        not a mean over the batch is (batch_size, num_actions) or (batch_size,).
+        With few actions, expectations over the policy are sums; nothing is sampled. Tensors are
+        (batch_size, num_actions), or (batch_size,) after a sum or gather.
         """
         obs, actions, rewards, next_obs, terminations = replay.unpack(frames, rows)
         alpha = temperature()
@@ -427,6 +430,7 @@ def main(args: Args):
         qf2_loss = (qf2_values - td_target).square().mean()
         qf_loss = qf1_loss + qf2_loss
         grads = torch.autograd.grad(qf_loss, critic_adam.params)
+        critic_adam.update(grads, args.q_lr, eps=1e-4)
 
         log_probs = agent.policy(obs)
         probs = log_probs.exp()
@@ -434,9 +438,8 @@ def main(args: Args):
         min_q_values = torch.min(qf1_all, qf2_all).detach()
         actor_loss = (probs * (alpha * log_probs - min_q_values)).sum(1).mean()  # eq. 12
         entropy = -(probs * log_probs).sum(1).mean()
-        actor_grads = torch.autograd.grad(actor_loss, actor_adam.params)
-        critic_adam.update(grads, args.q_lr, eps=1e-4)
-        actor_adam.update(actor_grads, args.policy_lr, eps=1e-4)
+        grads = torch.autograd.grad(actor_loss, actor_adam.params)
+        actor_adam.update(grads, args.policy_lr, eps=1e-4)
         metrics = {
             "losses/qf1_loss": qf1_loss,
             "losses/qf2_loss": qf2_loss,
@@ -495,7 +498,7 @@ def main(args: Args):
         rewards = np.sign(rewards)  # clipped, for learning only
         new_games = infos["_final_info"]
         final_obs = infos.get("final_obs")
-        # terminations only: a truncated episode bootstraps from next_obs
+        # a truncated game bootstraps from final_obs
         replay.add(obs, actions, rewards, terminations, truncations, new_games, final_obs)
         obs = new_obs
 

@@ -282,10 +282,10 @@ def main(args: Args):
         return agent.log_alpha.detach().exp() if args.autotune else args.alpha
 
     def update(rows):
-        """A step of Adam of the critics, of the actor and, with --autotune, of the temperature.
+        """A step of Adam for the critics, the actor and, with --autotune, the temperature.
 
-        With few actions, expectations over the policy are sums; nothing is sampled. All that is
-        not a mean over the batch is (batch_size, num_actions) or (batch_size,).
+        With few actions, expectations over the policy are sums; nothing is sampled. Tensors are
+        (batch_size, num_actions), or (batch_size,) after a sum or gather.
         """
         obs, actions, rewards, next_obs, terminations = replay.unpack(rows)
         alpha = temperature()
@@ -304,6 +304,7 @@ def main(args: Args):
         qf2_loss = (qf2_values - td_target).square().mean()
         qf_loss = qf1_loss + qf2_loss
         grads = torch.autograd.grad(qf_loss, critic_adam.params)
+        critic_adam.update(grads, args.q_lr)
 
         log_probs = agent.policy(obs)
         probs = log_probs.exp()
@@ -311,9 +312,8 @@ def main(args: Args):
         min_q_values = torch.min(qf1_all, qf2_all).detach()
         actor_loss = (probs * (alpha * log_probs - min_q_values)).sum(1).mean()  # eq. 12
         entropy = -(probs * log_probs).sum(1).mean()
-        actor_grads = torch.autograd.grad(actor_loss, actor_adam.params)
-        critic_adam.update(grads, args.q_lr)
-        actor_adam.update(actor_grads, args.policy_lr)
+        grads = torch.autograd.grad(actor_loss, actor_adam.params)
+        actor_adam.update(grads, args.policy_lr)
         metrics = {
             "losses/qf1_loss": qf1_loss,
             "losses/qf2_loss": qf2_loss,

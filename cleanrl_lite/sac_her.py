@@ -83,7 +83,7 @@ def make_env(args, render_mode=None):
 
 
 def find_goal_env(env):
-    """The layer of env whose Dict of goals utils.flatten makes the agent's vectors of.
+    """The layer right below utils.flatten, if its observations are a Dict of goals.
 
     None if there is none, or if another wrapper changes the vectors afterwards.
     """
@@ -355,7 +355,7 @@ def main(args: Args):
 
     agent = Agent(obs_space.shape[0], action_space, args.bf16).to(device)
     bounded = agent.action_scale.isfinite().all()  # high - low must not overflow float32
-    check(bounded, f"{args.env_id} has unbounded actions. Use ppo_continuous.py")
+    check(bounded, f"--env-id {args.env_id} has unbounded actions. Use ppo_continuous.py")
     wide = (agent.action_scale > 0).all()
     check(wide, f"{args.env_id} has actions {action_space}, where low < high must hold")
     if args.evaluate:

@@ -242,7 +242,7 @@ def main(args: Args):
 
     agent = Agent(obs_space.shape[0], action_space, args.bf16).to(device)
     bounded = agent.action_scale.isfinite().all()  # high - low must not overflow float32
-    check(bounded, f"{args.env_id} has unbounded actions. Use ppo_continuous.py")
+    check(bounded, f"--env-id {args.env_id} has unbounded actions. Use ppo_continuous.py")
     if args.evaluate:
         envs.close()
         return utils.evaluate_saved(args, make_env, agent)

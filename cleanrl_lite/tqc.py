@@ -276,7 +276,7 @@ def main(args: Args):
     device = utils.setup(args)
     enough = max(args.batch_size, 8 * args.num_envs)
     check(args.buffer_size >= enough, f"--buffer-size must be at least {enough}")
-    check(args.n_critics > 0, "--n-critics must be above 0")
+    check(args.n_critics > 0, f"--n-critics must be > 0, got {args.n_critics}")
     few = f"--top-quantiles-to-drop must be below --n-quantiles {args.n_quantiles}"
     check(args.top_quantiles_to_drop < args.n_quantiles, few)
 
@@ -294,7 +294,7 @@ def main(args: Args):
     sizes = args.n_critics, args.n_quantiles
     agent = Agent(obs_space.shape[0], action_space, *sizes, args.bf16).to(device)
     bounded = agent.action_scale.isfinite().all()  # high - low must not overflow float32
-    check(bounded, f"{args.env_id} has unbounded actions. Use ppo_continuous.py")
+    check(bounded, f"--env-id {args.env_id} has unbounded actions. Use ppo_continuous.py")
     wide = (agent.action_scale > 0).all()
     check(wide, f"{args.env_id} has actions {action_space}, where low < high must hold")
     if args.evaluate:
@@ -371,7 +371,7 @@ def main(args: Args):
         return {tag: metric.detach() for tag, metric in metrics.items()}
 
     def update_actor(rows, noise):
-        """A step of Adam of the actor, on the mean of all quantiles, none of them dropped.
+        """A step of Adam for the actor, on the mean of all quantiles: none is dropped.
 
         With --autotune one of the temperature, as in sac.py.
         """

@@ -252,6 +252,19 @@ def test_sticky_actions_are_random_per_environment():
         assert np.array_equal(obs[0], obs[1]) == same
 
 
+def test_every_truncated_game_is_over():
+    """However short it was: the next game's idle frames can be more than all of its own."""
+    envs = games(4, max_num_frames_per_episode=20)
+    envs.reset(seed=np.arange(4))
+    over, truncated = 0, 0
+    for _ in range(100):
+        _, _, _, truncations, infos = envs.step(np.ones(4, dtype=np.int64))
+        assert infos["_final_info"][truncations].all()
+        over += infos["_final_info"].sum()
+        truncated += truncations.sum()
+    assert over == truncated > 50
+
+
 def test_final_observation_of_a_truncated_game(monkeypatch):
     """final_obs is what a game without the limit shows after the same step; obs is the next game's
     first one.

@@ -55,6 +55,34 @@ def test_an_image_of_the_right_size_is_not_resized(monkeypatch):
     np.testing.assert_array_equal(image, probe_envs.Drawn.draw(np.array(env.unwrapped.state)))
 
 
+class Counter(gym.Env):
+    """Draws the number of the step, each time into the same array."""
+
+    observation_space = gym.spaces.Box(0, 255, (36, 36, 3), np.uint8)
+    action_space = gym.spaces.Discrete(2)
+    image = np.zeros((36, 36, 3), np.uint8)
+
+    def reset(self, *, seed=None, options=None):
+        self.image[:] = 0
+        return self.image, {}
+
+    def step(self, action):
+        self.image += 1
+        return self.image, 0.0, False, False, {}
+
+
+gym.register("Counter-v0", Counter)
+
+
+def test_an_environment_that_draws_into_the_same_array():
+    sizes = dict(image_size=36, stack_size=3)
+    env = ppo_image.make_env(ppo_image.Args(env_id="Counter-v0", **sizes))
+    env.reset(seed=1)
+    for _ in range(4):
+        obs, *_ = env.step(0)
+    assert obs[:, 0, 0, 0].tolist() == [2, 3, 4]
+
+
 def test_box_actions_reach_the_environment_in_its_own_bounds(monkeypatch, tmp_path):
     """-1 and 1 are the bounds of every dimension, and samples beyond them are clipped: the probe
     checks the bounds."""

@@ -199,7 +199,7 @@ def test_nothing_is_learned_from_nan(part, monkeypatch, tmp_path, steps):
 
 def test_a_window_is_refused(tmp_path, steps, monkeypatch):
     monkeypatch.setenv("SDL_VIDEODRIVER", "x11")  # as with a display
-    with pytest.raises(SystemExit, match="brax has no window: use --capture-video"):
+    with pytest.raises(SystemExit, match="--render: brax has no window. Use --capture-video"):
         helpers.train(SCRIPT, tmp_path, **LOGGED, render=True)
 
 

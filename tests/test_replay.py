@@ -128,6 +128,14 @@ def test_saving_and_loading(num_envs, steps, tmp_path):
         new.add(*step)
 
 
+def test_frames_must_be_bytes():
+    """Frames scaled to [0, 1] would be stored as 0."""
+    frames = FrameReplayBuffer(100, 2, (84, 84), CPU)
+    stack = np.full((2, 4, 84, 84), 0.7, dtype=np.float32)
+    with pytest.raises(SystemExit, match="replay.add got float32, not uint8"):
+        frames.add(stack, *np.zeros((2, 2)), *np.zeros((3, 2), dtype=bool), None)
+
+
 def test_only_the_filled_part_is_saved(tmp_path):
     """A checkpoint at the start of a run is small, whatever --buffer-size says."""
     path, buffer, frames = (

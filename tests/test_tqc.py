@@ -154,7 +154,7 @@ def test_updates_of_quantiles(autotune, monkeypatch, tmp_path):
 
 def test_sizes_that_leave_nothing(tmp_path):
     for flags, message in (
-        (dict(n_critics=0), "--n-critics must be above 0"),
+        (dict(n_critics=0), "--n-critics must be > 0, got 0"),
         (dict(n_quantiles=2), "--top-quantiles-to-drop must be below --n-quantiles 2"),
     ):
         with pytest.raises(SystemExit, match=message):

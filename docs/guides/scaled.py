@@ -23,14 +23,14 @@ def measure(env_id, steps, kwargs):
     """Mean and spread of every observation, and size of the rewards, over random actions."""
     env = utils.flatten(gym.make(env_id, **json.loads(kwargs)))
     env.action_space.seed(0)
-    observations = [env.reset(seed=0)[0]]
+    observations = [np.array(env.reset(seed=0)[0], np.float64)]
     rewards = []
     for _ in range(steps):
         obs, reward, terminated, truncated, _ = env.step(env.action_space.sample())
         observations.append(np.array(obs, np.float64))
         rewards.append(reward)
         if terminated or truncated:
-            observations.append(env.reset()[0])
+            observations.append(np.array(env.reset()[0], np.float64))
     env.close()
     mean = np.mean(observations, 0)
     std = np.std(observations, 0)

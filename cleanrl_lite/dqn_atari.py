@@ -212,7 +212,7 @@ class FrameReplayBuffer:
         self.length = buffer_size // num_envs
         slots = self.length * num_envs
         self.frames = utils.allocate((slots, *frame_shape), torch.uint8, device)
-        # action, reward, terminated, age (the last one)
+        # action, reward, terminated; in the last column, age
         self.rows = torch.zeros((slots, 4), device=device)
         self.age = np.ones(num_envs)  # of the next observation
         # slots so far; the newest one waits for its next frame
@@ -226,8 +226,8 @@ class FrameReplayBuffer:
 
     def add(self, obs, actions, rewards, terminations, truncations, new_games, final_obs):
         """Stores a transition of each environment: stacks (num_envs, 4, *frame_shape)."""
-        whole = obs.dtype == np.uint8
-        utils.check(whole, f"replay.add got {obs.dtype}, not uint8")
+        in_bytes = obs.dtype == np.uint8
+        utils.check(in_bytes, f"replay.add got {obs.dtype}, not uint8")
         rows = np.column_stack((actions, rewards, terminations, self.age))
         for n in range(self.num_envs):
             self.write(n, obs[n], rows[n])

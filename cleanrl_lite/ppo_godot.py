@@ -473,7 +473,7 @@ def main(args: Args):
             normalized = ((rollout_obs[t] - obs_mean) / obs_std).clip(-10, 10)
             actions[t] = actor(normalized.astype(np.float32)) + std * noise[t]
             obs, rewards[t], terminations[t], truncations, infos = envs.step(actions[t])
-            # At an episode's end, the next one's; but terminations give it no value.
+            # After an episode's end: of the next one. Every end is a termination, so it is unused.
             next_obs[t] = obs
             dones[t] = terminations[t] | truncations
             global_step += args.num_envs

@@ -336,7 +336,7 @@ def main(args: Args):
     b_actions = torch.zeros((batch_size, n_agents), dtype=torch.int64, device=device)
     b_logprobs = torch.zeros((batch_size, n_agents), device=device)
     # one for the team, which update broadcasts; with local critics one for each agent
-    # The trap: (batch,) ratios would broadcast to squares.
+    # The trap: these times a ratio (batch,) is a square.
     columns = 1 if args.central_critic else n_agents
     b_values = torch.zeros((batch_size, columns), device=device)
     b_advantages = torch.zeros_like(b_values)

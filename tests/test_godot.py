@@ -267,7 +267,7 @@ WRONG = {
     "no agents": (asked(agents=0), "the game has no agents"),
     "too few environments": (
         dict(num_envs=2) | asked(agents=4),
-        "--num-envs must be a multiple of the game's 4 agents",
+        "--num-envs 2 must be a multiple of the game's 4 agents",
     ),
     "agents of two kinds": (asked(fault="differ"), "several policies or spaces"),
     "images": (asked(fault="image"), "with images, are not supported"),

@@ -35,6 +35,14 @@ def module(script):
     return importlib.import_module(f"cleanrl_lite.{script}")
 
 
+def import_file(path):
+    """A copy of a script, as a module."""
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    copy = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(copy)
+    return copy
+
+
 def parent_of(script):
     """The script that it is a variant of, which the first paragraph of its docstring names."""
     docstring = ast.get_docstring(ast.parse(TEXT[script]))

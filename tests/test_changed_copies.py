@@ -6,7 +6,6 @@ slow tier compiles those that change what is compiled.
 """
 
 import functools
-import importlib.util
 import re
 
 import numpy as np
@@ -169,13 +168,6 @@ def changed(name, script):
     return source
 
 
-def import_file(path):
-    spec = importlib.util.spec_from_file_location(path.stem, path)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
 NAMES = sorted(path.stem for path in EDITS.glob("*.diff"))
 PAIRS = [(name, script) for name in NAMES for script in read(name)[0]]
 
@@ -187,7 +179,7 @@ class Outcome:
         folder.mkdir(exist_ok=True)
         path = folder / f"{name or script}.py"
         path.write_text(changed(name, script) if name else (helpers.SOURCE / path.name).read_text())
-        self.module = import_file(path)
+        self.module = helpers.import_file(path)
         flags = {
             **SIZES[script],
             "compile": mode != "eager",
@@ -427,7 +419,7 @@ def test_a_copy_plays_and_resumes_runs_of_its_origin(original, tmp_path):
     origin = original("", "ppo")
     path = tmp_path / "my_idea.py"
     path.write_text((helpers.SOURCE / "ppo.py").read_text())
-    copy = import_file(path)
+    copy = helpers.import_file(path)
     args = {**origin.saved["args"], "exp_name": "my_idea"}
     directory = str(origin.returns.dir)
     assert copy.main(copy.Args(**{**args, "evaluate": directory})) == origin.returns

@@ -302,6 +302,28 @@ def test_scaled_observations_and_rewards(scaled):
     )
 
 
+def test_scaled_measures_environments_that_write_into_one_array(scaled):
+    """Their next observation does not change what was measured of the one before."""
+
+    class OneArray(gym.Env):
+        observation_space = gym.spaces.Box(-np.inf, np.inf, (1,))
+        action_space = gym.spaces.Discrete(2)
+        place = np.zeros(1, np.float32)
+
+        def reset(self, seed=None, options=None):
+            self.place[:] = 0
+            return self.place, {}
+
+        def step(self, action):
+            self.place += 1
+            return self.place, 1.0, bool(self.place == 2), False, {}
+
+    gym.register("OneArray-v0", OneArray, disable_env_checker=True)
+    mean, std, _ = scaled.measure("OneArray-v0", 20, "{}")
+    places = [0, 1, 2] * 10 + [0]
+    assert mean == pytest.approx(np.mean(places)) and std == pytest.approx(np.std(places))
+
+
 def test_rewards_with_a_given_scale_and_observations_that_are_constant(
     scaled, own_module, monkeypatch
 ):

@@ -307,6 +307,24 @@ def test_target_kl_is_decided_together(bound, updates, pair, tmp_path):
     assert pair(updates_with, tmp_path, target_kl=bound, total_timesteps=32) == [updates, updates]
 
 
+def train_with_statistics(runs_dir):
+    """The mean of a module that a copy gives to its run, after training; it was 1 or 2."""
+    statistics = torch.nn.BatchNorm1d(1, affine=False)
+    statistics.running_mean.fill_(RANK + 1)
+    init = utils.Run.__init__
+
+    def with_statistics(*args, **parts):
+        init(*args, **parts, statistics=statistics)
+
+    patch = mock.patch.object(utils.Run, "__init__", with_statistics)
+    train(runs_dir, lambda: patch, total_timesteps=32)
+    return statistics.running_mean.item()
+
+
+def test_what_a_copy_adds_begins_as_in_the_first_process(pair, tmp_path):
+    assert pair(train_with_statistics, tmp_path) == [1, 1]
+
+
 @pytest.mark.parametrize(
     "flags, message",
     [

@@ -9,6 +9,7 @@ import os
 import re
 from collections import Counter
 from dataclasses import dataclass
+from pathlib import Path
 from unittest import mock
 
 import numpy as np
@@ -21,6 +22,7 @@ from stable_baselines3.common.buffers import ReplayBuffer as TheirBuffer
 from cleanrl_lite import dqn_atari
 from cleanrl_lite.dqn_atari import FrameReplayBuffer
 from cleanrl_lite.sac import ReplayBuffer
+from tests import helpers
 
 CPU = torch.device("cpu")
 OBS, ACTION = (3,), (2,)
@@ -243,9 +245,9 @@ class Journal:
     """Steps an environment, adds what comes of it to the buffer, and keeps a list of it; the
     action is the number of a transition in the list."""
 
-    def __init__(self, games, buffer_size, shape=(3, 3)):
+    def __init__(self, games, buffer_size, shape=(3, 3), buffer_class=FrameReplayBuffer):
         self.games, self.list, self.slots = games, [], np.zeros(games.num_envs, dtype=np.int64)
-        self.buffer = FrameReplayBuffer(buffer_size, games.num_envs, shape, CPU)
+        self.buffer = buffer_class(buffer_size, games.num_envs, shape, CPU)
         # slots overwritten before a checkpoint
         self.lost = np.zeros(games.num_envs, dtype=np.int64)
         self.begin()
@@ -337,6 +339,29 @@ def test_frames(buffer_size, num_envs):
     ends = [(s.terminated, s.next_obs is None) for s in journal.list]
     assert {(True, True), (True, False), (False, False)} == set(ends)
     assert journal.slots.min() > 3 * journal.buffer.length
+
+
+ONE_COLUMN_MORE = {
+    "torch.zeros((slots, 4), ": "torch.zeros((slots, 5), ",
+    "rewards, terminations, self.age)": "rewards, terminations, truncations, self.age)",
+    "np.zeros(4)": "np.zeros(5)",
+    "rewards, terminations, age = rows": "rewards, terminations, _, age = rows",
+}
+
+
+def test_a_copy_with_one_column_more(tmp_path):
+    """The age stays the last column, so sampling still finds it."""
+    source = Path(dqn_atari.__file__).read_text()
+    for old, new in ONE_COLUMN_MORE.items():
+        assert source.count(old) == 1, old
+        source = source.replace(old, new)
+    path = tmp_path / "one_column_more.py"
+    path.write_text(source)
+    buffer_class = helpers.import_file(path).FrameReplayBuffer
+    journal = Journal(ScriptedGames(3), 61, buffer_class=buffer_class)
+    for _ in range(10):
+        journal.step(10)
+        journal.check()
 
 
 def test_frames_at_every_fill():

@@ -68,6 +68,15 @@ def test_opponents(nim, tmp_path):
 
 
 @pytest.mark.xdist_group("nim")
+def test_the_opponent_is_in_evaluation_mode(nim, monkeypatch):
+    """A copy's dropout does not thin it out."""
+    _, run_dir, _ = nim
+    agents = helpers.spy_on_agents(monkeypatch, "ppo_selfplay")
+    ppo_selfplay.make_env(ppo_selfplay.Args(env_id=NIM, opponent=str(run_dir)))
+    assert [agent.training for agent in agents] == [False]
+
+
+@pytest.mark.xdist_group("nim")
 def test_the_opponent_of_evaluations_does_not_change_training(nim, tmp_path):
     _, run_dir, _ = nim
     runs = []

@@ -1,8 +1,6 @@
 """The *_visual scripts: their videos show what the agent makes of each frame, and all else is
 their parents'."""
 
-import importlib.util
-
 import cv2
 import gymnasium as gym
 import imageio.v3 as imageio
@@ -187,9 +185,7 @@ def test_a_copy_watches_a_run_of_the_parent(script, tmp_path, monkeypatch):
     run_dir, _ = helpers.train(parent, tmp_path / "runs", total_timesteps=16)
     path = tmp_path / f"{parent}.py"
     path.write_text((helpers.SOURCE / f"{script}.py").read_text())
-    spec = importlib.util.spec_from_file_location("copied", path)
-    copied = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(copied)
+    copied = helpers.import_file(path)
     make_env = copied.make_env
     monkeypatch.setattr(copied, "make_env", lambda *how: gym.wrappers.TimeLimit(make_env(*how), 5))
     args = helpers.small_args(parent, tmp_path, evaluate=str(run_dir), capture_video=True)

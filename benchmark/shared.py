@@ -42,7 +42,8 @@ def versions():
 
 
 def hardware():
-    model = re.search(r"model name\s*: (.*)", Path("/proc/cpuinfo").read_text())
+    cpuinfo = Path("/proc/cpuinfo")  # on Linux only
+    model = re.search(r"model name\s*: (.*)", cpuinfo.read_text() if cpuinfo.exists() else "")
     name = model[1].strip() if model else platform.machine()
     return f"{name}, {os.cpu_count()} cores"
 
@@ -56,7 +57,11 @@ def machine():
 
 
 def git(*words):
-    process = subprocess.run(["git", *words], cwd=ROOT, capture_output=True, text=True)
+    """What git prints; nothing where it is not installed."""
+    try:
+        process = subprocess.run(["git", *words], cwd=ROOT, capture_output=True, text=True)
+    except FileNotFoundError:
+        return ""
     return process.stdout.strip()
 
 
@@ -93,7 +98,7 @@ def folded(title, lines, is_open=False):
 
 def made_by(command, places, commits):
     """The folded block below a table: what made it, at which commits, on which machines."""
-    commits = sorted(set(commits))
+    commits = sorted({commit or "not recorded" for commit in commits})
     word = "commits" if len(commits) > 1 else "commit"
     lines = [f"`{command}`, at {word} {', '.join(commits)}, on:", ""]
     lines += [f"- {place}" for place in sorted(set(places))]

@@ -51,6 +51,16 @@ def test_verdicts(after, verdict, status, monkeypatch, capsys, tmp_path):
     assert (code, output.splitlines()[0].split()[-1]) == (status, verdict)
 
 
+def test_whole_rollouts_may_end_beyond_the_total(monkeypatch, capsys, tmp_path):
+    """Both runs are finished and of 500 steps; unfinished ones are compared at the same step."""
+    seeds = {1: 100, 2: 110, 3: 95}
+    before = write(tmp_path / "a", seeds)
+    after = write(tmp_path / "b", seeds, global_step=512)
+    assert told(monkeypatch, capsys, before, after)[0] == 0
+    unfinished = write(tmp_path / "c", seeds, global_step=400, finished=False)
+    assert told(monkeypatch, capsys, before, unfinished)[0] == 2
+
+
 def test_the_first_ten_seeds(monkeypatch, capsys, tmp_path):
     """Seeds beyond them do not count: who got more may have hung on what the first ones showed."""
     ten = {seed: 100 + seed for seed in range(1, 11)}

@@ -148,6 +148,25 @@ def test_a_folder_that_stands_alone(finished, tmp_path):
     assert text.startswith("---\n") and "tags: [CartPole-v1, ppo, " in text
 
 
+def test_the_card_of_a_copy(finished, tmp_path):
+    """Its command trains as long as the run was to; nobody knows on which machine that was."""
+    run_dir = shutil.copytree(finished, tmp_path / "run")
+    saved = helpers.load(run_dir)
+    saved["script"] = "my_idea"
+    saved["global_step"] += 32  # whole rollouts may end beyond the total
+    torch.save(saved, run_dir / "checkpoint.pt")
+    (run_dir / "ppo.py").rename(run_dir / "my_idea.py")
+    text = (hub.export(run_dir, tmp_path / "agent") / "README.md").read_text()
+    steps = saved["args"]["total_timesteps"]
+    command = f"python my_idea.py --env-id CartPole-v1 --seed 1 --total-timesteps {steps} "
+    assert command in text
+    assert f"| environment steps | {saved['global_step']:,} |" in text
+    assert "| trained on | not recorded |" in text
+    (run_dir / "machine.json").write_text(json.dumps({"hardware": "a PC", "versions": {"x": "1"}}))
+    text = (hub.export(run_dir, tmp_path / "other") / "README.md").read_text()
+    assert "| trained on | a PC; x 1 |" in text
+
+
 def test_refusals(finished, tmp_path):
     unfinished = shutil.copytree(finished, tmp_path / "unfinished")
     whole = helpers.read_json(unfinished / "eval.json")

@@ -75,6 +75,15 @@ def test_seeds():
     assert launch.seeds(["1-3", "7", "9-9"]) == [1, 2, 3, 7, 9]
 
 
+def test_the_last_flag_counts():
+    """As in the scripts: flags behind a published command replace its own."""
+    command = ["cleanrl_lite/ppo.py", "--exp-name", "old", "--seed=3", "--exp-name", "mine"]
+    assert launch.value(command, "--exp-name", "ppo") == "mine"
+    assert launch.value(command, "--seed", "") == "3"
+    assert launch.value(command, "--env-id", "CartPole-v1") == "CartPole-v1"
+    assert [*launch.jobs([command], "runs")] == ["mine-3"]
+
+
 @pytest.mark.parametrize(
     "words, message",
     [
@@ -91,6 +100,8 @@ def test_seeds():
         ),
         (["--log", "nobody"], "nobody.log. --status lists the jobs"),
         (["--status"], "error: there are no jobs in "),
+        (["--cancel"], "error: there are no jobs in "),
+        (["--exp-name", "mine"], "--seeds and --exp-name go with named scripts"),
     ],
 )
 def test_a_wrong_command(words, message, tmp_path, monkeypatch, capsys):

@@ -18,8 +18,9 @@ from tensorboard.compat.proto.event_pb2 import Event, SessionLog
 from tensorboard.summary.writer.record_writer import RecordWriter
 from torch.utils.tensorboard import SummaryWriter
 
+from benchmark import shared
 from benchmark.launch import launch
-from benchmark.measure import returns_sb3, speed, speed_cleanrl, speed_variants
+from benchmark.measure import cuda_check, returns_sb3, speed, speed_cleanrl, speed_variants
 from benchmark.publish import collect, overview, plot, readme
 from cleanrl_lite import utils
 from tests import helpers
@@ -826,6 +827,49 @@ def test_an_evaluation_that_is_not_on_the_disk_yet(tmp_path):
         1,
     )
     assert (run["hardware"], run["commit"]) == ("a machine", "abc")
+
+
+def test_a_finished_run_that_was_resumed_for_longer_and_stopped(tmp_path):
+    """Its evaluation is that of the shorter run."""
+    run_dir, _ = helpers.train("ppo", tmp_path)
+    run, _ = collect.read_run(run_dir)
+    assert run["finished"]
+    args = helpers.read_json(run_dir / "args.json")
+    longer = args | {"total_timesteps": 2 * args["total_timesteps"]}  # as a resumed run writes it
+    (run_dir / "args.json").write_text(json.dumps(longer))
+    again, _ = collect.read_run(run_dir)
+    assert again["total_timesteps"] == longer["total_timesteps"] and not again["finished"]
+
+
+def test_speeds_of_a_gpu_are_published(tmp_path, monkeypatch):
+    """New rows replace the old ones, with the machine and the commit that they came from."""
+    published = tmp_path / "cuda.json"
+    row = {"script": "sac", "mode": "graph", "flags": "--bf16", "sps": 10.0}
+    made = {"command": "x", "hardware": "a GPU", "versions": {}, "commit": "abc"}
+    published.write_text(json.dumps({**made, "note": "old", "rows": [row], "check": {}}))
+    monkeypatch.setattr(cuda_check, "PUBLISHED", published)
+    cuda_check.publish(tmp_path / "speed.json")
+    assert "old" in published.with_suffix(".md").read_text()
+    new = {**made, "commit": "def", "rows": [{**row, "sps": 20.0}]}
+    (tmp_path / "speed.json").write_text(json.dumps(new))
+    cuda_check.publish(tmp_path / "speed.json")
+    assert helpers.read_json(published) == {**new, "check": {}}
+    text = published.with_suffix(".md").read_text()
+    assert "| 20 |" in text and "def" in text and "old" not in text
+
+
+def test_outside_of_git(monkeypatch):
+    """From an archive, or where git is not installed, commits are not recorded."""
+    monkeypatch.setenv("PATH", "")
+    assert shared.commit() is None
+    assert "at commit not recorded, on:" in shared.made_by("x", ["a machine"], [None])
+
+
+def test_a_wrong_mode_of_a_speed_measurement(monkeypatch, capsys):
+    monkeypatch.setattr("sys.argv", ["speed", "--modes", "eagr"])
+    with pytest.raises(SystemExit):
+        speed.main()
+    assert "--modes takes some of" in capsys.readouterr().err
 
 
 def test_a_default_that_has_changed_since(tmp_path):

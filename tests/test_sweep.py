@@ -34,7 +34,7 @@ def test_a_search(tmp_path):
         and "cleanrl_lite/ppo.py --env-id CartPole-v1 --learning-rate " in done.stdout
     )
     values = []
-    for folder in tmp_path.glob("trial-*"):
+    for folder in tmp_path.glob("ppo-CartPole-v1/trial-*"):
         means = [helpers.read_json(path)["mean"] for path in folder.glob("*/eval.json")]
         assert len(means) == 2 and len(list(folder.glob("*__1__*"))) == 1
         values.append(sum(means) / 2)

@@ -151,8 +151,12 @@ def test_an_interrupted_command_goes_on_where_it_was(faked):
 def test_another_commit_measures_again(faked, monkeypatch):
     ran, path = faked
     path.write_text(json.dumps([line(seed=1), line(seed=2, commit="old")]))
-    left = time_to_return.todo(["ppo"], [1, 2], time_to_return.read(path), "abc")
+    known = time_to_return.read(path)
+    goals = {"ppo": (known[0]["target"], known[0]["total_timesteps"])}
+    left = time_to_return.todo(["ppo"], [1, 2], known, "abc", goals)
     assert [*left] == [("ppo", 1, "sb3"), ("ppo", 2, "sb3"), ("ppo", 2, "ours")]
+    other = {"ppo": (known[0]["target"] + 1, known[0]["total_timesteps"])}
+    assert len([*time_to_return.todo(["ppo"], [1, 2], known, "abc", other)]) == 4
     time_to_return.write([line(seed=2, commit="old"), line(seed=2, commit="new")], path)
     assert [entry["commit"] for entry in time_to_return.read(path)] == ["new"]
 
@@ -235,7 +239,7 @@ def test_a_run_that_never_gets_there_counts():
     assert "30 s, not reached by 1 of 3 seeds (not reached)" in time_to_return.sentence(entries)
     assert "Huber" not in time_to_return.table(entries)
     dqn = lines("dqn", "ours", 30, 40, 20) + lines("dqn", "sb3", None, None, 70)
-    assert "Huber" in time_to_return.table(dqn) and time_to_return.sentence(dqn) == ""
+    assert "Huber loss" in time_to_return.table(dqn) and time_to_return.sentence(dqn) == ""
     never = lines("ppo", "ours", 30, 40, 20) + lines("ppo", "sb3", None, None, None)
     row = time_to_return.table(never).split("\n")[2]
     assert row.split(" | ")[4:] == ["not reached within 500,000 steps", "", " |"]

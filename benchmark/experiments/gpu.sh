@@ -14,9 +14,8 @@ within() {  # runs a command, interrupted 20 s before the limit
     left=$((end - $(date +%s) - 20))
     [ $left -gt 0 ] && timeout -s INT $left "$@"
 }
-once() {  # cuda_check.py in full, unless an earlier call did it
-    [ -e "runs/cuda/$1.done" ] && return
-    within python -m benchmark.measure.cuda_check "$@" && touch "runs/cuda/$1.done"
+cuda_check() {  # skips what succeeded at this commit
+    within python -m benchmark.measure.cuda_check "$@"
 }
 commands() {  # in order of worth
     ENVS="PongNoFrameskip-v4 BreakoutNoFrameskip-v4" SEEDS=1 EXP_NAME=ppo_atari_bf16 \
@@ -32,8 +31,8 @@ commands() {  # in order of worth
 [ "$RUN" != cat ] || { commands && exit; }
 python -c "import torch; raise SystemExit(not torch.cuda.is_available())" ||
     { echo "error: torch finds no GPU" >&2 && exit 1; }
-once check --jobs "${JOBS:-12}" ||
+cuda_check check --jobs "${JOBS:-12}" ||
     echo "not every script works on CUDA, or no time was left: see runs/cuda"
-once speed || echo "not every speed was measured: see runs/cuda"
+cuda_check speed || echo "not every speed was measured: see runs/cuda"
 commands > runs/gpu.txt
 within python -m benchmark.launch --jobs "${JOBS:-12}" < runs/gpu.txt

@@ -12,6 +12,7 @@ for env in ${ENVS:-CartPole-v1 LunarLander-v3}; do
     case $env in
         CartPole-v1) seeds="1 2 3 4 5 6 7 8 9 10" steps=100000 names="sac_discrete sac_discrete_098" ;;
         LunarLander-v3) seeds="1 2 3" steps=300000 names=sac_discrete_tuned ;;
+        *) seeds="1 2 3" steps=100000 ;;
     esac
     for name in ${EXP_NAME:-$names}; do
         flags=

@@ -84,8 +84,14 @@ def piped(lines, flags):
 
 
 def value(command, name, default):
-    """The value of a flag given as two words, --name value."""
-    return command[command.index(name) + 1] if name in command[:-1] else default
+    """The value of a flag, --name value or --name=value; the last one counts, as in the scripts."""
+    found = default
+    for word, following in zip(command, [*command[1:], default], strict=True):
+        if word == name:
+            found = following
+        elif word.startswith(f"{name}="):
+            found = word.removeprefix(f"{name}=")
+    return found
 
 
 def jobs(commands, runs_dir):
@@ -417,12 +423,18 @@ def run_task(args):
     return run({name: manifest.jobs[name]["command"]}, args)
 
 
-def show_status(args):
-    """Prints a line per job. A running job without a process was interrupted."""
+def known(args):
+    """The manifest of --name, which must have jobs."""
     manifest = Manifest(Path(args.runs_dir) / f"{args.name}.json")
     if not manifest.jobs:
         advice = "Choose another with --name and --runs-dir"
         raise SystemExit(f"error: there are no jobs in {manifest.path}. {advice}")
+    return manifest
+
+
+def show_status(args):
+    """Prints a line per job. A running job without a process was interrupted."""
+    manifest = known(args)
     manifest.refresh()
     for name, job in manifest.jobs.items():
         state = job["state"]
@@ -447,7 +459,7 @@ def parser():
         help="names of scripts, without .py (none: commands from standard input)",
     )
     add("--env-ids", nargs="+", default=[])
-    add("--seeds", nargs="+", default=["1-5"], help="numbers and ranges (default: 1-5)")
+    add("--seeds", nargs="+", help="numbers and ranges (default: 1-5)")
     add("--exp-name", default="", help="the scripts' --exp-name")
     add(
         "--jobs",
@@ -509,6 +521,9 @@ def parse(words):
     args = made.parse_args(words)
     if args.jobs < 1:
         made.error(f"--jobs must be >= 1, got {args.jobs}")
+    if not args.scripts and (args.seeds or args.exp_name):
+        made.error("--seeds and --exp-name go with named scripts; piped commands have their own")
+    args.seeds = args.seeds or ["1-5"]
     if not all(re.fullmatch(r"\d+(-\d+)?", word) for word in args.seeds):
         given = " ".join(args.seeds)
         made.error(f"--seeds takes numbers and ranges such as 1-5, got {given}")
@@ -565,6 +580,6 @@ def main():
     elif args.collect:
         collect(args, manifest)
     elif args.cancel:
-        cancel(manifest)
+        cancel(known(args))
     else:
         raise SystemExit(launch(args, error, manifest))

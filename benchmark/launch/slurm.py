@@ -33,7 +33,7 @@ def slurm(*words):
     try:
         done = subprocess.run(words, capture_output=True, text=True)
     except FileNotFoundError:
-        message = f"{words[0]} not found: --slurm needs Slurm's commands"
+        message = f"{words[0]} not found. Run this where Slurm's commands are installed"
         raise SystemExit(f"error: {message}") from None
     if done.returncode:
         said = done.stderr.strip() or done.stdout.strip() or "no reason given"

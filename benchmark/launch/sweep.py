@@ -7,12 +7,12 @@
 A trial runs one setting of the flags with several seeds; its value is the mean of their final
 evaluations. After each seed, a trial below the median of the others at that point is stopped
 (pruned). Trials are stored in RUNS_DIR/sweep.db: the same command continues the search, and several
-terminals or nodes that share the folder can work on it. Report the winner with seeds that the
-search did not use.
+terminals of one machine can work on it. Report the winner with seeds that the search did not use.
 """
 
 import argparse
 import json
+import re
 import shlex
 import subprocess
 import sys
@@ -38,6 +38,11 @@ def space(trial):
         "--gamma": 1 - trial.suggest_float("one_minus_gamma", 1e-3, 0.1, log=True),
         "--ent-coef": trial.suggest_float("ent_coef", 0.0, 0.02),
     }
+
+
+def study_name():
+    """The name of the search, and of the folder of its runs."""
+    return re.sub("[/:]", "-", f"{SCRIPT}-{ENV_ID}")
 
 
 def words(flags):
@@ -71,7 +76,7 @@ def objective(trial, args):
     flags = space(trial)
     returns = []
     with ThreadPoolExecutor(args.jobs) as pool:
-        name = f"trial-{trial.number}"
+        name = f"{study_name()}/trial-{trial.number}"
         runs = [pool.submit(evaluation, flags, seed, args, name) for seed in args.seeds]
         for number, run in enumerate(runs):
             returns.append(run.result())
@@ -110,7 +115,7 @@ def main():
         raise SystemExit(f"error: optuna is not installed. Run: {command}") from None
     Path(args.runs_dir).mkdir(parents=True, exist_ok=True)
     study = optuna.create_study(
-        study_name=f"{SCRIPT}-{ENV_ID}",
+        study_name=study_name(),
         storage=f"sqlite:///{args.runs_dir}/sweep.db",
         direction="maximize",
         load_if_exists=True,

@@ -49,7 +49,9 @@ def groups(runs, metric):
             continue
         total, flags = experiment(run)
         flags = json.dumps(flags, sort_keys=True)
-        key = run["script"], run["env_id"], run["global_step"], total, flags
+        # Whole rollouts may end beyond the total: a finished run counts as one of that length.
+        reached = total if run["finished"] else run["global_step"]
+        key = run["script"], run["env_id"], reached, total, flags
         if len(found[key]) == FIRST and run["seed"] not in found[key]:
             continue
         found[key][run["seed"]] = run[metric]

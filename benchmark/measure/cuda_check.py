@@ -3,12 +3,12 @@
     python -m benchmark.measure.cuda_check check --jobs 12     all scripts x modes, many at a time
     python -m benchmark.measure.cuda_check check --scripts dqn sac
     python -m benchmark.measure.cuda_check speed               one at a time; steps per second
-    python -m benchmark.measure.cuda_check table               makes results/cuda.md again
+    python -m benchmark.measure.cuda_check table               the speeds into results/cuda.*
 
 `check` also compares the weights of CUDA graph and eager mode after a short run with the same seed,
 and fills the compile caches. Its runs share the machine, so its timings mean nothing. Logs and
-figures go to --out (default runs/cuda); the same command again skips what succeeded.
-results/cuda.json has the rows of its speed.json, and the hardware, versions and commit.
+figures go to --out (default runs/cuda); the same command again skips what succeeded at this commit.
+Without a new speed.json in --out, `table` only makes results/cuda.md again.
 """
 
 import json
@@ -25,7 +25,7 @@ from pathlib import Path
 import torch
 
 from benchmark import shared
-from benchmark.shared import RESULTS, ROOT, row
+from benchmark.shared import RESULTS, ROOT, commit, machine, row
 
 PUBLISHED = RESULTS / "cuda.json"
 MODES = {
@@ -119,7 +119,9 @@ def run(script, mode, flags, out):
     log = out / f"{name}.log"
     record = out / f"{name}.json"
     if record.exists():
-        return json.loads(record.read_text())
+        known = json.loads(record.read_text())
+        if known.get("commit") == commit():
+            return known
     shutil.rmtree(runs, ignore_errors=True)  # of an interrupted or failed run
     command = [f"cleanrl_lite/{script}.py", *flags.split(), *MODES[mode], "--runs-dir", str(runs)]
     if script.endswith("_multigpu"):  # a process for each GPU
@@ -131,6 +133,7 @@ def run(script, mode, flags, out):
         "script": script,
         "mode": mode,
         "flags": flags,
+        "commit": commit(),
         "status": status,
         "seconds": round(time.time() - began, 1),
         "fallback": "continuing in eager mode" in log.read_text(),
@@ -187,8 +190,9 @@ def table(record):
         flags = flags.replace(f"{OFF_POLICY} ", "")
         lines.append(row([r["script"], r["mode"], f"`{flags}`", f"{r['sps']:,.0f}", other]))
     made = shared.made_by(record["command"], [shared.made_on(record)], [record["commit"]])
-    note = "Median over the second half of one run each, learning included; "
-    return "\n".join(lines) + f"\n\n{note}{record['note']}.\n\n{made}\n"
+    note = "Median over the second half of one run each, learning included"
+    remark = f"; {record['note']}" if "note" in record else ""
+    return "\n".join(lines) + f"\n\n{note}{remark}.\n\n{made}\n"
 
 
 def check(args):
@@ -217,7 +221,10 @@ def check(args):
 
 
 def speed(args):
+    """The rows of SPEED; speed.json has those that ran, and on what."""
     results = []
+    made = {"command": "python -m benchmark.measure.cuda_check speed", "commit": commit()}
+    made.update(machine(), date=time.strftime("%F"))
     for job in SPEED:
         result = run(*job, args.out)
         results.append(result)
@@ -225,8 +232,19 @@ def speed(args):
         print(
             f"{result['script']:15s} {result['mode']:15s} {sps} SPS {result['flags']}", flush=True
         )
-        (args.out / "speed.json").write_text(json.dumps(results, indent=1))  # the next may crash
+        done = {**made, "rows": [result for result in results if not result["status"]]}
+        (args.out / "speed.json").write_text(json.dumps(done, indent=1))  # the next may crash
     return results
+
+
+def publish(new):
+    """The table, with the speeds of the file `new` if there is one."""
+    record = json.loads(PUBLISHED.read_text())
+    if new.exists():
+        kept = {name: record[name] for name in record.keys() - {"note", "rows"}}
+        record = {**kept, **json.loads(new.read_text())}
+        PUBLISHED.write_text(json.dumps(record, indent=1) + "\n")
+    PUBLISHED.with_suffix(".md").write_text(table(record))
 
 
 def main():
@@ -237,13 +255,12 @@ def main():
     parser.add_argument("--out", type=Path, default=ROOT / "runs/cuda")
     args = parser.parse_args()
     if args.what == "table":
-        PUBLISHED.with_suffix(".md").write_text(table(json.loads(PUBLISHED.read_text())))
+        publish(args.out / "speed.json")
         return None
     args.out.mkdir(parents=True, exist_ok=True)
     paths = [str(ROOT), os.environ.get("PYTHONPATH")]
     os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, paths))
     results = check(args) if args.what == "check" else speed(args)
-    (args.out / f"{args.what}.json").write_text(json.dumps(results, indent=1))
     failed = sum(result["status"] != 0 for result in results)
     return f"{failed} of {len(results)} runs failed" if failed else None
 

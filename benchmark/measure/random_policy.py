@@ -6,12 +6,12 @@ Adds the mean return of 100 episodes in each environment to benchmark/results/ra
 """
 
 import json
-import sys
 
 import ale_py
 import gymnasium as gym
 import numpy as np
 
+from benchmark import shared
 from benchmark.shared import RESULTS
 
 PATH = RESULTS / "random.json"
@@ -35,9 +35,16 @@ def mean_return(env_id):
     return round(float(np.mean(returns)), 3)
 
 
-if __name__ == "__main__":
+def main():
+    parser = shared.parser(__doc__)
+    parser.add_argument("env_ids", nargs="+", metavar="ENV_ID")
+    args = parser.parse_args()
     found = json.loads(PATH.read_text()) if PATH.exists() else {}
-    for env_id in sys.argv[1:]:
+    for env_id in args.env_ids:
         found[env_id] = mean_return(env_id)
         print(f"{env_id}: {found[env_id]}", flush=True)
-    PATH.write_text(json.dumps(dict(sorted(found.items())), indent=1) + "\n")
+        PATH.write_text(json.dumps(dict(sorted(found.items())), indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -129,7 +129,12 @@ def table(entries):
             "; ".join(figure(np.mean(run["evaluation"])) for run in theirs),
         ]
         lines.append(row(cells))
-    return "\n".join(lines) + "\n"
+    made = shared.made_by(
+        "python -m benchmark.measure.returns_sb3",
+        places=map(shared.made_on, entries),
+        commits=[line["commit"] for line in entries],
+    )
+    return "\n".join([*lines, "", made]) + "\n"
 
 
 def main():

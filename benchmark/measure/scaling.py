@@ -153,8 +153,9 @@ def main():
             rows.append(train(*key))
             print(*key, round(rows[-1]["mean"], 1), flush=True)
             PATH.write_text(json.dumps(rows, indent=1, ensure_ascii=False) + "\n")
-        (RESULTS / "scaling.md").write_text(table(rows))
-    print(table(rows))
+    found = table(rows)
+    (RESULTS / "scaling.md").write_text(found)
+    print(found)
 
 
 if __name__ == "__main__":

@@ -376,7 +376,10 @@ def parse():
     add("--no-cold", action="store_true", help="skip the runs with an empty compile cache")
     args = parser.parse_args()
     if not set(args.script or []) <= set(ITERATIONS):
-        parser.error(f"--script takes {', '.join(ITERATIONS)}")
+        given = ",".join(args.script)
+        parser.error(f"--script takes some of {', '.join(ITERATIONS)}, got {given}")
+    if not set(args.modes or []) <= set(MODES):
+        parser.error(f"--modes takes some of {', '.join(MODES)}, got {','.join(args.modes)}")
     return args
 
 
@@ -394,6 +397,9 @@ def main():
         rows = [(script, args.env_id, [mode]) for script in scripts]
     for script, env_id, modes in rows:
         modes = [mode for mode in modes if mode in (args.modes or MODES)]
+        if not modes:
+            print(f"{script}: not published in these modes")
+            continue
         compare(script, env_id, modes, args.pairs, args.core, args.iterations, not args.no_cold)
     write_table()
 

@@ -14,9 +14,9 @@ CleanRL 1.2.0 needs older packages than ours, so make an environment for it firs
 Both sides use CleanRL's hyperparameters on CartPole-v1 and one thread, and run in turns, each in a
 fresh process pinned to the same core. A run is the default one at two fifths of its length, with
 epsilon and the steps before learning scaled accordingly. Its speed is environment steps over
-processor time, minus those of a run that ends when learning starts: start-up, compilation,
-checkpoints and the evaluation do not count. The machine should be idle. All figures go to
-results/speed_cleanrl.json.
+processor time, minus those of a run that ends 1,000 steps after learning has started: start-up,
+compilation, checkpoints and the evaluation do not count. The machine should be idle. All figures go
+to results/speed_cleanrl.json.
 """
 
 import json

@@ -211,7 +211,7 @@ def table(records):
     places = []
     for record in records.values():
         pairs = len(record["pairs"])
-        places.append(f"{record['hardware']}, {pairs} pairs")
+        places.append(f"{shared.made_on(record)}; {pairs} pairs")
     commits = [record["commit"] for record in records.values()]
     lines += ["", shared.made_by("python -m benchmark.measure.speed_variants", places, commits)]
     return "\n".join(lines) + "\n"

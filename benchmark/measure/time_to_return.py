@@ -2,7 +2,7 @@
 
     python -m benchmark.measure.time_to_return                        all rows, some hours
     python -m benchmark.measure.time_to_return --rows ppo dqn         some of them
-    python -m benchmark.measure.time_to_return --rows ppo --seeds 1 --target 100 --out /tmp/try.json
+    python -m benchmark.measure.time_to_return --rows ppo --target 100 --out /tmp/try.json
     python -m benchmark.measure.time_to_return --from-results         only the table, from the file
 
 Seconds of wall clock from the start of the process, imports and compilation included, until the
@@ -49,9 +49,8 @@ SEEDS = [1, 2, 3]
 WINDOW = 100  # training episodes
 # Why Stable-Baselines3 never gets there, where it does not
 REASONS = {
-    "dqn": "Stable-Baselines3's DQN has a Huber loss and clips gradients, and with these "
-    "hyperparameters its values grow without bound; with a squared error and no clipping, as in "
-    "dqn.py, it learns. That row does not compare speed."
+    "dqn": "Stable-Baselines3's DQN, which has a Huber loss and clips gradients, does not learn "
+    "with these hyperparameters, so that row does not compare speed."
 }
 SIDES = {"sb3": "Stable-Baselines3", "ours": "cleanrl_lite"}
 NAMES = "script", "side", "seed"
@@ -153,9 +152,16 @@ def write_table(path):
     path.with_suffix(".md").write_text(table(read(path)))
 
 
-def todo(scripts, seeds, known, here):
-    """(script, seed, side) of the runs that the file has not at this commit, in turns."""
-    done = {name(line) for line in known if line["commit"] == here}
+def todo(scripts, seeds, known, here, goals):
+    """(script, seed, side) of the runs that the file has not at this commit, in turns.
+
+    `goals` are {script: (target, total_timesteps)}: a run with others does not count.
+    """
+    done = set()
+    for line in known:
+        goal = line["target"], line["total_timesteps"]
+        if line["commit"] == here and goal == goals.get(line["script"]):
+            done.add(name(line))
     for script in scripts:
         for seed in seeds:
             for side in SIDES:
@@ -312,12 +318,15 @@ def main():
     if here and here.endswith("-dirty"):
         raise SystemExit("error: files differ from their commit, which every run records. Commit")
     prepare(args.core)
-    for script, seed, side in todo(args.rows, args.seeds, read(args.out), here):
+    goals = {}
+    for script in args.rows:
+        target = args.target or TARGETS[script][1]
+        goals[script] = target, args.steps or script_defaults(script)["total_timesteps"]
+    for script, seed, side in todo(args.rows, args.seeds, read(args.out), here, goals):
         if commit() != here:
             raise SystemExit("error: the checkout has changed since the start. Start again")
-        env_id, target = TARGETS[script]
-        target = args.target or target
-        total = args.steps or script_defaults(script)["total_timesteps"]
+        env_id, _ = TARGETS[script]
+        target, total = goals[script]
         load = os.getloadavg()[0]
         found = measure(side, script, env_id, target, total, seed, args.core)
         words = ["python", "-m", "benchmark.measure.time_to_return", *sys.argv[1:]]

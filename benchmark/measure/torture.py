@@ -205,7 +205,8 @@ def interrupt(script, flags, folder, number, rng, longest):
     while process.poll() is None and not has_saved_since(folder, began):
         time.sleep(0.01)
     with suppress(subprocess.TimeoutExpired):
-        process.wait(rng.uniform(0, longest))
+        status = process.wait(rng.uniform(0, longest))
+        assert status == 0, log_of(folder).read_text()[-2000:]
         return None
     if number == signal.SIGKILL and rng.random() < 0.5:  # into the next checkpoint
         while process.poll() is None and not list(folder.glob("*/checkpoint*.tmp")):

@@ -149,9 +149,8 @@ def read_run(run_dir):
         evaluations = events.Scalars("eval/episodic_return")
 
     evaluation = read_json(run_dir / "eval.json")
-    # A run may have been resumed for longer.
-    total_timesteps = evaluation.get("args", args)["total_timesteps"]
-    # The evaluation may be one on the way.
+    total_timesteps = args["total_timesteps"]
+    # The evaluation may be one on the way, or the last one before the run was resumed for longer.
     finished = evaluation.get("global_step", -1) >= total_timesteps
     values = np.array([event.value for event in returns])
     seconds = clock(run_dir)

@@ -12,6 +12,7 @@ import runpy
 import sys
 from pathlib import Path
 
+import gymnasium as gym
 import matplotlib
 import numpy as np
 import torch
@@ -44,7 +45,8 @@ MUJOCO = {"camera_name": "track", "width": 240, "height": 160}  # the camera fol
 def frames(folder):
     """FRAMES images of the agent's episode, and of the next where it ends."""
     env_id = json.loads((folder / "args.json").read_text())["env_id"]
-    is_mujoco = re.search(r"(?<!NoFrameskip)-v[45]$", env_id)
+    spec = gym.registry.get(env_id)  # None of an Atari game, which its script registers
+    is_mujoco = spec and "mujoco" in str(spec.entry_point)
     changed = {"env_kwargs": json.dumps(MUJOCO)} if is_mujoco else {}
     agent, env = load(folder, render_mode="rgb_array", **changed)
     steps_per_second = env.metadata["render_fps"]

@@ -18,22 +18,11 @@ import torch
 
 from benchmark import shared
 from benchmark.publish.collect import figure, flag, read_run
-from benchmark.shared import script_defaults
+from benchmark.shared import ROOT
 from cleanrl_lite.utils import check, load
 
 # The part of a checkpoint that --evaluate needs
 KEPT = "script", "args", "global_step", "agent"
-# Flags that the card's command has anyway, or that say nothing about the results
-NOT_IN_COMMAND = {
-    "env_id",
-    "seed",
-    "total_timesteps",
-    "runs_dir",
-    "resume",
-    "evaluate",
-    "track",
-    "exp_name",
-}
 CARD = """---
 library_name: cleanrl_lite
 tags: [{env_id}, {script}, reinforcement-learning, deep-reinforcement-learning]
@@ -57,18 +46,18 @@ An agent trained with `{script}.py` from cleanrl_lite, deep reinforcement learni
 | environment steps | {steps:,} |
 | seed | {seed} |
 | commit | {commit} |
-| trained on | {hardware}; {versions} |
+| trained on | {machine} |
 
 Trained with
 
 ```sh
-python cleanrl_lite/{script}.py --env-id {env_id} --seed {seed} --total-timesteps {steps}{flags}
+python {path} --env-id {env_id} --seed {seed} --total-timesteps {total_timesteps}{flags}
 ```
 
 To evaluate it again, install cleanrl_lite and run in this folder
 
 ```sh
-python -m cleanrl_lite.{script} --evaluate . --eval-episodes 100
+python {evaluate} --evaluate . --eval-episodes 100
 ```
 {video}
 `checkpoint.pt` holds the networks, `args.json` all arguments, `eval.json` the evaluation, and
@@ -88,6 +77,8 @@ def export(run_dir, folder):
     check(finished, f"{run_dir} is not finished. Finish it with --resume {run_dir}")
     run, _ = found
     videos = sorted(run_dir.glob("videos/*/*.mp4"), key=lambda video: video.stat().st_mtime)
+    if not (run_dir / "machine.json").exists():
+        run["hardware"] = None  # read_run gave this machine's
     text = card(saved, evaluation, run, bool(videos))
     folder.mkdir(parents=True)
     torch.save({name: saved[name] for name in KEPT}, folder / "checkpoint.pt")
@@ -103,14 +94,19 @@ def export(run_dir, folder):
 def card(saved, evaluation, run, video):
     """The model card, README.md."""
     args = saved["args"]
-    defaults = script_defaults(saved["script"])
+    script = saved["script"]
     flags = ""
-    for name, value in args.items():
-        if name not in NOT_IN_COMMAND and value != defaults.get(name):
-            flags += f" \\\n    {flag(name, value)}"
+    for name, value in run["arguments"].items():
+        flags += f" \\\n    {flag(name, value)}"
     film = "\n`replay.mp4` is the first episode of the last evaluation.\n"
+    is_ours = (ROOT / "cleanrl_lite" / f"{script}.py").exists()
+    versions = [f"{name} {version}" for name, version in run["versions"].items()]
+    machine = f"{run['hardware']}; {', '.join(versions)}"
     return CARD.format(
-        script=saved["script"],
+        script=script,
+        path=f"cleanrl_lite/{script}.py" if is_ours else f"{script}.py",
+        evaluate=f"-m cleanrl_lite.{script}" if is_ours else f"{script}.py",
+        total_timesteps=args["total_timesteps"],
         env_id=args["env_id"],
         seed=args["seed"],
         steps=saved["global_step"],
@@ -121,8 +117,7 @@ def card(saved, evaluation, run, video):
         evaluation=figure(evaluation["mean"], evaluation["std"]),
         training=figure(run["last_100_mean"]),
         commit=evaluation["commit"] or "unknown",
-        hardware=run["hardware"],
-        versions=", ".join(map(" ".join, run["versions"].items())),
+        machine=machine if run["hardware"] else "not recorded",
         video=film if video else "",
     )
 

@@ -77,7 +77,17 @@ SCRIPTS = [
     "sac_atari",
 ]
 # What a user asks of benchmark/experiments/*.sh
-CHOICES = {"ENVS", "SEEDS", "STEPS", "EXP_NAME", "FLAGS", "THREADS", "PARTS"}
+CHOICES = {
+    "ACTIONS",
+    "ENVS",
+    "EXP_NAME",
+    "FLAGS",
+    "OPPONENTS",
+    "PARTS",
+    "SEEDS",
+    "STEPS",
+    "THREADS",
+}
 SEEDS = 3  # a comparison and the aggregate need that many seeds of a cell
 CONFIDENCE = 0.95
 RESAMPLES = 5_000
@@ -388,7 +398,8 @@ def planned(script):
     """{(env_id, exp_name, steps): seeds} that benchmark/experiments/SCRIPT.sh would run."""
     environ = {name: value for name, value in os.environ.items() if name not in CHOICES}
     command = ["sh", ROOT / f"benchmark/experiments/{script}.sh"]
-    shell = subprocess.run(command, env={**environ, "RUN": "cat"}, capture_output=True, text=True)
+    environ["RUN"] = "cat"
+    shell = subprocess.run(command, env=environ, capture_output=True, text=True, check=True)
     found = defaultdict(set)
     default = script_defaults(script)["total_timesteps"]
     for line in shell.stdout.splitlines():
@@ -431,8 +442,9 @@ def state():
         yield ""
     for script in SCRIPTS:
         parts = []
-        for (total, few, seeds), names in sorted(left[script].items(), reverse=True):
-            parts.append(f"{', '.join(names)} to {steps(total)} steps ({few} of {seeds} seeds)")
+        for (total, missing, seeds), names in sorted(left[script].items(), reverse=True):
+            counted = f"({missing} of {seeds} seeds)"
+            parts.append(f"{', '.join(names)} to {steps(total)} steps {counted}")
         if parts:
             yield f"- {script}: {'; '.join(parts)}"
 

@@ -13,7 +13,7 @@ import textwrap
 
 from benchmark import shared
 from benchmark.measure import time_to_return
-from benchmark.measure.speed import stars, unequal
+from benchmark.measure.speed import PUBLISHED, stars, unequal
 from benchmark.publish.collect import groups, spread, steps
 from benchmark.publish.overview import (
     ABOVE,
@@ -58,14 +58,15 @@ def fill(text, indent=""):
 
 
 def speeds(mode="compiled"):
-    """{script: record} of a mode's runs beside Stable-Baselines3.
+    """{script: record} of a mode's published runs beside Stable-Baselines3.
 
     `compiled` and `eager` are float32.
     """
     found = {}
-    for path in (RESULTS / "speed").glob(f"*__{mode}.json"):
-        record = json.loads(path.read_text())
-        found[record["script"]] = record
+    for script, env_id, _ in PUBLISHED:
+        path = RESULTS / "speed" / f"{script}__{env_id}__{mode}.json"
+        if path.exists():
+            found[script] = json.loads(path.read_text())
     return {script: found[script] for script in SCRIPTS if script in found}
 
 
@@ -176,9 +177,11 @@ def speed():
     return "\n\n".join(["\n".join(lines), *map(fill, filter(None, parts))])
 
 
-def iterations(record):
-    """How many of our script's iterations were timed in a run."""
-    return len(record["ours_runs"][0]["iteration_sps"])
+def conditions(record):
+    """What two records must share to be compared: commit, machine, and iterations in a run."""
+    iterations = len(record["ours_runs"][0]["iteration_sps"])
+    commit = record["commit"].removesuffix("-dirty")  # of the results that others had written
+    return commit, record["hardware"], iterations
 
 
 def compiling():
@@ -187,7 +190,7 @@ def compiling():
     compiled = {script: record for script, record in speeds().items() if script in eager}
     gains = []
     for script, record in compiled.items():
-        if iterations(record) == iterations(eager[script]):
+        if conditions(record) == conditions(eager[script]):
             gains.append(record["ours"]["sps"] / eager[script]["ours"]["sps"])
     gained = f"The update is compiled by default: {min(gains):.3g} to {max(gains):.3g} times as "
     gained += "fast as `--no-compile`."

@@ -49,6 +49,11 @@ def untouched_process(monkeypatch):
     yield
     for number, handler in handlers.items():
         signal.signal(number, handler)
+    while helpers.BACKGROUND:
+        process = helpers.BACKGROUND.pop()
+        if process.poll() is None:  # the test failed
+            os.killpg(process.pid, signal.SIGKILL)
+            process.communicate()
 
 
 @functools.cache

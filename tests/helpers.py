@@ -299,6 +299,24 @@ def run(command, cwd, timeout=180, input="", **extra):
     )
 
 
+BACKGROUND = []  # processes that conftest.py kills at the end of a test, if need be
+
+
+def in_background(command, cwd):
+    """A command in a process group of its own; what it prints can be read."""
+    process = subprocess.Popen(
+        command,
+        cwd=cwd,
+        env=environment(),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    BACKGROUND.append(process)
+    return process
+
+
 def wait_for(condition, seconds=120):
     """Until condition() is true; fails after so many seconds."""
     deadline = time.time() + seconds

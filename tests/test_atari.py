@@ -173,6 +173,20 @@ def test_rewards_are_clipped_for_learning(monkeypatch, tmp_path):
     assert np.max(seen) > 1
 
 
+REPLAY_SCRIPTS = [name for name in helpers.ATARI_SCRIPTS if name in helpers.OFF_POLICY_SCRIPTS]
+
+
+@pytest.mark.parametrize("script", REPLAY_SCRIPTS)
+def test_stored_rewards_are_clipped(script, monkeypatch, tmp_path):
+    seen = []
+    helpers.spy_on_steps(monkeypatch, script, lambda envs, actions, result: seen.append(result[1]))
+    flags = dict(env_id="CarnivalNoFrameskip-v4", learning_starts=190, buffer_size=400)
+    run_dir, _ = helpers.train(script, tmp_path, **flags)
+    rewards = helpers.load(run_dir)["replay"]["rows"][:, 1].numpy()
+    assert np.max(seen) > 1
+    assert sorted({*rewards}) == [0, 1]
+
+
 @pytest.mark.parametrize("script", ["ppo_atari", "dqn_atari"])
 def test_whole_games_are_logged(script, monkeypatch, tmp_path):
     """charts/episodic_return is the sum of the raw rewards of a whole game, at the step at which

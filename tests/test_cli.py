@@ -1,8 +1,10 @@
 """The scripts as commands: ways to start one, what a run leaves behind, resuming, evaluating,
 and every bad input."""
 
+import contextlib
 import os
 import re
+import select
 import shutil
 import subprocess
 import sys
@@ -256,12 +258,13 @@ def test_progress_on_a_terminal(tmp_path):
     )
     os.close(terminal)
     output = b""
-    while True:
-        try:
+    with contextlib.suppress(OSError):  # it has ended
+        while select.select([main], [], [], 120)[0]:
             output += os.read(main, 1024)
-        except OSError:  # it has ended
-            break
-    assert process.wait() == 0
+    try:
+        assert process.wait(60) == 0
+    finally:
+        process.kill()
     lines = output.decode().split("\r\n")
     for start in ("evaluation at step 256: ", "evaluation at step 512: ", "finished: "):
         assert any(line.split("\r")[-1].startswith(start) for line in lines), (start, lines)

@@ -18,7 +18,19 @@ import tokenize
 
 import pytest
 
-from tests.helpers import FAMILIES, PARENT, ROOT, SCRIPTS, SOURCE, TEXT, lineage, module
+from tests.helpers import (
+    ATARI_SCRIPTS,
+    FAMILIES,
+    IMAGE_SCRIPTS,
+    PARENT,
+    ROOT,
+    SCRIPTS,
+    SOURCE,
+    TEXT,
+    default,
+    lineage,
+    module,
+)
 
 # Plainness (DESIGN, section 3).
 NODES_A_LINE, MEAN_LENGTH, COLUMNS = 10, 52, 100
@@ -179,6 +191,13 @@ def test_the_run_flags_are_the_same(script):
         return re.sub(r"(?<=    )(threads|save_every): int = [\d_]+", r"\1", group)
 
     assert run_flags(script) == run_flags("ppo")
+    of_images = script in ATARI_SCRIPTS + IMAGE_SCRIPTS
+    assert default(script, "threads") == (0 if of_images else 1)
+
+
+@pytest.mark.parametrize("script", [name for name in SCRIPTS if "run.compile(" in TEXT[name]])
+def test_the_trap_of_compiled_updates_is_told(script):
+    assert "# A number that changes during the run must be a tensor" in TEXT[script]
 
 
 @pytest.mark.parametrize("variant", PARENT)

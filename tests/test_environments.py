@@ -169,8 +169,10 @@ def test_evaluations_in_a_window(tmp_path):
             shots.add(len(set(shot)))
             return max(shots) > 2
 
-        helpers.wait_for(shows, 60)
-        player.kill()
+        try:
+            helpers.wait_for(shows, 60)
+        finally:
+            player.kill()
     finally:
         server.terminate()
 

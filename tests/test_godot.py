@@ -19,6 +19,7 @@ import pytest
 
 from cleanrl_lite import ppo_godot
 from tests import helpers
+from tests.test_slurm import free_port
 
 pytestmark = pytest.mark.skipif(not helpers.GODOT, reason="godot-rl is not installed")
 ENGINE = pytest.mark.skipif(
@@ -233,6 +234,7 @@ def test_a_path_without_a_slash(monkeypatch, tmp_path):
 def test_connecting_to_the_editor(monkeypatch, tmp_path, capfd):
     """Without --env-path the client waits for a game that somebody else starts, and says so."""
     games, wait = [], ppo_godot.GodotEnv._start_server
+    monkeypatch.setattr(ppo_godot.GodotEnv, "DEFAULT_PORT", free_port())
 
     def press_play(game):
         words = [
@@ -240,9 +242,9 @@ def test_connecting_to_the_editor(monkeypatch, tmp_path, capfd):
             f"--port={ppo_godot.GodotEnv.DEFAULT_PORT}",
             "--env_seed=5",
         ]
-        games.append(
-            subprocess.Popen(["sh", "-c", 'sleep 0.5; exec "$0" "$@"', *words, "--agents=4"])
-        )
+        # It leaves at once where nobody listens yet.
+        again = 'until "$0" "$@" 2> /dev/null; do sleep 0.2; done'
+        games.append(subprocess.Popen(["sh", "-c", again, *words, "--agents=4"]))
         return wait(game)
 
     monkeypatch.setattr(ppo_godot.GodotEnv, "_start_server", press_play)
@@ -277,7 +279,8 @@ WRONG = {
 @pytest.mark.parametrize("name", WRONG)
 def test_wrong_games(name, monkeypatch, capfd, tmp_path):
     flags, line = WRONG[name]
-    monkeypatch.setattr(ppo_godot.GodotEnv, "DEFAULT_TIMEOUT", 0.5)
+    if name == "never connects":
+        monkeypatch.setattr(ppo_godot.GodotEnv, "DEFAULT_TIMEOUT", 0.5)
     monkeypatch.chdir(tmp_path)
     (tmp_path / "plain.x86_64").write_text("#!/bin/sh\n")
     assert (
@@ -326,15 +329,8 @@ def children(process):
 
 def start(folder, **flags):
     words = helpers.small_flags("ppo_godot", folder, total_timesteps=10**7, **flags)
-    return subprocess.Popen(
-        [sys.executable, "-m", "cleanrl_lite.ppo_godot", *map(str, words)],
-        cwd=helpers.ROOT,
-        env=helpers.environment(),
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-    )
+    command = [sys.executable, "-m", "cleanrl_lite.ppo_godot", *map(str, words)]
+    return helpers.in_background(command, helpers.ROOT)
 
 
 def under_way(folder):

@@ -17,6 +17,13 @@ OTHERS = {
 QUICK = {"ppo", "dqn", "td3"}
 
 
+@pytest.mark.parametrize("cuda, kind", [(True, "cuda"), (False, "cpu")])
+def test_the_device(cuda, kind, tmp_path):
+    with like_cuda.cuda():
+        args = helpers.small_args("ppo", tmp_path, cuda=cuda)
+        assert utils.setup(args).type == kind
+
+
 def test_what_is_refused():
     with like_cuda.cuda():
         x = torch.zeros(3, device="cuda")

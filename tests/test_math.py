@@ -352,9 +352,27 @@ def rollouts_of(script, monkeypatch, tmp_path, env="Logged", **flags):
 
     monkeypatch.setattr(helpers.module(script), "compute_gae", spy)
     probe_envs.TRANSITIONS.clear()
-    sizes = dict(num_envs=3, num_steps=40, num_minibatches=2, env_id=probe(env, script))
+    sizes = dict(
+        num_envs=3,
+        num_steps=40,
+        num_minibatches=2,
+        env_id=env if ":" in env else probe(env, script),
+    )
     run_dir, _ = helpers.train(script, tmp_path, **sizes, **flags)
     return rollouts, helpers.load(run_dir)["agent"]
+
+
+SCALING_FLAGS = {
+    "ppo_continuous_adaptive": dict(norm_value=False),
+    "ppo_continuous_lstm": dict(seq_len=10),
+}
+# Variants that divide rewards by the spread of returns in their own main().
+SCALING = [
+    "ppo_continuous_adaptive",
+    "ppo_continuous_asymmetric",
+    "ppo_continuous_lstm",
+    "ppo_hybrid",
+]
 
 
 @pytest.mark.parametrize("script", ["ppo", "ppo_continuous", "ppo_hybrid"])
@@ -376,7 +394,8 @@ def test_bootstrap_values_belong_to_the_true_next_observation(script, monkeypatc
     assert 0 < terminations.sum() < dones.sum()  # both kinds of ends
 
 
-def test_reward_scaling(monkeypatch, tmp_path):
+@pytest.mark.parametrize("script", ["ppo_continuous", *SCALING])
+def test_reward_scaling(script, monkeypatch, tmp_path):
     """The rewards are divided by the standard deviation of the discounted returns so far, each
     episode on its own."""
     received = []
@@ -384,8 +403,10 @@ def test_reward_scaling(monkeypatch, tmp_path):
     def note(envs, actions, result):
         return received.append((result[1].copy(), result[2] | result[3]))
 
-    helpers.spy_on_steps(monkeypatch, "ppo_continuous", note)
-    rollouts, agent = rollouts_of("ppo_continuous", monkeypatch, tmp_path, total_timesteps=360)
+    helpers.spy_on_steps(monkeypatch, script, note)
+    env = {"ppo_continuous_asymmetric": f"{helpers.PROBES}Privileged-v0"}.get(script, "Logged")
+    flags = dict(env=env, total_timesteps=360, **SCALING_FLAGS.get(script, {}))
+    rollouts, agent = rollouts_of(script, monkeypatch, tmp_path, **flags)
     running, returns = np.zeros(3), []
     for rewards, dones in received[:120]:
         running = 0.99 * running + rewards
@@ -459,11 +480,20 @@ def test_huge_observations_and_rewards_are_cut(monkeypatch, tmp_path):
     assert max(observations) == 10 and max(rewards) == 10
 
 
-def test_learning_rate_falls_by_environment_steps(tmp_path):
-    args = helpers.small_args("ppo", tmp_path)
+ANNEALING = [
+    name
+    for name in helpers.ROLLOUT_SCRIPTS
+    if helpers.default(name, "anneal_lr") is not None
+    and name not in helpers.GODOT_SCRIPTS + helpers.JAVA_SCRIPTS + helpers.MJX_SCRIPTS
+]
+
+
+@pytest.mark.parametrize("script", ["ppo", *helpers.variants_slow(ANNEALING[1:])])
+def test_learning_rate_falls_by_environment_steps(script, tmp_path):
+    args = helpers.small_args(script, tmp_path)
     batch, run_dirs = args.num_envs * args.num_steps, []
     for anneal_lr in (True, False):
-        run_dirs.append(helpers.train("ppo", tmp_path / str(anneal_lr), anneal_lr=anneal_lr)[0])
+        run_dirs.append(helpers.train(script, tmp_path / str(anneal_lr), anneal_lr=anneal_lr)[0])
     falling, constant = (helpers.scalars(run_dir)["charts/learning_rate"] for run_dir in run_dirs)
     expected = [
         args.learning_rate * (1 - (step - batch) / args.total_timesteps) for step, _ in falling
@@ -472,11 +502,16 @@ def test_learning_rate_falls_by_environment_steps(tmp_path):
     assert {value for _, value in constant} == {np.float32(args.learning_rate)}
 
 
+MEAN_KL = [((0, 0, 0, 9), 2.5, 12), ((3, 3, 3, 0), 2.5, 12), ((3, 3, 3, 0), 2.0, 4)]
+
+
 @pytest.mark.parametrize(
-    "divergences, bound, updates",
-    [((0, 0, 0, 9), 2.5, 12), ((3, 3, 3, 0), 2.5, 12), ((3, 3, 3, 0), 2.0, 4)],
+    "script, divergences, bound, updates",
+    [("ppo", *case) for case in MEAN_KL] + [("ppo_lstm", *case) for case in MEAN_KL],
 )
-def test_target_kl_is_the_mean_of_an_epoch(divergences, bound, updates, monkeypatch, tmp_path):
+def test_target_kl_is_the_mean_of_an_epoch(
+    script, divergences, bound, updates, monkeypatch, tmp_path
+):
     """Means of 2.25, with the last minibatch far above or below: only a bound of 2 ends the
     epochs."""
 
@@ -486,7 +521,7 @@ def test_target_kl_is_the_mean_of_an_epoch(divergences, bound, updates, monkeypa
         }
 
     calls = helpers.spy_on_updates(monkeypatch, check)
-    helpers.train("ppo", tmp_path, target_kl=bound, update_epochs=3, total_timesteps=128)
+    helpers.train(script, tmp_path, target_kl=bound, update_epochs=3, total_timesteps=128)
     assert len(calls) == updates
 
 

@@ -50,8 +50,19 @@ class Pair:
                 self.pools[-1].submit(int)  # the process starts with this environment
 
     def __call__(self, job, *args, **kwargs):
-        futures = [pool.submit(job, *args, **kwargs) for pool in self.pools]
-        return [future.exception(400) or future.result() for future in futures]
+        """What the job returns in each; raises what one of them raised, the first one's first."""
+        futures = self.submit(job, *args, **kwargs)
+        errors = [future.exception(400) for future in futures]
+        for error in filter(None, errors):
+            raise error
+        return [future.result() for future in futures]
+
+    def errors(self, job, *args, **kwargs):
+        """What the job raises in each."""
+        return [future.exception(400) for future in self.submit(job, *args, **kwargs)]
+
+    def submit(self, job, *args, **kwargs):
+        return [pool.submit(job, *args, **kwargs) for pool in self.pools]
 
     def end(self):
         for pool in self.pools:
@@ -337,7 +348,7 @@ def test_what_a_copy_adds_begins_as_in_the_first_process(pair, tmp_path):
     ],
 )
 def test_wrong_input(flags, message, pair, tmp_path):
-    for error in pair(train, tmp_path, **flags):
+    for error in pair.errors(train, tmp_path, **flags):
         assert isinstance(error, SystemExit) and message in str(error)
     assert not list(tmp_path.iterdir())
 

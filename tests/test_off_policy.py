@@ -516,19 +516,26 @@ def expected_updates(script, args):
                 continue
             updates.append((step, "update_critic"))
             if gradient_steps % args.policy_frequency == 0:
-                updates += [(step, "update_actor")] * (
-                    args.policy_frequency if script == "sac" else 1
-                )
+                as_often = script in ("sac", "tqc")
+                updates += [(step, "update_actor")] * (args.policy_frequency if as_often else 1)
         if script not in POLICY:
             every = args.target_network_frequency
-            updates += [(step, "target")] * sum(number % every == 0 for number in passed)
+            times = sum(number % every == 0 for number in passed)
+            targets = 2 if script == "sac_discrete" else 1
+            updates += [(step, "target")] * times * targets
     return updates
 
 
+CADENCES = [(1, 1, 1), (3, 4, 2), (8, 10, 1), (8, 1, 1)]
+CORE = ["dqn", "c51", "ddpg", "td3", "sac"]
+VECTORS = [name for name in helpers.OFF_POLICY_SCRIPTS if name in helpers.MLP_SCRIPTS]
+
+
 @pytest.mark.parametrize(
-    "num_envs, train_frequency, gradient_steps", [(1, 1, 1), (3, 4, 2), (8, 10, 1), (8, 1, 1)]
+    "script, num_envs, train_frequency, gradient_steps",
+    [(script, *cadence) for script in CORE for cadence in CADENCES]
+    + [(script, 3, 4, 2) for script in VECTORS if script not in CORE],
 )
-@pytest.mark.parametrize("script", ["dqn", "c51", "ddpg", "td3", "sac"])
 def test_number_of_gradient_steps(
     script, num_envs, train_frequency, gradient_steps, monkeypatch, tmp_path
 ):
@@ -549,7 +556,7 @@ def test_number_of_gradient_steps(
     def note(target, network, tau):
         return updates.append((steps[0], "target"))
 
-    monkeypatch.setattr(helpers.module(script), "update_target", note)
+    monkeypatch.setattr(helpers.module(script), "update_target", note, raising=False)
     helpers.spy_on_steps(monkeypatch, script, count)
     helpers.spy_on_updates(monkeypatch, check)
     helpers.train(script, tmp_path, **flags)
@@ -581,8 +588,8 @@ def test_target_updates(num_envs, every, tau, monkeypatch, tmp_path):
 
 
 def test_targets_start_as_copies(off_policy_script, monkeypatch, tmp_path):
-    """The twin critics are two; sac's temperature starts at 1; the policy's networks have the
-    sizes of TD3's paper."""
+    """The twin critics are two; sac's temperature starts at 1; the policy's networks have layers of
+    256 units."""
     total = helpers.SMALL[off_policy_script]["total_timesteps"]
     run_dir, _ = helpers.train(off_policy_script, tmp_path, learning_starts=total - 2)
     state = helpers.load(run_dir)["agent"]
@@ -676,13 +683,13 @@ def test_random_actions_at_the_start(script, monkeypatch, tmp_path):
     assert_independent(uniform)
 
 
-def test_exploration_noise(monkeypatch, tmp_path):
+@pytest.mark.parametrize("script", ["ddpg", "td3"])
+def test_exploration_noise(script, monkeypatch, tmp_path):
     """Gaussian around the policy, with a standard deviation in units of half each dimension's
     range."""
     output = [0.3, -0.5, 0.1]
-    actions = actions_of(
-        "td3", monkeypatch, tmp_path, output, learning_starts=0, exploration_noise=0.1
-    )
+    flags = dict(learning_starts=0, exploration_noise=0.1)
+    actions = actions_of(script, monkeypatch, tmp_path, output, **flags)
     assert_standard_normal(((actions - BIAS.numpy()) / SCALE.numpy() - np.tanh(output)) / 0.1)
 
 
@@ -695,11 +702,13 @@ def test_actions_are_clipped_to_each_dimensions_bounds(monkeypatch, tmp_path):
     assert ((spread.std((0, 1)) > 0.1) & (spread.max((0, 1)) < 1.2)).all()
 
 
-def test_sac_samples_its_distribution(monkeypatch, tmp_path):
+@pytest.mark.parametrize("script", ["sac", "tqc", "crossq"])
+def test_sac_samples_its_distribution(script, monkeypatch, tmp_path):
     """tanh of a normal distribution with the actor's mean and log sigma, scaled to the bounds of
     each dimension."""
     mean, log_std = np.array([0.5, -0.8, 0.0]), np.array([0.2, 0.0, 0.3])
-    actions = actions_of("sac", monkeypatch, tmp_path, [*mean, *log_std], learning_starts=0)
+    output = [*mean, *log_std]
+    actions = actions_of(script, monkeypatch, tmp_path, output, learning_starts=0)
     raw = np.arctanh(
         ((actions - BIAS.numpy()) / SCALE.numpy()).astype(np.float64).clip(-1 + 1e-9, 1 - 1e-9)
     )

@@ -118,7 +118,7 @@ def test_update(script, autotune, monkeypatch, tmp_path):
 
 @pytest.mark.parametrize("script", ["sac_discrete", "sac_atari"])
 def test_the_critics_are_two_and_their_targets_follow(script, monkeypatch, tmp_path):
-    """Each target its own critic, by tau, at each multiple of target_network_frequency."""
+    """Each target its own critic, by tau."""
     agents, pairs = helpers.spy_on_agents(monkeypatch, script), []
     module = helpers.module(script)
 

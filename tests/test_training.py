@@ -132,9 +132,13 @@ def test_setup_seeds_everything(tmp_path):
             utils.setup(args)
             drawn.append((random.random(), np.random.random(), torch.rand(()).item()))
             assert torch.backends.cudnn.deterministic == args.torch_deterministic
+        args.seed = 2
+        utils.setup(args)
+        other = random.random(), np.random.random(), torch.rand(()).item()
     finally:
         torch.backends.cudnn.deterministic = deterministic
     assert drawn[0] == drawn[1]
+    assert not {*drawn[0]} & {*other}
 
 
 @pytest.mark.parametrize("script", ["ppo", "ppo_continuous", "dqn", "sac"])
@@ -237,7 +241,8 @@ def test_what_a_run_leaves(script, finished):
         ("eval/episodic_length", record["lengths"]),
     ):
         expected = args.total_timesteps, pytest.approx(np.mean(values), rel=1e-5)
-        assert helpers.scalars(run_dir)[tag][-1] == expected == (record["global_step"], expected[1])
+        assert helpers.scalars(run_dir)[tag][-1] == expected
+    assert record["global_step"] == args.total_timesteps
     saved = (run_dir / "checkpoint.pt").read_bytes()
     args.evaluate = str(run_dir)
     assert helpers.main(script, args) == returns
@@ -274,6 +279,24 @@ def test_neighbouring_seeds_share_no_stream(script, monkeypatch, tmp_path):
     }
     assert [mine[0] for mine in seeds.values()] == [1, 2, 3, 4, 5]
     assert len({seed for mine in seeds.values() for seed in mine}) == 20
+
+
+def test_random_actions_have_a_seed_of_their_own(monkeypatch, tmp_path):
+    """In each run another one, and another than every environment's."""
+    seeds = []
+    seed_actions = gym.spaces.MultiDiscrete.seed
+
+    def spy(space, seed=None):
+        seeds.append(seed)
+        return seed_actions(space, seed)
+
+    monkeypatch.setattr(gym.spaces.MultiDiscrete, "seed", spy)
+    streams = []
+    for seed in range(1, 6):
+        flags = dict(seed=seed, num_envs=2, async_envs=False)
+        streams += seeds_of("dqn", monkeypatch, tmp_path / str(seed), **flags)[:2]
+    given = [seed for seed in seeds if isinstance(seed, int)]
+    assert len({*given}) == 5 and not {*given} & {*streams}
 
 
 def test_neighbouring_seeds_share_no_game(monkeypatch, tmp_path):

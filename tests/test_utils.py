@@ -168,13 +168,23 @@ def test_check_actions():
             utils.check_actions(actions, wrong)
 
 
-@pytest.mark.parametrize("script", ["ppo", "ppo_continuous"])
+ACTING_IN_NUMPY = [
+    name
+    for name in helpers.SCRIPTS
+    if "NumpyForward(" in helpers.TEXT[name]
+    and "check_actions(" in helpers.TEXT[name]
+    and name not in helpers.JAVA_SCRIPTS + helpers.MJX_SCRIPTS
+]
+
+
+@pytest.mark.parametrize("script", ACTING_IN_NUMPY)
 def test_a_rollout_of_another_policy_is_refused(script, monkeypatch, tmp_path):
     """One that acts with weights that are not the agent's."""
-    shift = np.float32([5, 0] if script == "ppo" else 0.5)
 
     def shifted(acting, x):
-        return acting.in_torch(x) + shift
+        output = acting.in_torch(x)
+        # not the same for all choices, which would change no policy
+        return output + np.linspace(5, 0.5, output.shape[-1], dtype=np.float32)
 
     monkeypatch.setattr(utils.NumpyForward, "__call__", shifted)
     with pytest.raises(SystemExit, match=r"the policy that acts is not the one that learns"):

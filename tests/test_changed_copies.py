@@ -6,6 +6,7 @@ slow tier compiles those that change what is compiled.
 """
 
 import functools
+import math
 import re
 
 import numpy as np
@@ -209,12 +210,12 @@ class Outcome:
         return float(differences.abs().mean()) / self.learning_rate
 
     def common(self, other):
-        """The mean difference of the weights that both have, 0 where these are none."""
+        """The mean difference of the weights that both have; infinite where these are none."""
         pairs = []
         for name, weight in self.weights.items():
             if name in other.weights and weight.shape == other.weights[name].shape:
                 pairs.append((weight - other.weights[name]).flatten().abs())
-        return float(torch.cat(pairs).mean()) / self.learning_rate if pairs else 0.0
+        return float(torch.cat(pairs).mean()) / self.learning_rate if pairs else math.inf
 
     def shapes(self):
         return {name: weight.shape for name, weight in self.weights.items()}

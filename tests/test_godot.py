@@ -234,12 +234,12 @@ def test_a_path_without_a_slash(monkeypatch, tmp_path):
 def test_connecting_to_the_editor(monkeypatch, tmp_path, capfd):
     """Without --env-path the client waits for a game that somebody else starts, and says so."""
     games, wait = [], ppo_godot.GodotEnv._start_server
-    monkeypatch.setattr(ppo_godot.GodotEnv, "DEFAULT_PORT", free_port())
 
     def press_play(game):
+        game.port = free_port()  # the usual one may be in use
         words = [
             helpers.SMALL["ppo_godot"]["env_path"],
-            f"--port={ppo_godot.GodotEnv.DEFAULT_PORT}",
+            f"--port={game.port}",
             "--env_seed=5",
         ]
         # It leaves at once where nobody listens yet.

@@ -398,7 +398,7 @@ def test_a_second_ctrl_c_stops_at_once(monkeypatch, tmp_path):
     helpers.wait_for((tmp_path / "hangs").exists)
     process.send_signal(signal.SIGINT)
     status = Path(f"/proc/{process.pid}/status")
-    caught = "SigPnd:\t0000000000000000"  # no signal waits any more
+    caught = "ShdPnd:\t0000000000000000"  # no signal waits any more
     helpers.wait_for(lambda: caught in status.read_text())
     time.sleep(0.5)
     process.send_signal(signal.SIGINT)

@@ -79,7 +79,8 @@ def play(stream):
             reply = answer(message, state)
             write(sent=reply)
             text = json.dumps(reply).encode()
-            stream.write(len(text).to_bytes(4, "little") + text), stream.flush()
+            stream.write(len(text).to_bytes(4, "little") + text)
+            stream.flush()
 
 
 if __name__ == "__main__":

@@ -53,7 +53,8 @@ def test_the_critic_predicts_normalised_returns(monkeypatch, tmp_path):
     gae = module.compute_gae
 
     def spy(rewards, values, *rest):
-        rollouts.append((rewards.copy(), values.copy(), advantages := gae(rewards, values, *rest)))
+        advantages = gae(rewards, values, *rest)
+        rollouts.append((rewards.copy(), values.copy(), advantages))
         return advantages
 
     def check(update, main, tensors):

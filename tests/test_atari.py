@@ -233,7 +233,12 @@ def test_no_fire_button():
     assert envs.fire == 0
     envs.reset(seed=[1])
     step = envs.env.step
-    envs.env.step = lambda actions: (sent.append(int(actions[0])), step(actions))[1]
+
+    def noted(actions):
+        sent.append(int(actions[0]))
+        return step(actions)
+
+    envs.env.step = noted
     for _ in range(20):
         envs.step(np.full(1, 1, dtype=np.int64))
         assert not envs.lost_life.any()

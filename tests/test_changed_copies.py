@@ -335,7 +335,10 @@ def test_acts_with_the_network_that_learns(name, script, monkeypatch, tmp_path):
     monkeypatch.setattr(np.random, "gumbel", lambda size: np.zeros(size))
     monkeypatch.setattr(np.random, "standard_normal", np.zeros)
     randn = torch.randn
-    without_noise = lambda shape, **kwargs: randn(shape, **kwargs) * (shape[0] > 2)  # noqa: E731
+
+    def without_noise(shape, **kwargs):
+        return randn(shape, **kwargs) * (shape[0] > 2)
+
     monkeypatch.setattr(torch, "randn", without_noise)
     monkeypatch.setattr(torch.Tensor, "exponential_", lambda noise: noise.fill_(1.0))
     flags = {"start_e": 0.0, "end_e": 0.0} if script == "dqn" else {}

@@ -505,7 +505,10 @@ def test_missing_package(script, module, package, tmp_path):
 @pytest.mark.parametrize("kind", ["file", "dangling link"])
 def test_a_runs_dir_that_cannot_be(kind, capfd, tmp_path):
     runs = tmp_path / "runs"
-    runs.write_text("not a folder") if kind == "file" else runs.symlink_to(tmp_path / "not mounted")
+    if kind == "file":
+        runs.write_text("not a folder")
+    else:
+        runs.symlink_to(tmp_path / "not mounted")
     assert helpers.command_line("ppo", helpers.small_flags("ppo", runs)) == 1
     assert_one_line(capfd.readouterr().err, "runs")
 

@@ -245,7 +245,8 @@ def scaled(monkeypatch):
     monkeypatch.syspath_prepend(helpers.ROOT / "docs/guides")
     import scaled
 
-    scaled.measure.cache_clear(), scaled.print_once.cache_clear()
+    scaled.measure.cache_clear()
+    scaled.print_once.cache_clear()
     return scaled
 
 
@@ -296,12 +297,12 @@ def test_scaled_observations_and_rewards(scaled):
         env.reset(seed=seed + 100)
         for _ in range(200):
             obs, reward, *_ = env.step(env.action_space.sample())
-            observations.append(obs), rewards.append(reward)
-    assert obs.dtype == np.float32 and np.abs(np.mean(observations, 0)).max() < 0.3
-    assert (
-        np.abs(np.std(observations, 0) - 1).max() < 0.3
-        and abs(np.sqrt(np.mean(np.square(rewards))) - 1) < 0.3
-    )
+            observations.append(obs)
+            rewards.append(reward)
+    assert obs.dtype == np.float32
+    assert np.abs(np.mean(observations, 0)).max() < 0.3
+    assert np.abs(np.std(observations, 0) - 1).max() < 0.3
+    assert abs(np.sqrt(np.mean(np.square(rewards))) - 1) < 0.3
 
 
 def test_scaled_measures_environments_that_write_into_one_array(scaled):

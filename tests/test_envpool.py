@@ -316,8 +316,10 @@ def test_envpool_is_gymnasium(env_id, real_envpool):
     assert np.array_equal(obs, same) and len(np.unique(obs, axis=0)) == 4
     space.seed(1)
     for env, own in zip(envs, obs):
-        env.reset(seed=0), moved_to(env, own)
-    ended, steps, exact = np.zeros(4, dtype=bool), np.zeros(4, dtype=int), np.zeros(4, dtype=int)
+        env.reset(seed=0)
+        moved_to(env, own)
+    ended = np.zeros(4, dtype=bool)
+    steps, exact = np.zeros((2, 4), dtype=int)
     for _ in range(400):
         actions = np.array([space.sample() for _ in range(4)])
         obs, rewards, terminations, truncations, info = pool.step(actions)
@@ -327,20 +329,20 @@ def test_envpool_is_gymnasium(env_id, real_envpool):
         assert np.array_equal(twin.step(others)[0], obs)  # no action where an episode has ended
         for i, env in enumerate(envs):
             if ended[i]:
-                assert (
-                    rewards[i] == 0 == info["elapsed_step"][i]
-                    and not terminations[i] | truncations[i]
-                )
-                env.reset(seed=0), moved_to(env, obs[i])
+                assert rewards[i] == 0
+                assert info["elapsed_step"][i] == 0
+                assert not terminations[i] and not truncations[i]
+                env.reset(seed=0)
+                moved_to(env, obs[i])
                 steps[i] = exact[i] = 0
                 continue
             theirs, reward, terminated, truncated, _ = env.step(actions[i])
-            steps[i], exact[i] = steps[i] + 1, exact[i] + 1
+            steps[i] += 1
+            exact[i] += 1
             np.testing.assert_allclose(obs[i], theirs, rtol=1e-4, atol=1e-4)
             assert rewards[i] == pytest.approx(reward, rel=1e-4, abs=1e-4)
-            assert (terminations[i], truncations[i]) == (terminated, truncated) and info[
-                "elapsed_step"
-            ][i] == steps[i]
+            assert (terminations[i], truncations[i]) == (terminated, truncated)
+            assert info["elapsed_step"][i] == steps[i]
             if exact[i] == 50 and not truncated | terminated:
                 moved_to(env, obs[i])
                 exact[i] = 0

@@ -5,6 +5,7 @@ Fast tests play tests/like_godot.py, slow ones tests/godot_game in Godot itself,
 godot3-server is installed.
 """
 
+import functools
 import json
 import os
 import re
@@ -105,11 +106,13 @@ def test_the_largest_number_of_a_choice_is_taken():
     kinds = {name: str(space) for name, space in games.games[0].action_spaces[0].items()}
     assert [*kinds] == ["number", "side"] or [*kinds] == ["side", "number"]
     rows = dict(side=[[0.1, 3.0, -5.0], [9.0, 8.0, 7.0]] * 2, number=[[5.0], [-0.25]] * 2)
+
+    def noted(send, message):
+        told.append(message)
+        send(message)
+
     for game in games.games:
-        game._send_as_json = lambda message, send=game._send_as_json: (
-            told.append(message),
-            send(message),
-        )
+        game._send_as_json = functools.partial(noted, game._send_as_json)
     games.step(np.hstack([rows[name] for name in kinds]).astype(np.float32))
     assert [message["action"] for message in told] == [
         [dict(side=1, number=[1.0]), dict(side=0, number=[-0.25])]

@@ -116,11 +116,13 @@ def test_a_wrong_command(words, message, tmp_path, monkeypatch, capsys):
 
 def test_progress_and_the_time_left(tmp_path, monkeypatch):
     """Of four jobs one was finished before, one is half done and one failed since: 1.5 of the 3 in 60 s."""
-    (logs := tmp_path / "logs").mkdir()
+    logs = tmp_path / "logs"
+    logs.mkdir()
     found = launch.Manifest(tmp_path / "launch.json")
     found.jobs = {name: dict(state="waiting") for name in "abcd"}
     found.jobs["a"]["state"] = "finished"
-    assert (before := launch.progress(found, "abcd", tmp_path)) == 1
+    before = launch.progress(found, "abcd", tmp_path)
+    assert before == 1
     (logs / "b.log").write_text("step 1,000 of 4,000 | 10 SPS\nstep 2,000 of 4,000 | 10 SPS\n")
     (logs / "d.log").write_text("nothing yet\n")
     found.jobs["b"]["state"], found.jobs["c"]["state"] = "running", "failed"

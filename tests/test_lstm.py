@@ -127,7 +127,10 @@ def test_something_behind_the_flag_stops_the_run(script, monkeypatch, tmp_path):
         low = np.append(env.observation_space.low, np.float32(-np.inf))
         high = np.append(env.observation_space.high, np.float32(np.inf))
         space = gym.spaces.Box(low, high)
-        add = lambda obs: np.append(obs, np.float32(0.5))  # noqa: E731
+
+        def add(obs):
+            return np.append(obs, np.float32(0.5))
+
         return gym.wrappers.TransformObservation(env, add, space)
 
     monkeypatch.setattr(helpers.module(script), "make_env", with_one_more)

@@ -90,9 +90,12 @@ def test_actions_have_the_environments_type(script):
     env.action_space = MultiDiscrete([2, 3], dtype=np.int32, start=[1, 5])
     env.observation_space = Box(0.0, 1.0, (1,))
     taken = []
-    env.step = lambda action: (
-        taken.append(action) or (np.zeros(1, np.float32), 0.0, False, False, {})
-    )
+
+    def step(action):
+        taken.append(action)
+        return np.zeros(1, np.float32), 0.0, False, False, {}
+
+    env.step = step
     helpers.module(script).ActionMask(env, True).step(np.array([1, 2]))
     assert env.action_space.contains(taken[0]) and taken[0].tolist() == [2, 7]
 

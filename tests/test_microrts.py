@@ -401,7 +401,8 @@ def test_losses_time_limits_and_opponents_in_turn():
 @real
 def test_games_are_independent():
     one, other = game(opponents="passiveAI"), game(opponents="passiveAI")
-    one.reset(seed=1), other.reset(seed=1)
+    one.reset(seed=1)
+    other.reset(seed=1)
     for _ in range(20):
         obs, *_ = one.step(orders(c9=[1, 2]))
     still, *_ = other.step(orders())

@@ -240,17 +240,16 @@ def test_a_group_stops_and_goes_on(pair, tmp_path):
     Together they have the environments that one process has, also where the run is resumed; each
     draws its own actions.
     """
-    (code, one, acts, states), (other_code, other, other_acts, _) = pair(
-        look, tmp_path, signal_at=12
-    )
+    first, second = pair(look, tmp_path, signal_at=12)
+    code, one, acts, _ = first
+    other_code, other, other_acts, _ = second
     assert code == other_code == 143
     run_dir = helpers.only_run(tmp_path)
     saved = helpers.load(run_dir)
     assert saved["global_step"] == 64 and not (run_dir / "eval.json").exists()
     assert one + other == [1, *np.random.SeedSequence([1, 0]).generate_state(ENVS)[1:] >> 1]
-    assert (
-        len(acts) == len(other_acts) == 16 and np.mean(np.array(acts) == np.array(other_acts)) < 0.5
-    )
+    assert len(acts) == len(other_acts) == 16
+    assert np.mean(np.array(acts) == np.array(other_acts)) < 0.5
     helpers.next_second()
     (code, one, more, states), (other_code, other, other_more, others) = pair(
         look, tmp_path, resume="auto"

@@ -280,7 +280,8 @@ def test_update_of_actors_and_critics(script, autotune, monkeypatch, tmp_path):
     def check(update, main, tensors):
         agent, args, critic = main["agent"], main["args"], update.__name__ == "update_critic"
         rates = (args.q_lr, args.policy_lr) if script == "sac" else (args.learning_rate,) * 2
-        state or begin(agent, rates)
+        if not state:
+            begin(agent, rates)
         reference, before = state["agent"], copy.deepcopy(agent.state_dict())
         reference.load_state_dict(before)  # equal before each step: errors do not add up
         rows, *noise = tensors
@@ -414,7 +415,8 @@ def test_ddpg_and_td3_like_stable_baselines3(script, policy_frequency, monkeypat
             compare(agent, metrics, "actor_loss", "actor_loss", pairs)
             return metrics
         rows, *noise = tensors
-        replace_batch(theirs, *(batch := main["replay"].unpack(rows)))
+        batch = main["replay"].unpack(rows)
+        replace_batch(theirs, *batch)
         for name, network in pairs.items():
             copy_params(network, agent.get_submodule(name))
         # theirs draws the target policy's noise with this, ours is given it

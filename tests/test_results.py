@@ -549,7 +549,8 @@ def test_what_chance_gets_is_asked_for(tmp_path, monkeypatch):
         total_timesteps=10_000_000,
     )
     run |= dict(finished=True, last_100_mean=20.0, arguments={})
-    (results := tmp_path / "results").mkdir()
+    results = tmp_path / "results"
+    results.mkdir()
     (results / "runs.json").write_text(json.dumps([run | dict(seed=seed) for seed in (1, 2, 3)]))
     (results / "random.json").write_text("{}")
     (results / "published.csv").write_text((ROOT / "benchmark/results/published.csv").read_text())

@@ -83,7 +83,8 @@ def test_update(script, autotune, monkeypatch, tmp_path):
 
     def check(update, main, tensors):
         agent, args = main["agent"], main["args"]
-        state or begin(agent)
+        if not state:
+            begin(agent)
         reference, before = state["agent"], copy.deepcopy(agent.state_dict())
         reference.load_state_dict(before)  # equal before each step: errors do not add up
         batch = main["replay"].unpack(*tensors)

@@ -119,7 +119,8 @@ def test_updates_of_quantiles(autotune, monkeypatch, tmp_path):
 
     def check(update, main, tensors):
         agent, args, critic = main["agent"], main["args"], update.__name__ == "update_critic"
-        state or begin(agent, args)
+        if not state:
+            begin(agent, args)
         reference, before = state["agent"], copy.deepcopy(agent.state_dict())
         reference.load_state_dict(before)
         rows, noise = tensors

@@ -70,7 +70,9 @@ def test_evaluations_put_the_random_streams_back(monkeypatch, tmp_path):
     ppo, act = helpers.module("ppo"), helpers.module("ppo").Agent.act
 
     def draw(agent, obs):
-        random.random(), np.random.random(), torch.rand(())
+        random.random()
+        np.random.random()
+        torch.rand(())
         return act(agent, obs)
 
     monkeypatch.setattr(ppo.Agent, "act", draw)
@@ -231,10 +233,8 @@ def test_what_a_run_leaves(script, finished):
     assert helpers.read_json(run_dir / "args.json") == dict(script=script) | vars(args)
     assert vars(args) == helpers.load(run_dir)["args"] == record["args"]
     assert (run_dir / f"{script}.py").read_text() == (helpers.SOURCE / f"{script}.py").read_text()
-    assert (
-        record["returns"] == list(returns)
-        and len(returns) == len(record["lengths"]) == record["episodes"] == 2
-    )
+    assert record["returns"] == list(returns)
+    assert len(returns) == len(record["lengths"]) == record["episodes"] == 2
     assert (record["mean"], record["std"]) == pytest.approx((np.mean(returns), np.std(returns)))
     for tag, values in (
         ("eval/episodic_return", returns),

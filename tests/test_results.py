@@ -20,7 +20,15 @@ from torch.utils.tensorboard import SummaryWriter
 
 from benchmark import shared
 from benchmark.launch import launch
-from benchmark.measure import cuda_check, returns_sb3, speed, speed_cleanrl, speed_variants
+from benchmark.measure import (
+    cuda_check,
+    returns_sb3,
+    same_runs,
+    speed,
+    speed_cleanrl,
+    speed_variants,
+    torture,
+)
 from benchmark.publish import collect, overview, plot, readme
 from cleanrl_lite import utils
 from tests import helpers
@@ -866,11 +874,21 @@ def test_outside_of_git(monkeypatch):
     assert "at commit not recorded, on:" in shared.made_by("x", ["a machine"], [None])
 
 
-def test_a_wrong_mode_of_a_speed_measurement(monkeypatch, capsys):
-    monkeypatch.setattr("sys.argv", ["speed", "--modes", "eagr"])
-    with pytest.raises(SystemExit):
-        speed.main()
-    assert "--modes takes some of" in capsys.readouterr().err
+@pytest.mark.parametrize(
+    "tool, words, message",
+    [
+        (speed, ["--modes", "eagr"], ", got eagr"),
+        (collect, ["nowhere"], "there is no folder nowhere"),
+        (collect, ["nowhere", "--stamp"], "there is no folder nowhere"),
+        (same_runs, [".", "pp"], "there is no pp. Scripts: ppo, "),
+        (torture, ["--scripts", "ppo,pp"], ", got pp"),
+    ],
+)
+def test_wrong_input_of_a_tool(tool, words, message, monkeypatch, capsys):
+    monkeypatch.setattr("sys.argv", ["tool", *words])
+    with pytest.raises(SystemExit) as end:
+        tool.main()
+    assert end.value.code == 2 and message in capsys.readouterr().err
 
 
 def test_a_default_that_has_changed_since(tmp_path):

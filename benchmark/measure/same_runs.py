@@ -135,6 +135,9 @@ def main():
     parser.add_argument("scripts", nargs="*", default=list(RUNS))
     parser.add_argument("--compile", action="store_true", help="compare compiled runs, not eager")
     args = parser.parse_intermixed_args()
+    unknown = set(args.scripts) - set(RUNS)
+    if unknown:
+        parser.error(f"there is no {', '.join(sorted(unknown))}. Scripts: {', '.join(RUNS)}")
     before = args.before.resolve()
     with ThreadPoolExecutor(2) as pool:
         differ = pool.map(lambda script: compare(before, script, args.compile), args.scripts)

@@ -376,12 +376,17 @@ def parse():
     add("--leaks", action="store_true", help="watch long runs instead of killing runs")
     add("--table", action="store_true", help="only make the table again")
     add("--no-record", action="store_true", help="do not write results/torture.*")
-    return parser.parse_args()
+    args = parser.parse_args()
+    known = list(LONG if args.leaks else RUNS)
+    args.scripts = args.scripts.split(",") if args.scripts else known
+    unknown = set(args.scripts) - set(known)
+    if unknown:
+        parser.error(f"--scripts takes some of {', '.join(known)}, got {', '.join(unknown)}")
+    return args
 
 
-def measure(args, script, record):
-    """Adds a script's result to the record; returns it."""
-    folder = Path(tempfile.mkdtemp())
+def measure(args, script, record, folder):
+    """Adds a script's result to the record; returns it. Its runs are in `folder`."""
     if args.leaks:
         result = record["leaks"][script] = leaks(script, folder / "runs")
         third = result["samples"][len(result["samples"]) // 3]
@@ -402,10 +407,10 @@ def main():
     record = {"runs": {}, "leaks": {}}
     if RECORD.exists():
         record = json.loads(RECORD.read_text())
-    scripts = args.scripts.split(",") if args.scripts else list(LONG if args.leaks else RUNS)
     failed = False
-    for script in [] if args.table else scripts:
-        result = measure(args, script, record)
+    for script in [] if args.table else args.scripts:
+        with tempfile.TemporaryDirectory() as folder:
+            result = measure(args, script, record, Path(folder))
         result.update(origin)
         failed = failed or bool(result.get("differs"))
         if not args.no_record:

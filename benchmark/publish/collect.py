@@ -551,7 +551,10 @@ def parse():
     add("--stamp", action="store_true", help="only write machine.json into the run directories")
     add("--commands", action="store_true", help="only print the commands of all runs")
     add("--from-results", action="store_true", help="make the tables again without runs")
-    return parser.parse_args()
+    args = parser.parse_args()
+    if not (args.commands or args.from_results or Path(args.folder).is_dir()):
+        parser.error(f"there is no folder {args.folder}")
+    return args
 
 
 def main():

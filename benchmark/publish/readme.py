@@ -180,7 +180,8 @@ def speed():
 def conditions(record):
     """What two records must share to be compared: commit, machine, and iterations in a run."""
     iterations = len(record["ours_runs"][0]["iteration_sps"])
-    commit = record["commit"].removesuffix("-dirty")  # of the results that others had written
+    # Before the tool left its own results out, they made the later records dirty.
+    commit = (record["commit"] or "").removesuffix("-dirty")
     return commit, record["hardware"], iterations
 
 

@@ -282,7 +282,7 @@ def ended(job, status, seconds, log):
 
 
 # === progress
-def left(done, began, total):
+def seconds_left(done, began, total):
     """Seconds left at the speed since `began`."""
     return (time.time() - began) * (total - done) / done if done > 0.001 else None
 
@@ -299,7 +299,7 @@ def progress(manifest, names, runs_dir):
 def status_line(manifest, names, running, runs_dir, began, done_before):
     states = [manifest.jobs[name]["state"] for name in names]
     done = progress(manifest, names, runs_dir)
-    seconds = left(done - done_before, began, len(names) - done_before)
+    seconds = seconds_left(done - done_before, began, len(names) - done_before)
     parts = [f"{states.count('finished')} of {len(names)} finished", f"{len(running)} running"]
     if "failed" in states:
         parts.append(f"{states.count('failed')} failed")

@@ -131,6 +131,19 @@ def rounded(value):
     return round(float(value), 6) if isinstance(value, float) else value
 
 
+def changed_flags(args, source):
+    """The arguments of a run that are not its script's defaults, but for RUN_FLAGS."""
+    defaults = default_args(source.read_text())
+    if (ROOT / "cleanrl_lite" / source.name).exists():
+        # Compared with today's script: a default that was another one then is a flag.
+        defaults |= script_defaults(source.stem)
+    changed = {}
+    for name, value in args.items():
+        if name not in RUN_FLAGS and value != defaults.get(name):
+            changed[name] = value
+    return changed
+
+
 def read_run(run_dir):
     """The entry of a run in runs.json and its list of episodes.
 
@@ -157,15 +170,7 @@ def read_run(run_dir):
     end = max(event.wall_time for event in [sps[-1], *evaluations])
     start = time.gmtime(events.FirstEventTimestamp())
     source = next(run_dir.glob("*.py"))
-    defaults = default_args(source.read_text())
-    if (ROOT / "cleanrl_lite" / source.name).exists():
-        # Compared with today's script: a default that was another one then is a flag.
-        defaults |= script_defaults(source.stem)
     made = read_json(run_dir / "machine.json") or machine()
-    changed = {}
-    for name, value in args.items():
-        if name not in RUN_FLAGS and value != defaults.get(name):
-            changed[name] = value
     run = {
         "script": source.stem,
         "env_id": args["env_id"],
@@ -187,7 +192,7 @@ def read_run(run_dir):
     run["median_sps"] = np.median([event.value for event in sps])
     run["started"] = time.strftime("%FT%TZ", start)
     run["commit"] = evaluation.get("commit") or made.get("commit")
-    run["arguments"] = changed
+    run["arguments"] = changed_flags(args, source)
     run["hardware"] = made["hardware"]
     run["versions"] = made["versions"]
     run = {name: rounded(value) for name, value in run.items()}
@@ -306,7 +311,7 @@ def only_starts(runs):
     return {run["seed"] for run in runs} == seeds
 
 
-def measured_again():
+def recompute():
     """Writes the means of training episodes in runs.json again, from the episodes that are kept."""
     runs = recorded()
     for run in runs:
@@ -567,7 +572,7 @@ def main():
         return
     RESULTS.mkdir(exist_ok=True)
     if args.from_results:
-        measured_again()
+        recompute()
     else:
         collect(args.folder, args.partial)
     for script in sorted({name[0] for name in groups()}):

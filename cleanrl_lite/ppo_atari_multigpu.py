@@ -529,6 +529,9 @@ def main(args: Args):
         losses["charts/learning_rate"] = learning_rate
         run.log(losses, global_step)
 
+    # A signal may have ended an evaluation of the first process.
+    run.stop = max(gather(run.stop))
+
     # === evaluation
     return run.end()
 

@@ -247,8 +247,7 @@ class VectorEnv(gym.vector.SyncVectorEnv):
             self._terminations[i] = terminated
             self._truncations[i] = truncated
         arrays = self._observations, self._rewards, self._terminations, self._truncations
-        copies = [array.copy() for array in arrays]
-        return *copies, infos
+        return *(array.copy() for array in arrays), infos
 
     def check_step(self, i, obs, reward=0.0):
         shape = self.single_observation_space.shape
@@ -371,8 +370,7 @@ def git_commit():
     """cleanrl_lite's commit at the first call, -dirty where files differ; None outside of git."""
     words = ["git", "describe", "--always", "--dirty", "--exclude=*"]
     with suppress(OSError):
-        folder = Path(__file__).parent
-        done = subprocess.run(words, cwd=folder, capture_output=True, text=True)
+        done = subprocess.run(words, cwd=Path(__file__).parent, capture_output=True, text=True)
         return done.stdout.strip() or None
 
 
@@ -469,7 +467,8 @@ class Run:
 
         path = last_checkpoint(args, script) if args.resume == "auto" else args.resume
         saved = load(path, args.env_id, agent) if path else {}
-        step = self.global_step = self.last_eval = saved.get("global_step", 0)
+        step = self.global_step = saved.get("global_step", 0)
+        self.last_eval = saved.get("last_eval", step)
         self.last_save = step if saved else -1  # -1: save at once
         # disable=None: unless this is a terminal
         self.bar = tqdm(initial=step, total=args.total_timesteps, file=sys.stdout, disable=None)
@@ -540,12 +539,11 @@ class Run:
 
         `values` belong to the unfinished episodes: saved and restored with the environments.
         """
-        args = self.args
-        over = self.stop or global_step >= args.total_timesteps
+        over = self.stop or global_step >= self.args.total_timesteps
         self.global_step = global_step
-        if not over and is_due(args.eval_every, self.last_eval, global_step):
-            self.evaluate()
-        if over or is_due(args.save_every, self.last_save, global_step):
+        if not over and is_due(self.args.eval_every, self.last_eval, global_step):
+            over = not self.evaluate()  # after a signal, the resumed run makes it again
+        if over or is_due(self.args.save_every, self.last_save, global_step):
             self.save(obs, values)
         return not over
 
@@ -562,6 +560,7 @@ class Run:
             "script": self.script,
             "args": vars(self.args),
             "global_step": self.global_step,
+            "last_eval": self.last_eval,
             "values": values,
             "rng": rng_state(),
             "envs": pickle_envs(self.envs, obs),
@@ -598,7 +597,7 @@ class Run:
         statistics = infos["final_info"]["statistics"]
         returns = statistics["r"][ended].tolist()
         self.returns.extend(returns)
-        return list(zip(ended, returns, statistics["l"][ended].tolist(), strict=True))
+        return zip(ended, returns, statistics["l"][ended].tolist(), strict=True)
 
     def log(self, scalars, global_step):
         """Writes {tag: tensor or number} and the speed; raises FloatingPointError for NaN.

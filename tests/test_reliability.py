@@ -751,6 +751,29 @@ def test_a_signal_within_goes_on_waits_for_the_next_turn():
     assert run.goes_on(1, None)
 
 
+def test_a_signal_in_an_evaluation(monkeypatch, tmp_path):
+    """The run stops at that step, and the resumed one makes the evaluation again."""
+    flags = dict(total_timesteps=512, eval_every=256)
+    whole, _ = helpers.train("ppo", tmp_path / "whole", **flags)
+    ppo = helpers.module("ppo")
+    act = ppo.Agent.act
+
+    def interrupted(agent, obs):
+        os.kill(os.getpid(), signal.SIGTERM)
+        return act(agent, obs)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(ppo.Agent, "act", interrupted)
+        with pytest.raises(SystemExit):
+            helpers.train("ppo", tmp_path / "parts", **flags)
+    run_dir = helpers.only_run(tmp_path / "parts")
+    assert helpers.load(run_dir)["global_step"] == 256
+    helpers.next_second()
+    args = helpers.small_args("ppo", tmp_path / "parts", **flags, resume="auto")
+    helpers.main("ppo", args)
+    helpers.assert_same_run(whole, run_dir)
+
+
 @pytest.mark.parametrize("flags, goes_on", [({}, True), (dict(max_episode_steps=7), False)])
 def test_a_discounted_return_ends_with_its_episode(flags, goes_on, monkeypatch, tmp_path):
     """It goes on with restored environments, and starts at 0 where the resumed run begins new

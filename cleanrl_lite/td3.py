@@ -4,9 +4,8 @@ Paper:    Fujimoto et al. 2018 (arXiv:1802.09477).
 Run:      python cleanrl_lite/td3.py --env-id Hopper-v4
 Differs:  Noise is relative to half the action's range in each dimension. A truncated episode
           bootstraps from its true last observation.
-Expected: HalfCheetah-v4 10,164, Hopper-v4 2,811 (3 seeds each), Walker2d-v4 3,332 (2 seeds;
-          1,000,000 steps, mean of the last 100 training episodes, commits 57548cc, f8b1baa,
-          3d87523).
+Expected: HalfCheetah-v4 10,164, Walker2d-v4 3,705, Hopper-v4 2,811 (1,000,000 steps, mean of
+          the last 100 training episodes, 3 seeds each, commits 57548cc, f8b1baa, 3d87523).
 Details:  docs/td3.md
 """
 

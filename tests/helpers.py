@@ -387,7 +387,7 @@ def assert_same_run(one, other, without=UNSEEDED):
         for run in (one, other)
     )
     assert mine == theirs
-    differs = ("args", "envs")
+    differs = ("args", "envs", "last_eval")
     states = [
         {name: x for name, x in load(run).items() if name not in differs} for run in (one, other)
     ]

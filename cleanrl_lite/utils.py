@@ -497,8 +497,7 @@ class Run:
         """
         seed = self.args.seed
         streams = np.random.SeedSequence([seed, self.global_step])
-        numbers = streams.generate_state(self.args.num_envs + 1)
-        seeds = (numbers >> 1).tolist()  # Atari takes 31 bits
+        seeds = (streams.generate_state(self.args.num_envs + 1) >> 1).tolist()  # Atari: 31 bits
         if self.global_step == 0:
             seeds[0] = seed
         self.envs.action_space.seed(seeds.pop())
@@ -597,7 +596,7 @@ class Run:
         statistics = infos["final_info"]["statistics"]
         returns = statistics["r"][ended].tolist()
         self.returns.extend(returns)
-        return zip(ended, returns, statistics["l"][ended].tolist(), strict=True)
+        return list(zip(ended, returns, statistics["l"][ended].tolist(), strict=True))
 
     def log(self, scalars, global_step):
         """Writes {tag: tensor or number} and the speed; raises FloatingPointError for NaN.

@@ -292,7 +292,7 @@ def nan_in_the_second():
 
 @pytest.mark.slow
 def test_what_is_not_finite_anywhere_stops_all(pair, tmp_path):
-    errors = pair(train, tmp_path, nan_in_the_second)
+    errors = pair.errors(train, tmp_path, nan_in_the_second)
     assert [type(error) for error in errors] == [FloatingPointError] * 2
     assert helpers.load(helpers.only_run(tmp_path))["global_step"] == 0
 

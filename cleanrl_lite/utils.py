@@ -95,7 +95,10 @@ def setup(args):
 
 
 def check_numbers(args):
-    """Refuses NaN; and, unless a flag's default is such, negative numbers and sizes of 0."""
+    """Refuses NaN and, unless a flag's default is such, negative numbers and sizes of 0.
+
+    gamma, tau, lambdas and epsilons must be at most 1.
+    """
     positive = (
         "(envs|steps|episodes|size|len|orders|minibatches|epochs|frequency"
         "|rate|lr|fraction|clip_coef|grad_norm)$"
@@ -104,10 +107,9 @@ def check_numbers(args):
         if type(value) in (int, float):
             flag = "--" + name.replace("_", "-")
             default = getattr(type(args), name, None)
-            signed = name == "v_max" or (default or 0) < 0
-            within = abs(value) < 2**53 and (signed or value >= 0)
-            lowest = "-2**53" if signed else "0"
-            check(within, f"{flag} must be from {lowest} to 2**53, got {value}")
+            low = -1e15 if name == "v_max" or (default or 0) < 0 else 0
+            high = 1 if re.fullmatch(r"gamma|tau|\w+_(lambda|e)", name) else 1e15
+            check(low <= value <= high, f"{flag} must be from {low:g} to {high:g}, got {value}")
             sized = default != 0 and re.search(positive, name)
             check(value or not sized, f"{flag} must be > 0, got {value}")
     check(args.seed < 2**31, f"--seed must be less than {2**31}, got {args.seed}")

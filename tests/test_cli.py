@@ -329,16 +329,21 @@ SIZES = [
 ]
 # checked for all scripts by utils
 NUMBERS = [
-    ("ppo", "learning_rate", "nan", "from 0 to 2..53, got nan"),
-    ("ppo", "gamma", "nan", "from 0 to 2..53, got nan"),
-    ("ppo", "learning_rate", "inf", "from 0 to 2..53, got inf"),
-    ("ppo", "learning_rate", -1e-3, r"from 0 to 2..53, got -0\.001"),
+    ("ppo", "learning_rate", "nan", "from 0 to 1e.15, got nan"),
+    ("ppo", "gamma", "nan", "from 0 to 1, got nan"),
+    ("ppo", "learning_rate", "inf", "from 0 to 1e.15, got inf"),
+    ("ppo", "learning_rate", -1e-3, r"from 0 to 1e.15, got -0\.001"),
     ("ppo", "learning_rate", 0.0, r"> 0, got 0\.0"),
     ("ppo", "clip_coef", 0.0, r"> 0, got 0\.0"),
     ("ppo", "max_grad_norm", 0.0, r"> 0, got 0\.0"),
-    ("ppo", "target_kl", -0.1, r"from 0 to 2..53, got -0\.1"),
-    ("td3", "policy_noise", -0.1, r"from 0 to 2..53, got -0\.1"),
+    ("ppo", "target_kl", -0.1, r"from 0 to 1e.15, got -0\.1"),
+    ("td3", "policy_noise", -0.1, r"from 0 to 1e.15, got -0\.1"),
     ("dqn", "exploration_fraction", 0, "> 0, got 0"),
+    ("ppo", "gamma", 99.0, r"from 0 to 1, got 99\.0"),
+    ("ppo", "gae_lambda", 1.1, r"from 0 to 1, got 1\.1"),
+    ("pqn", "q_lambda", 1.1, r"from 0 to 1, got 1\.1"),
+    ("td3", "tau", 5.0, r"from 0 to 1, got 5\.0"),
+    ("dqn", "start_e", 1.1, r"from 0 to 1, got 1\.1"),
     ("ppo_image", "stack_size", 0, "> 0, got 0"),
 ]
 for name in ("num_envs", "num_steps", "update_epochs", "num_minibatches", "total_timesteps"):
@@ -346,7 +351,7 @@ for name in ("num_envs", "num_steps", "update_epochs", "num_minibatches", "total
 for name in ("buffer_size", "batch_size", "train_frequency", "gradient_steps", "policy_frequency"):
     NUMBERS.append(("td3", name, 0, "> 0, got 0"))
 for name in ("seed", "threads", "save_every", "eval_every"):
-    NUMBERS.append(("ppo", name, -1, "from 0 to 2..53, got -1"))
+    NUMBERS.append(("ppo", name, -1, "from 0 to 1e.15, got -1"))
 for name in helpers.LSTM_SCRIPTS:
     NUMBERS.append((name, "seq_len", 0, "> 0, got 0"))
 NUMBERS = [

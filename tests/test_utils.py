@@ -295,6 +295,8 @@ class Own:
     warmup_steps: int = 0
     dropout_rate: float = 0.0
     log_std_min: float = -5.0
+    trace_lambda: float = 0.9
+    gumbel_tau: float = 1.0
     num_envs: int = 4
     max_episode_steps: int | None = None
 
@@ -304,8 +306,10 @@ class Own:
     [
         ({}, None),
         (dict(warmup_steps=10, dropout_rate=0.5, log_std_min=1.0), None),
+        (dict(trace_lambda=1.0, gumbel_tau=2.0), None),
         (dict(warmup_steps=-1), "--warmup-steps must be from 0 to"),
-        (dict(log_std_min=float("nan")), r"--log-std-min must be from -2\*\*53 to"),
+        (dict(log_std_min=float("nan")), r"--log-std-min must be from -1e\+15 to 1e\+15, got nan"),
+        (dict(trace_lambda=1.5), "--trace-lambda must be from 0 to 1, got 1.5"),
         (dict(num_envs=0), "--num-envs must be > 0, got 0"),
         (dict(max_episode_steps=0), "--max-episode-steps must be > 0, got 0"),
     ],

@@ -4,8 +4,8 @@ Paper:    Haarnoja et al. 2018 (arXiv:1812.05905); first version: arXiv:1801.012
 Run:      python cleanrl_lite/sac.py --env-id Hopper-v4
 Differs:  The actor learns twice at every second step of the critics. log sigma is squashed into
           [-5, 2]. A truncated episode bootstraps from its true last observation.
-Expected: HalfCheetah-v4 11,297, Walker2d-v4 4,490, Hopper-v4 2,642 (1,000,000 steps, mean of
-          the last 100 training episodes, 2 or 3 seeds, commits 1cb2220, f8b1baa, 3d87523).
+Expected: HalfCheetah-v4 11,297, Walker2d-v4 4,765, Hopper-v4 2,642 (1,000,000 steps, mean of
+          the last 100 training episodes, 3 seeds each, commits 1cb2220, f8b1baa, 3d87523).
 Details:  docs/sac.md
 """
 

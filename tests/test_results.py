@@ -125,6 +125,12 @@ def test_tables_have_the_first_ten_seeds():
     assert [run["seed"] for run in fifteen] == list(range(1, 11))
 
 
+def test_one_slow_machine_does_not_set_the_minutes_of_a_run():
+    runs = collect.groups()["sac", "Hopper-v4", "sac", True]
+    slowed = [{**run, "wall_seconds": 60 * n} for run, n in zip(runs, (500, 146, 148), strict=True)]
+    assert collect.row(slowed).endswith("| 148.0 |")
+
+
 def test_tables_are_what_the_files_give():
     for script in {run["script"] for run in RUNS}:
         written = (ROOT / f"benchmark/results/{script}.md").read_text()

@@ -413,7 +413,7 @@ def row(runs):
         spread([run["last_100_mean"] for run in runs]),
         reported(cleanrl, total) if cleanrl else "",
         spread([run["eval_mean"] for run in runs]),
-        figure(np.mean(minutes)) if minutes else "",
+        figure(np.median(minutes)) if minutes else "",
     ]
     return shared.row(cells)
 

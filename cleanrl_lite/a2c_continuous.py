@@ -12,11 +12,9 @@ Details:  docs/a2c_continuous.md
 from dataclasses import dataclass
 from pathlib import Path
 
-import gymnasium as gym
 import numpy as np
 import torch
 from gymnasium.spaces import Box
-from gymnasium.vector import AutoresetMode
 from torch import nn
 from torch.distributions import Independent, Normal
 from torch.utils.tensorboard import SummaryWriter
@@ -65,7 +63,7 @@ class Args:
 # === environment
 def make_env(args, render_mode=None):
     env = utils.make(args, render_mode, max_episode_steps=args.max_episode_steps)
-    return gym.wrappers.RecordEpisodeStatistics(utils.flatten(env), stats_key="statistics")
+    return utils.flatten(env)
 
 
 # === networks
@@ -141,18 +139,14 @@ class RMSprop(nn.Module):
         return grad_norm
 
 
-@utils.leaves_no_trace
+@utils.with_cleanup
 def main(args: Args):
     # === setup
     check = utils.check
     device = utils.setup(args)
     batch_size = args.num_envs * args.num_steps
 
-    envs = utils.vector_env(
-        [lambda: make_env(args)] * args.num_envs,
-        args.async_envs,
-        AutoresetMode.SAME_STEP,
-    )
+    envs = utils.vector_env([lambda: make_env(args)] * args.num_envs, args.async_envs)
     obs_space = envs.single_observation_space
     action_space = envs.single_action_space
     real = isinstance(action_space, Box) and action_space.dtype.kind == "f"
@@ -185,9 +179,8 @@ def main(args: Args):
             settings={"finish_timeout": 300},
         )
     # A resumed run logs the steps after its checkpoint again.
-    writer = SummaryWriter(run.dir, flush_secs=10, purge_step=run.global_step + 1)
+    writer = run.writer = SummaryWriter(run.dir, flush_secs=10, purge_step=run.global_step + 1)
     writer.add_text("arguments", str(args))
-    run.writer = writer
 
     # === update
     # The batch, allocated once: a CUDA graph needs fixed addresses.
@@ -226,7 +219,7 @@ def main(args: Args):
     terminations = np.zeros(shape, dtype=bool)
     dones = np.zeros_like(terminations)
     # once, not for each rollout: they are short
-    actor = utils.NumpyForward(lambda: agent.actor, device)
+    actor = utils.numpy_forward(lambda: agent.actor, device)
     obs = run.obs
     global_step = run.global_step
     while run.goes_on(global_step, obs):
@@ -249,6 +242,9 @@ def main(args: Args):
                 next_obs[t, n] = infos["final_obs"][n]
                 writer.add_scalar("charts/episodic_return", episodic_return, global_step)
                 writer.add_scalar("charts/episodic_length", episodic_length, global_step)
+                if "is_success" in infos["final_info"][n]:
+                    success = infos["final_info"][n]["is_success"]
+                    writer.add_scalar("charts/success_rate", success, global_step)
 
         # values and returns of the whole rollout
         with torch.no_grad():

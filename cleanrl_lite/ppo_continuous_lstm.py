@@ -21,7 +21,6 @@ import gymnasium as gym
 import numpy as np
 import torch
 from gymnasium.spaces import Box
-from gymnasium.vector import AutoresetMode
 from torch import nn
 from torch.distributions import Independent, Normal
 from torch.utils.tensorboard import SummaryWriter
@@ -103,8 +102,7 @@ class BeginFlag(gym.Wrapper):
 
 def make_env(args, render_mode=None):
     env = utils.make(args, render_mode, max_episode_steps=args.max_episode_steps)
-    env = BeginFlag(utils.flatten(env))
-    return gym.wrappers.RecordEpisodeStatistics(env, stats_key="statistics")
+    return BeginFlag(utils.flatten(env))
 
 
 # === networks
@@ -294,7 +292,7 @@ class Adam(nn.Module):
         return grad_norm
 
 
-@utils.leaves_no_trace
+@utils.with_cleanup
 def main(args: Args):
     # === setup
     check = utils.check
@@ -307,11 +305,7 @@ def main(args: Args):
     enough = minibatch_size > 1 or not args.norm_adv
     check(enough, "minibatches of one sample need --no-norm-adv")
 
-    envs = utils.vector_env(
-        [lambda: make_env(args)] * args.num_envs,
-        args.async_envs,
-        AutoresetMode.SAME_STEP,
-    )
+    envs = utils.vector_env([lambda: make_env(args)] * args.num_envs, args.async_envs)
     obs_space = envs.single_observation_space
     action_space = envs.single_action_space
     real = isinstance(action_space, Box) and action_space.dtype.kind == "f"
@@ -349,9 +343,8 @@ def main(args: Args):
             settings={"finish_timeout": 300},
         )
     # A resumed run logs the steps after its checkpoint again.
-    writer = SummaryWriter(run.dir, flush_secs=10, purge_step=run.global_step + 1)
+    writer = run.writer = SummaryWriter(run.dir, flush_secs=10, purge_step=run.global_step + 1)
     writer.add_text("arguments", str(args))
-    run.writer = writer
 
     # === update
     # The batch, allocated once: a CUDA graph needs fixed addresses.
@@ -459,6 +452,9 @@ def main(args: Args):
                 next_obs[t, n] = infos["final_obs"][n]
                 writer.add_scalar("charts/episodic_return", episodic_return, global_step)
                 writer.add_scalar("charts/episodic_length", episodic_length, global_step)
+                if "is_success" in infos["final_info"][n]:
+                    success = infos["final_info"][n]["is_success"]
+                    writer.add_scalar("charts/success_rate", success, global_step)
 
         # The LSTM forgets by this number.
         flags = rollout_obs[:, :, -1]

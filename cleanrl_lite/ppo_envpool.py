@@ -79,7 +79,7 @@ class Args:
 # === environment
 def make_env(args, render_mode=None):
     env = utils.make(args, render_mode, max_episode_steps=args.max_episode_steps)
-    return gym.wrappers.RecordEpisodeStatistics(utils.flatten(env), stats_key="statistics")
+    return utils.flatten(env)
 
 
 class EnvPool:
@@ -142,8 +142,11 @@ class EnvPool:
         self.ended = terminations | truncations
         infos = {}
         if self.ended.any():
-            statistics = {"r": self.returns, "l": info["elapsed_step"]}
-            infos = {"final_info": {"statistics": statistics}, "_final_info": self.ended}
+            lengths = info["elapsed_step"]
+            infos["final_info"] = {
+                n: {"statistics": {"r": self.returns[n], "l": lengths[n]}}
+                for n in np.flatnonzero(self.ended)
+            }
         return obs, rewards, terminations, truncations, infos
 
     def close(self):
@@ -249,7 +252,7 @@ class Adam(nn.Module):
         return grad_norm
 
 
-@utils.leaves_no_trace
+@utils.with_cleanup
 def main(args: Args):
     # === setup
     check = utils.check
@@ -296,9 +299,8 @@ def main(args: Args):
             settings={"finish_timeout": 300},
         )
     # A resumed run logs the steps after its checkpoint again.
-    writer = SummaryWriter(run.dir, flush_secs=10, purge_step=run.global_step + 1)
+    writer = run.writer = SummaryWriter(run.dir, flush_secs=10, purge_step=run.global_step + 1)
     writer.add_text("arguments", str(args))
-    run.writer = writer
 
     # === update
     # The batch, allocated once: a CUDA graph needs fixed addresses.
@@ -365,7 +367,7 @@ def main(args: Args):
             learning_rate.fill_(args.learning_rate * remaining)
 
         # act, step, store
-        actor = utils.NumpyForward(agent.actor, device)
+        actor = utils.numpy_forward(agent.actor, device)
         gumbel = np.random.gumbel(size=(*shape, action_space.n)).astype(np.float32)
         for t in range(args.num_steps):
             ignored[t] = envs.ended  # after an episode's end, the next step only resets

@@ -168,6 +168,7 @@ class Games:
         self.single_observation_space = flatten_space(game.observation_space)
         action_dim = sum(flatdim(space) for space in game.action_spaces[0].values())
         self.single_action_space = Box(-np.inf, np.inf, (action_dim,))
+        self.observation_space = self.single_observation_space
         self.action_space = self.single_action_space
 
     def reset(self, seed):
@@ -188,8 +189,12 @@ class Games:
         obs, rewards, dones = [np.concatenate(parts) for parts in zip(*received, strict=True)]
         self.returns += rewards
         self.lengths += 1
-        statistics = {"r": self.returns.copy(), "l": self.lengths.copy()}
-        infos = {"final_info": {"statistics": statistics}, "_final_info": dones}
+        infos = {
+            "final_info": {
+                n: {"statistics": {"r": self.returns[n], "l": self.lengths[n]}}
+                for n in np.flatnonzero(dones)
+            }
+        }
         self.returns[dones] = 0
         self.lengths[dones] = 0
         # All ends are terminations: games do not say which episodes they cut.
@@ -350,7 +355,7 @@ class Adam(nn.Module):
         return grad_norm
 
 
-@utils.leaves_no_trace
+@utils.with_cleanup
 def main(args: Args):
     # === setup
     check = utils.check
@@ -393,9 +398,8 @@ def main(args: Args):
             settings={"finish_timeout": 300},
         )
     # A resumed run logs the steps after its checkpoint again.
-    writer = SummaryWriter(run.dir, flush_secs=10, purge_step=run.global_step + 1)
+    writer = run.writer = SummaryWriter(run.dir, flush_secs=10, purge_step=run.global_step + 1)
     writer.add_text("arguments", str(args))
-    run.writer = writer
 
     # === update
     # The batch, allocated once: a CUDA graph needs fixed addresses.
@@ -463,7 +467,7 @@ def main(args: Args):
             learning_rate.fill_(args.learning_rate * remaining)
 
         # act, step, store
-        actor = utils.NumpyForward(agent.actor, device)
+        actor = utils.numpy_forward(agent.actor, device)
         std = agent.actor_logstd.detach().exp().cpu().numpy()
         noise = np.random.standard_normal(actions.shape).astype(np.float32)
         obs_mean = agent.obs_stats.mean.cpu().numpy()

@@ -19,7 +19,6 @@ import gymnasium as gym
 import numpy as np
 import torch
 from gymnasium.spaces import Box, Dict, Discrete
-from gymnasium.vector import AutoresetMode
 from torch import nn
 from torch.distributions import Categorical, Independent, Normal
 from torch.utils.tensorboard import SummaryWriter
@@ -132,11 +131,9 @@ class RescaleAction(gym.ActionWrapper):
 def make_env(args, render_mode=None):
     """Stacks of images, (stack_size, channels, size, size)."""
     env = utils.make(args, render_mode, max_episode_steps=args.max_episode_steps)
-    env = gym.wrappers.TransformReward(env, utils.as_float)
     if isinstance(env.action_space, Box) and env.action_space.dtype.kind == "f":
         env = RescaleAction(env)
-    env = gym.wrappers.FrameStackObservation(Image(env, args.image_size), args.stack_size)
-    return gym.wrappers.RecordEpisodeStatistics(env, stats_key="statistics")
+    return gym.wrappers.FrameStackObservation(Image(env, args.image_size), args.stack_size)
 
 
 # === networks
@@ -282,7 +279,7 @@ class Adam(nn.Module):
         return grad_norm
 
 
-@utils.leaves_no_trace
+@utils.with_cleanup
 def main(args: Args):
     # === setup
     check = utils.check
@@ -297,11 +294,7 @@ def main(args: Args):
 
     check(args.image_size >= 36, f"--image-size must be at least 36, got {args.image_size}")
 
-    envs = utils.vector_env(
-        [lambda: make_env(args)] * args.num_envs,
-        args.async_envs,
-        AutoresetMode.SAME_STEP,
-    )
+    envs = utils.vector_env([lambda: make_env(args)] * args.num_envs, args.async_envs)
     obs_space = envs.single_observation_space
     action_space = envs.single_action_space
     discrete = isinstance(action_space, Discrete) and action_space.start == 0
@@ -338,9 +331,8 @@ def main(args: Args):
             settings={"finish_timeout": 300},
         )
     # A resumed run logs the steps after its checkpoint again.
-    writer = SummaryWriter(run.dir, flush_secs=10, purge_step=run.global_step + 1)
+    writer = run.writer = SummaryWriter(run.dir, flush_secs=10, purge_step=run.global_step + 1)
     writer.add_text("arguments", str(args))
-    run.writer = writer
 
     # === update
     # The batch, allocated once: a CUDA graph needs fixed addresses.
@@ -426,9 +418,12 @@ def main(args: Args):
             )
             dones[t] = terminations[t] | truncations
             global_step += args.num_envs
-            for _, episodic_return, episodic_length in run.finished_episodes(infos):
+            for n, episodic_return, episodic_length in run.finished_episodes(infos):
                 writer.add_scalar("charts/episodic_return", episodic_return, global_step)
                 writer.add_scalar("charts/episodic_length", episodic_length, global_step)
+                if "is_success" in infos["final_info"][n]:
+                    success = infos["final_info"][n]["is_success"]
+                    writer.add_scalar("charts/success_rate", success, global_step)
             for n in np.flatnonzero(truncations):
                 # obs[n] is already the first observation of the next episode
                 final_obs = torch.tensor(infos["final_obs"][n], device=device)

@@ -19,7 +19,6 @@ import gymnasium as gym
 import numpy as np
 import torch
 from gymnasium.spaces import Box, MultiDiscrete
-from gymnasium.vector import AutoresetMode
 from torch import nn
 from torch.distributions import Categorical
 from torch.utils.tensorboard import SummaryWriter
@@ -190,17 +189,7 @@ class MicroRTS(gym.Env):
 def make_env(args, render_mode=None):
     utils.check(not args.render, "--render: microRTS has no window here. Use --capture-video")
     env = MicroRTS(args.env_id, args.opponents, render_mode)
-    env = gym.wrappers.TimeLimit(env, args.max_episode_steps or 2_000)
-    return gym.wrappers.RecordEpisodeStatistics(env, stats_key="statistics")
-
-
-def make_shaped_env(args):
-    """For learning only, a weighted sum of six rewards; returns count wins and losses."""
-    weights = np.genfromtxt([args.reward_weights], delimiter=",")  # NaN for what is no number
-    six = np.isfinite(weights).tolist() == [True] * 6
-    utils.check(six, f"--reward-weights must be six numbers, got {args.reward_weights}")
-    env = make_env(args)
-    return gym.wrappers.TransformReward(env, lambda _: float(weights @ env.unwrapped.rewards))
+    return gym.wrappers.TimeLimit(env, args.max_episode_steps or 2_000)
 
 
 # === networks
@@ -372,7 +361,7 @@ class Adam(nn.Module):
         return grad_norm
 
 
-@utils.leaves_no_trace
+@utils.with_cleanup
 def main(args: Args):
     # === setup
     check = utils.check
@@ -385,11 +374,11 @@ def main(args: Args):
     enough = minibatch_size > 1 or not args.norm_adv
     check(enough, "minibatches of one sample need --no-norm-adv")
 
-    envs = utils.vector_env(
-        [lambda: make_shaped_env(args)] * args.num_envs,
-        False,
-        AutoresetMode.SAME_STEP,
-    )
+    weights = np.genfromtxt([args.reward_weights], delimiter=",")  # NaN for what is no number
+    six = np.isfinite(weights).tolist() == [True] * 6
+    check(six, f"--reward-weights must be six numbers, got {args.reward_weights}")
+
+    envs = utils.vector_env([lambda: make_env(args)] * args.num_envs, False)
     obs_space = envs.single_observation_space
     action_space = envs.single_action_space
     orders = min(args.max_orders, len(action_space.nvec))
@@ -418,9 +407,8 @@ def main(args: Args):
             settings={"finish_timeout": 300},
         )
     # A resumed run logs the steps after its checkpoint again.
-    writer = SummaryWriter(run.dir, flush_secs=10, purge_step=run.global_step + 1)
+    writer = run.writer = SummaryWriter(run.dir, flush_secs=10, purge_step=run.global_step + 1)
     writer.add_text("arguments", str(args))
-    run.writer = writer
 
     # === update
     # The batch, allocated once: a CUDA graph needs fixed addresses.
@@ -499,9 +487,9 @@ def main(args: Args):
                 dist, rollout_values[t] = agent(rollout_obs[t])
                 actions[t] = dist.sample()
                 logprobs[t] = dist.log_prob(actions[t])
-            obs, rewards[t], terminations[t], truncations, infos = envs.step(
-                actions[t].cpu().numpy()
-            )
+            obs, _, terminations[t], truncations, infos = envs.step(actions[t].cpu().numpy())
+            # for learning only: returns count wins and losses
+            rewards[t] = [weights @ env.unwrapped.rewards for env in envs.envs]
             dones[t] = terminations[t] | truncations
             global_step += args.num_envs
             for _, episodic_return, episodic_length in run.finished_episodes(infos):

@@ -13,11 +13,9 @@ Details:  docs/ppo_simple_continuous.md
 from dataclasses import dataclass
 from pathlib import Path
 
-import gymnasium as gym
 import numpy as np
 import torch
 from gymnasium.spaces import Box
-from gymnasium.vector import AutoresetMode
 from torch import nn
 from torch.distributions import Independent, Normal
 from torch.utils.tensorboard import SummaryWriter
@@ -68,7 +66,7 @@ class Args:
 # === environment
 def make_env(args, render_mode=None):
     env = utils.make(args, render_mode, max_episode_steps=args.max_episode_steps)
-    return gym.wrappers.RecordEpisodeStatistics(utils.flatten(env), stats_key="statistics")
+    return utils.flatten(env)
 
 
 # === networks
@@ -148,7 +146,7 @@ class Adam(nn.Module):
             param.sub_(part.view_as(param))
 
 
-@utils.leaves_no_trace
+@utils.with_cleanup
 def main(args: Args):
     # === setup
     check = utils.check
@@ -159,11 +157,7 @@ def main(args: Args):
     steps = f"--num-envs x --num-steps = {batch_size}"
     check(whole, f"{steps} must be a multiple of --num-minibatches {args.num_minibatches}")
 
-    envs = utils.vector_env(
-        [lambda: make_env(args)] * args.num_envs,
-        args.async_envs,
-        AutoresetMode.SAME_STEP,
-    )
+    envs = utils.vector_env([lambda: make_env(args)] * args.num_envs, args.async_envs)
     obs_space = envs.single_observation_space
     action_space = envs.single_action_space
     real = isinstance(action_space, Box) and action_space.dtype.kind == "f"
@@ -196,9 +190,8 @@ def main(args: Args):
             settings={"finish_timeout": 300},
         )
     # A resumed run logs the steps after its checkpoint again.
-    writer = SummaryWriter(run.dir, flush_secs=10, purge_step=run.global_step + 1)
+    writer = run.writer = SummaryWriter(run.dir, flush_secs=10, purge_step=run.global_step + 1)
     writer.add_text("arguments", str(args))
-    run.writer = writer
 
     # === update
     # The batch, allocated once: a CUDA graph needs fixed addresses.
@@ -248,7 +241,7 @@ def main(args: Args):
     global_step = run.global_step
     while run.goes_on(global_step, obs):
         # act, step, store
-        actor = utils.NumpyForward(agent.actor, device)
+        actor = utils.numpy_forward(agent.actor, device)
         std = agent.actor_logstd.detach().exp().cpu().numpy()
         noise = np.random.standard_normal(actions.shape).astype(np.float32)
         for t in range(args.num_steps):
@@ -267,6 +260,9 @@ def main(args: Args):
                 next_obs[t, n] = infos["final_obs"][n]
                 writer.add_scalar("charts/episodic_return", episodic_return, global_step)
                 writer.add_scalar("charts/episodic_length", episodic_length, global_step)
+                if "is_success" in infos["final_info"][n]:
+                    success = infos["final_info"][n]["is_success"]
+                    writer.add_scalar("charts/success_rate", success, global_step)
 
         # values, log-probabilities and advantages of the whole rollout
         with torch.no_grad():

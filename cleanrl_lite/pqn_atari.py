@@ -123,7 +123,9 @@ class Games(gym.vector.VectorWrapper):
         returns = self.returns + rewards
         lengths = self.lengths + 1
         infos["_final_info"] = over
-        infos["final_info"] = {"statistics": {"r": returns, "l": lengths}}
+        infos["final_info"] = {
+            n: {"statistics": {"r": returns[n], "l": lengths[n]}} for n in np.flatnonzero(over)
+        }
         self.returns = returns * ~over
         self.lengths = lengths * ~over
         return obs, rewards, terminations, truncations, infos
@@ -282,7 +284,7 @@ class RAdam(nn.Module):
         return grad_norm
 
 
-@utils.leaves_no_trace
+@utils.with_cleanup
 def main(args: Args):
     # === setup
     check = utils.check
@@ -322,9 +324,8 @@ def main(args: Args):
             settings={"finish_timeout": 300},
         )
     # A resumed run logs the steps after its checkpoint again.
-    writer = SummaryWriter(run.dir, flush_secs=10, purge_step=run.global_step + 1)
+    writer = run.writer = SummaryWriter(run.dir, flush_secs=10, purge_step=run.global_step + 1)
     writer.add_text("arguments", str(args))
-    run.writer = writer
 
     # === update
     # The batch, allocated once: a CUDA graph needs fixed addresses.

@@ -17,11 +17,9 @@ import math
 from dataclasses import dataclass
 from pathlib import Path
 
-import gymnasium as gym
 import numpy as np
 import torch
 from gymnasium.spaces import Discrete
-from gymnasium.vector import AutoresetMode
 from torch import nn
 from torch.nn import functional as F
 from torch.utils.tensorboard import SummaryWriter
@@ -86,7 +84,7 @@ class Args:
 # === environment
 def make_env(args, render_mode=None):
     env = utils.make(args, render_mode, max_episode_steps=args.max_episode_steps)
-    return gym.wrappers.RecordEpisodeStatistics(utils.flatten(env), stats_key="statistics")
+    return utils.flatten(env)
 
 
 # === networks
@@ -392,7 +390,7 @@ class Adam(nn.Module):
             param.sub_(part.view_as(param))
 
 
-@utils.leaves_no_trace
+@utils.with_cleanup
 def main(args: Args):
     # === setup
     check = utils.check
@@ -407,11 +405,7 @@ def main(args: Args):
     enough = max(args.batch_size, max(8, args.n_step) * args.num_envs)
     check(args.buffer_size >= enough, f"--buffer-size must be at least {enough}")
 
-    envs = utils.vector_env(
-        [lambda: make_env(args)] * args.num_envs,
-        args.async_envs,
-        AutoresetMode.SAME_STEP,
-    )
+    envs = utils.vector_env([lambda: make_env(args)] * args.num_envs, args.async_envs)
     obs_space = envs.single_observation_space
     action_space = envs.single_action_space
     from_zero = isinstance(action_space, Discrete) and action_space.start == 0
@@ -458,9 +452,8 @@ def main(args: Args):
             settings={"finish_timeout": 300},
         )
     # A resumed run logs the steps after its checkpoint again.
-    writer = SummaryWriter(run.dir, flush_secs=10, purge_step=run.global_step + 1)
+    writer = run.writer = SummaryWriter(run.dir, flush_secs=10, purge_step=run.global_step + 1)
     writer.add_text("arguments", str(args))
-    run.writer = writer
 
     # === update
     # A number that changes during the run must be a tensor. A Python number is a constant of
@@ -564,6 +557,9 @@ def main(args: Args):
             next_obs[n] = infos["final_obs"][n]
             writer.add_scalar("charts/episodic_return", episodic_return, global_step)
             writer.add_scalar("charts/episodic_length", episodic_length, global_step)
+            if "is_success" in infos["final_info"][n]:
+                success = infos["final_info"][n]["is_success"]
+                writer.add_scalar("charts/success_rate", success, global_step)
         # terminations only: a truncated episode bootstraps from next_obs
         replay.add(obs, actions, rewards, next_obs, terminations, steps)
         steps = (steps + 1) * ~(terminations | truncations)

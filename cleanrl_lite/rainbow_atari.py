@@ -139,7 +139,9 @@ class Games(gym.vector.VectorWrapper):
         returns = self.returns + rewards
         lengths = self.lengths + 1
         infos["_final_info"] = over
-        infos["final_info"] = {"statistics": {"r": returns, "l": lengths}}
+        infos["final_info"] = {
+            n: {"statistics": {"r": returns[n], "l": lengths[n]}} for n in np.flatnonzero(over)
+        }
         self.returns = returns * ~over
         self.lengths = lengths * ~over
         return obs, rewards, terminations, truncations, infos
@@ -531,7 +533,7 @@ class Adam(nn.Module):
             param.sub_(part.view_as(param))
 
 
-@utils.leaves_no_trace
+@utils.with_cleanup
 def main(args: Args):
     # === setup
     check = utils.check
@@ -588,9 +590,8 @@ def main(args: Args):
             settings={"finish_timeout": 300},
         )
     # A resumed run logs the steps after its checkpoint again.
-    writer = SummaryWriter(run.dir, flush_secs=10, purge_step=run.global_step + 1)
+    writer = run.writer = SummaryWriter(run.dir, flush_secs=10, purge_step=run.global_step + 1)
     writer.add_text("arguments", str(args))
-    run.writer = writer
 
     # === update
     # A number that changes during the run must be a tensor. A Python number is a constant of

@@ -19,7 +19,6 @@ import gymnasium as gym
 import numpy as np
 import torch
 from gymnasium.spaces import Box, Dict
-from gymnasium.vector import AutoresetMode
 from torch import nn
 from torch.nn import functional as F
 from torch.utils.tensorboard import SummaryWriter
@@ -79,7 +78,7 @@ def make_env(args, render_mode=None):
     install = "pip install 'cleanrl_lite[panda]' (Python 3.10 and 3.11)"
     utils.check(not missing, f"panda_gym is missing: {install}")
     env = utils.make(args, render_mode, max_episode_steps=args.max_episode_steps)
-    return gym.wrappers.RecordEpisodeStatistics(utils.flatten(env), stats_key="statistics")
+    return utils.flatten(env)
 
 
 def find_goal_env(env):
@@ -334,7 +333,7 @@ class Adam(nn.Module):
             param.sub_(part.view_as(param))
 
 
-@utils.leaves_no_trace
+@utils.with_cleanup
 def main(args: Args):
     # === setup
     check = utils.check
@@ -342,11 +341,7 @@ def main(args: Args):
     enough = max(args.batch_size, 8 * args.num_envs)
     check(args.buffer_size >= enough, f"--buffer-size must be at least {enough}")
 
-    envs = utils.vector_env(
-        [lambda: make_env(args)] * args.num_envs,
-        args.async_envs,
-        AutoresetMode.SAME_STEP,
-    )
+    envs = utils.vector_env([lambda: make_env(args)] * args.num_envs, args.async_envs)
     obs_space = envs.single_observation_space
     action_space = envs.single_action_space
     real = isinstance(action_space, Box) and action_space.dtype.kind == "f"
@@ -405,9 +400,8 @@ def main(args: Args):
             settings={"finish_timeout": 300},
         )
     # A resumed run logs the steps after its checkpoint again.
-    writer = SummaryWriter(run.dir, flush_secs=10, purge_step=run.global_step + 1)
+    writer = run.writer = SummaryWriter(run.dir, flush_secs=10, purge_step=run.global_step + 1)
     writer.add_text("arguments", str(args))
-    run.writer = writer
 
     # === update
     # A number that changes during the run must be a tensor. A Python number is a constant of
@@ -525,8 +519,8 @@ def main(args: Args):
             next_obs[n] = infos["final_obs"][n]
             writer.add_scalar("charts/episodic_return", episodic_return, global_step)
             writer.add_scalar("charts/episodic_length", episodic_length, global_step)
-            if "is_success" in infos["final_info"]:  # at the episode's last step
-                success = infos["final_info"]["is_success"][n]
+            if "is_success" in infos["final_info"][n]:
+                success = infos["final_info"][n]["is_success"]
                 writer.add_scalar("charts/success_rate", success, global_step)
         if args.n_sampled_goals and global_step <= args.learning_starts + 1_000:
             replay.check_rewards(rewards, next_obs)

@@ -1,12 +1,13 @@
 """What all scripts share: set-up, environments, runs, speed. No algorithm is in it."""
 
+import copy
 import functools
+import inspect
 import json
 import math
 import os
 import random
 import re
-import shutil
 import signal
 import subprocess
 import sys
@@ -32,6 +33,7 @@ import psutil
 import torch
 import tyro
 from filelock import FileLock
+from gymnasium.wrappers import FlattenObservation, RecordVideo, TimeLimit
 from threadpoolctl import threadpool_limits
 from tqdm import tqdm
 
@@ -46,325 +48,307 @@ def check(ok, message):
         raise SystemExit("error: " + " ".join(message.split()))
 
 
+class NotFinite(SystemExit, FloatingPointError):
+    """One line, as from check; for a program that calls main, an error like others."""
+
+
+recent = hasattr(gym.vector, "AutoresetMode")  # some packages install an old one
+check(recent, f"gymnasium {gym.__version__} is too old. Run: pip install 'gymnasium>=1.1'")
+
+
 def parse(Args):
     """The command line as `Args`; with --resume or --evaluate, the saved run's are the defaults."""
-    sys.excepthook = explain
-    words = [re.sub(r"^(--[\w-]+=)?(\d+\.?\d*e\d\d?)$", write_out, word) for word in sys.argv[1:]]
-    docstring = sys.modules["__main__"].__doc__ or ""
-    args = tyro.cli(Args, args=words, description=docstring.partition("\n")[0])
-    check(not (args.resume and args.evaluate), "--resume and --evaluate cannot be combined")
+    words = sys.argv[1:]
+    for i, word in enumerate(words):
+        # 1e6 as 1000000, which tyro accepts as an int, but not in a name
+        flag, _, number = word.rpartition("=")
+        default = getattr(Args, (flag or words[i - 1])[2:].replace("-", "_"), None)
+        if re.fullmatch(r"\d+\.?\d*e\d\d?", number) and type(default) is not str:
+            words[i] = word.replace(number, f"{float(number):.15g}")
+    title = str(sys.modules["__main__"].__doc__).partition("\n")[0]
+    args = tyro.cli(Args, args=words, description=title)
     path = args.evaluate or args.resume
-    if path in (None, "auto"):
-        return args
-    saved = load(path)["args"]
-    if args.evaluate:
-        saved |= {"resume": None, "capture_video": False}
-    vars(args).update(saved)
-    return tyro.cli(Args, args=words, default=args)
-
-
-def write_out(match):
-    """1e6 as 1000000, which tyro accepts as an int."""
-    return f"{match[1] or ''}{float(match[2]):.15g}"
-
-
-def explain(kind, error, trace):
-    """sys.excepthook: one line for a full disk and the like, a traceback for bugs."""
-    if kind is RuntimeError and isinstance(error.__context__, OSError):
-        error = error.__context__  # torch.save's own words hide the reason
-    if kind.__module__.startswith("wandb"):
-        error = ConnectionError(f"W&B (WANDB_MODE=offline logs without it): {error}")
-    expected = OSError, MemoryError, FloatingPointError, torch.OutOfMemoryError
-    if isinstance(error, expected):
-        print(f"error: {type(error).__name__}: {error}".splitlines()[0], file=sys.stderr)
-    elif kind is not KeyboardInterrupt:
-        sys.__excepthook__(kind, error, trace)
+    if path not in (None, "auto"):
+        vars(args).update(load(path)["args"], resume=None)
+        args.capture_video &= not args.evaluate
+        args = tyro.cli(Args, args=words, default=args)
+    return args
 
 
 def setup(args):
     """Seeds all random generators; returns the device."""
-    random.seed(args.seed)
-    np.random.seed(args.seed)
-    torch.manual_seed(args.seed)
+    seed_all(args.seed)
     torch.backends.cudnn.deterministic = args.torch_deterministic
     cuda = args.cuda and torch.cuda.is_available()
-    check(cuda or args.evaluate or not args.cuda_graph, "--cuda-graph needs a GPU")
+    graph = getattr(args, "cuda_graph", False) and not args.evaluate
+    check(cuda or not graph, "--cuda-graph needs a GPU")
     blind = args.render and os.environ.get("SDL_VIDEODRIVER") == "offscreen"
     check(not blind, "--render needs a display; --capture-video does not")
     return torch.device("cuda" if cuda else "cpu")
 
 
-def check_numbers(args):
-    """Refuses NaN and, unless a flag's default is such, negative numbers and sizes of 0.
-
-    gamma, tau, lambdas and epsilons must be at most 1.
-    """
-    positive = (
-        "(envs|steps|episodes|size|len|orders|minibatches|epochs|frequency"
-        "|rate|lr|fraction|clip_coef|grad_norm)$"
-    )
-    for name, value in vars(args).items():
-        if type(value) in (int, float):
-            flag = "--" + name.replace("_", "-")
-            default = getattr(type(args), name, None)
-            low = -1e15 if name == "v_max" or (default or 0) < 0 else 0
-            high = 1 if re.fullmatch(r"gamma|tau|\w+_(lambda|e)", name) else 1e15
-            check(low <= value <= high, f"{flag} must be from {low:g} to {high:g}, got {value}")
-            sized = default != 0 and re.search(positive, name)
-            check(value or not sized, f"{flag} must be > 0, got {value}")
-    check(args.seed < 2**31, f"--seed must be less than {2**31}, got {args.seed}")
+def seed_all(seed):
+    random.seed(seed)
+    np.random.seed(seed)
+    torch.manual_seed(seed)
 
 
-current = threading.local()  # .run: the run under way, one in each thread
+current = threading.local()  # .undo: what ends with the run under way, one in each thread
 
 
-def leaves_no_trace(main):
-    """Decorates main(args): refuses impossible numbers, and tidies up.
+def with_cleanup(main):
+    """Decorates main(args): checks the numbers; afterwards, undoes what main has left behind.
 
-    Threads, signal handlers and locks are afterwards as they were before. Random generators
-    are not: main seeds them.
+    Threads, signal handlers and locks are then as before; the random generators are not.
     """
 
     @functools.wraps(main)
-    def restoring(args):
-        check_numbers(args)
-        current.run = None
-        hook = sys.excepthook
-        threads = torch.get_num_threads()
-        torch.set_num_threads(args.threads or threads)
-        try:
-            # A compiled update that fails can leave gradients switched off; threads: numpy's BLAS.
-            with torch.enable_grad(), threadpool_limits(args.threads or None):
-                return main(args)
-        finally:
-            sys.excepthook = hook  # W&B sets its own, which prints tracebacks
-            torch.set_num_threads(threads)
-            if current.run:  # main raised an exception
-                current.run.close(exit_code=1)
+    def main_with_cleanup(args):
+        for name, value in vars(args).items():
+            if isinstance(value, int | float):
+                negative = (getattr(type(args), name, None) or 0) < 0
+                fine = math.isfinite(value) and (value >= 0 or negative)
+                flag = "--" + name.replace("_", "-")
+                check(fine, f"{flag} must be finite and not negative, got {value}")
+        with ExitStack() as current.undo, threadpool_limits(args.threads or None):  # numpy's BLAS
+            current.undo.callback(torch.set_num_threads, torch.get_num_threads())
+            # A compiled update that fails may leave gradients switched off.
+            current.undo.callback(torch.set_grad_enabled, True)
+            torch.set_num_threads(args.threads or torch.get_num_threads())
+            return main(args)
 
-    return restoring
+    return main_with_cleanup
 
 
 def rng_state():
-    """The state of all random generators, as a checkpoint holds it."""
-    name, keys, *rest = np.random.get_state()
-    return {
-        "python": random.getstate(),
-        "numpy": (name, keys.tolist(), *rest),
-        "cpu": torch.get_rng_state(),
-        "gpus": torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else [],
-    }
+    """The state of all random generators."""
+    gpus = torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else []
+    return random.getstate(), np.random.get_state(), torch.get_rng_state(), gpus
 
 
 def set_rng_state(state):
-    random.setstate(state["python"])
-    np.random.set_state(state["numpy"])
-    torch.set_rng_state(state["cpu"])
-    torch.cuda.set_rng_state_all(state["gpus"][: torch.cuda.device_count()])
+    random.setstate(state[0])
+    np.random.set_state(state[1])
+    torch.set_rng_state(state[2])
+    torch.cuda.set_rng_state_all(state[3][: torch.cuda.device_count()])
 
 
 def allocate(shape, dtype, device):
     """Zeros for a replay buffer; refused where they do not fit into memory."""
     if device.type == "cuda":
         return torch.zeros(shape, dtype=dtype, device=device)
-    available = 0.9 * psutil.virtual_memory().available
-    fits = int(available / math.prod(shape[1:]) / dtype.itemsize)
-    check(shape[0] <= fits, f"--buffer-size {shape[0]} does not fit into memory; {fits} would")
+    fits = math.prod(shape) * dtype.itemsize < 0.9 * psutil.virtual_memory().available
+    check(fits, f"--buffer-size {shape[0]} does not fit into memory")
     # numpy's zeros take memory only when they are written to.
     return torch.from_numpy(np.zeros(shape, str(dtype).removeprefix("torch.")))
 
 
 # === environments
 def make(args, render_mode=None, **kwargs):
-    """gymnasium.make; turns its errors into one line, and goes on without rendering if it must."""
-    rendering = {"render_mode": render_mode} if render_mode else {}
-    try:
-        kwargs |= json.loads(args.env_kwargs)
-        env = gym.make(args.env_id, **rendering, **kwargs)
-        if render_mode:  # Is that possible here?
-            env.reset()
-            env.render()
-        return env
-    except Exception as error:
-        reason = str(error) or repr(error)
+    """gymnasium.make, with its errors in one line. A bug in the environment has its traceback."""
     if render_mode:
-        print(
-            f"cannot render: {reason}. On Debian, MuJoCo needs: libegl1 libgl1 libglib2.0-0",
-            file=sys.stderr,
-        )
-        return make(args, **kwargs)
-    advice = "ids are like Hopper-v4, my_module:Env-v0, or ALE/Breakout-v5 with ppo_atari.py"
-    package = args.env_id.partition("/")[0]
-    if "Namespace" in reason and package != "ALE":
-        lines = f"import gymnasium, {package}; gymnasium.register_envs({package})"
-        advice = f"write a my_envs.py with '{lines}', then --env-id my_envs:{args.env_id}"
-    elif args.env_kwargs != "{}":
-        advice = f"--env-kwargs {args.env_kwargs}"
-    check(False, f"--env-id {args.env_id}: {reason} ({advice})")
+        kwargs["render_mode"] = render_mode
+    try:
+        env = gym.make(args.env_id, **kwargs, **json.loads(args.env_kwargs))
+    except (gym.error.UnregisteredEnv, ModuleNotFoundError) as error:
+        advice = "Atari: ppo_atari.py. Other packages: a my_envs.py that imports them"
+        check(False, f"--env-id {args.env_id}: {error} ({advice})")
+    except (gym.error.Error, ImportError, json.JSONDecodeError) as error:
+        check(False, f"--env-id {args.env_id} --env-kwargs {args.env_kwargs}: {error}")
+    seeded = inspect.signature(env.unwrapped.reset).parameters.keys() & {"seed", "kwargs"}
+    check(seeded, f"{args.env_id} is of gym before 0.26: reset takes no seed. shimmy converts it")
+    return env
+
+
+def close(env):
+    """Closes an environment. Where that fails, nothing is lost."""
+    try:
+        env.close()
+    except Exception as error:
+        tqdm.write(f"warning: an environment does not close: {error!r}")
 
 
 def flatten(env):
-    """`env` with vectors as observations and floats as rewards; refuses images and text."""
-    env = gym.wrappers.TransformReward(env, as_float)
+    """`env` with vectors as observations; refuses images, text and the like."""
     space = env.observation_space
-    if isinstance(space, gym.spaces.Box) and len(space.shape) == 1:
-        return env
-    # Text, Sequence, Graph, a space of one's own
-    others = re.search(r"\b(?!Box|Discrete|Multi|Tuple|Dict)\w+\(", str(space))
-    check(
-        not others and gym.spaces.flatdim(space) <= 2000,
-        f"the observation space is {space}, not a few numbers: "
-        "leave parts out or convert them. Images: ppo_image.py; Atari games: ppo_atari.py",
-    )
-    return gym.wrappers.FlattenObservation(env)
+    flat = gym.spaces.flatten_space(space)
+    numbers = isinstance(flat, gym.spaces.Box) and "Text(" not in str(space)
+    few = numbers and flat.shape[0] > 0 and (space == flat or flat.shape[0] <= 2000)
+    advice = "leave parts out or convert them. Images: ppo_image.py; Atari games: ppo_atari.py"
+    check(few, f"the observation space is {space}, not a few numbers: {advice}")
+    return env if space == flat else FlattenObservation(env)
 
 
-def as_float(reward):
-    """Some environments return an array of shape (1,)."""
-    return reward if isinstance(reward, float) else float(np.sum(reward))
+class Checked(gym.Wrapper):
+    """Arrays of its own, floats and bools; infos only where an episode ends, with "statistics".
+
+    Refuses NaN and observations of other shapes. A worker has random numbers of its own.
+    """
+
+    in_worker = False
+
+    def reset(self, *, seed=None, **options):
+        if seed is not None and self.in_worker:
+            seed_all(2**31 + seed)  # seed itself: the main process may have it
+        self.statistics = {"r": 0.0, "l": 0}  # return and length
+        obs, _ = self.env.reset(seed=seed, **options)
+        return self.checked(obs, 0.0), {}
+
+    def step(self, action):
+        obs, reward, terminated, truncated, info = self.env.step(action)
+        reward = float(np.asarray(reward).item())  # it may be a tensor, or of shape (1,)
+        self.statistics["r"] += reward
+        self.statistics["l"] += 1
+        over = bool(terminated or truncated)
+        info = {**info, "statistics": self.statistics} if over else {}
+        return self.checked(obs, reward), reward, bool(terminated), bool(truncated), info
+
+    def checked(self, obs, reward):
+        space = self.observation_space
+        right = np.shape(obs) == space.shape and abs(reward) < 3e38  # where float32 ends
+        # vdot is fast, but says nothing where it overflows
+        if right and (float(np.vdot(obs, obs)) < 1e76 or np.isfinite(np.float32(obs)).all()):
+            return np.array(obs, space.dtype)
+        found = " ".join(f"reward {reward}, observation {obs}".split())
+        raise NotFinite(f"error: not finite, or not of shape {space.shape}: {found}")
+
+
+class CheckedInWorker(Checked):
+    in_worker = True
 
 
 class VectorEnv(gym.vector.SyncVectorEnv):
-    """SyncVectorEnv with SAME_STEP autoreset and no infos of ordinary steps.
+    """All environments in this process, with SAME_STEP autoreset.
 
-    Refuses NaN and observations of another shape. What it returns belongs to the caller.
+    infos are what ended episodes leave: infos["final_obs"][n], infos["final_info"][n].
     """
 
     def step(self, actions):
         actions = np.array(actions)  # a copy: an environment may change its action in place
-        if actions.dtype.kind == "f" and not np.isfinite(actions).all():
-            raise FloatingPointError(f"the agent's actions are not finite: {actions.tolist()}")
+        if not np.isfinite(actions).all():
+            raise NotFinite(f"error: the agent's actions are not finite: {actions.tolist()}")
         infos = {}
-        for i, (env, action) in enumerate(zip(self.envs, actions, strict=True)):
+        results = []
+        for n, (env, action) in enumerate(zip(self.envs, actions, strict=True)):
             obs, reward, terminated, truncated, info = env.step(action)
-            self.check_step(i, obs, reward)
-            if terminated or truncated:
-                kept = {name: info[name] for name in info.keys() & {"statistics", "is_success"}}
-                # The trap: reset may write into the array of the last observation. So copy it.
-                infos = self._add_info(infos, {"final_obs": np.array(obs), "final_info": kept}, i)
+            if info:  # an episode has ended
+                self._add_info(infos, {"final_obs": obs, "final_info": info}, n)
                 obs, _ = env.reset()
-                self.check_step(i, obs)
-            self._observations[i] = obs
-            self._rewards[i] = reward
-            self._terminations[i] = terminated
-            self._truncations[i] = truncated
-        arrays = self._observations, self._rewards, self._terminations, self._truncations
-        return *(array.copy() for array in arrays), infos
+            results.append((obs, reward, terminated, truncated))
+        return *map(np.array, zip(*results, strict=True)), infos
 
-    def check_step(self, i, obs, reward=0.0):
-        shape = self.single_observation_space.shape
-        right = np.shape(obs) == shape and abs(reward) < 3e38  # where float32 ends
-        # vdot is fast, but says nothing where it overflows
-        if right and (float(np.vdot(obs, obs)) < 1e76 or np.isfinite(np.float32(obs)).all()):
-            return
-        raise FloatingPointError(
-            f"environment {i}: not of shape {shape}, or not finite: {obs}, reward {reward}"
-        )
+    def _add_info(self, infos, info, n):
+        """gymnasium's stacks values, whose shapes may differ."""
+        for name in info.keys() & {"final_obs", "final_info"}:
+            infos.setdefault(name, {})[n] = info[name]
+        return infos
 
 
-class InWorker(gym.Wrapper):
-    """An environment in a process of its own, with random numbers of its own.
+class AsyncVectorEnv(gym.vector.AsyncVectorEnv):
+    """Each environment in a process of its own, with SAME_STEP autoreset."""
 
-    A fork repeats the main process's. Ctrl-C and SIGTERM are for the main process to handle.
-    """
-
-    def reset(self, *, seed=None, options=None):
-        if seed is not None:
-            own = 2**31 + seed  # seed itself: the main process may have it
-            random.seed(own)
-            np.random.seed(own)
-            torch.manual_seed(own)
-            signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM})
-        return self.env.reset(seed=seed, options=options)
+    _add_info = VectorEnv._add_info
 
 
-def vector_env(env_fns, async_envs, autoreset_mode):
-    """All environments in this process, or each in its own."""
-    check(autoreset_mode is gym.vector.AutoresetMode.SAME_STEP, "only SAME_STEP is possible")
-    if not async_envs:
-        return VectorEnv(env_fns, autoreset_mode=autoreset_mode)
-    workers = [functools.partial(in_worker, env_fn) for env_fn in env_fns]
-    return gym.vector.AsyncVectorEnv(workers, autoreset_mode=autoreset_mode)
+SIGNALS = signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1
 
 
-def in_worker(env_fn):
-    # np.array: a copy, where an environment returns the same array again
-    return InWorker(gym.wrappers.TransformObservation(env_fn(), np.array, None))
+def vector_env(env_fns, async_envs):
+    """Steps environments together: all in this process, or each in its own."""
+    kind, wrapper = (AsyncVectorEnv, CheckedInWorker) if async_envs else (VectorEnv, Checked)
+    checked_fns = [functools.partial(call_both, wrapper, env_fn) for env_fn in env_fns]
+    # Workers inherit what is blocked: signals are for the main process.
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS if async_envs else ())
+    try:
+        return kind(checked_fns, autoreset_mode=gym.vector.AutoresetMode.SAME_STEP)
+    except Exception:
+        print("Where a process can have only one environment: --async-envs", file=sys.stderr)
+        raise
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def call_both(wrapper, env_fn):
+    return wrapper(env_fn())
 
 
 # === evaluation
-class Returns(list):
-    """The returns of an evaluation's episodes; .lengths too, and .dir, the run directory."""
+LONGEST_EPISODE = 100_000  # steps; an evaluation cuts an endless one
 
 
 def evaluate_saved(args, make_env, agent):
-    """--evaluate: plays --eval-episodes with a saved agent; their Returns."""
-    saved = load(args.evaluate, args.env_id, agent)
-    return play(args, make_env, agent, saved["dir"], saved["global_step"])
+    """--evaluate: plays --eval-episodes with a saved agent."""
+    saved = load(args.evaluate, agent)
+    return evaluate(args, make_env, agent, saved["dir"], saved["global_step"])
 
 
 @torch.no_grad()
-def play(args, make_env, agent, directory, step, stopped=lambda: False):
-    """Plays --eval-episodes with agent.act, writes the .json file, returns their Returns.
+def evaluate(args, make_env, agent, directory, step, stopped=lambda: False):
+    """Plays --eval-episodes with a copy of the agent; returns the record that it writes, a dict.
 
     Training's random numbers stay as they are. None if stopped() becomes true.
     """
     name = f"eval_{time.time():.0f}" if args.evaluate else "eval"
+    folder = directory / "videos" / (name if args.evaluate else f"step-{step}")
+    agent = copy.deepcopy(agent).eval()  # Dropout and batch statistics are for training
     state = rng_state()
-    render_mode = "rgb_array" if args.capture_video else None
-    env = make_env(args, "human" if args.render else render_mode)
-    if args.capture_video and env.render_mode == "rgb_array":
-        folder = directory / "videos" / (name if args.evaluate else f"step-{step}")
-        env = gym.wrappers.RecordVideo(env, folder, lambda episode: episode == 0)
-        tqdm.write(f"video: {folder}")
-    env = gym.wrappers.TimeLimit(env, 100_000)  # cuts an endless episode
-    env = gym.wrappers.RecordEpisodeStatistics(env, args.eval_episodes, stats_key="evaluation")
-    modes = [(module, module.training) for module in agent.modules()]
-    agent.eval()  # Dropout and batch statistics are for training
-    seed = args.seed + 10_000
-    while len(env.return_queue) < args.eval_episodes and not stopped():
-        play_episode(env, agent, seed, stopped)
-        seed = None  # The other episodes go on with its random numbers.
-    env.close()
-    for module, mode in modes:
-        module.training = mode
+    try:
+        infos = play(args, make_env, agent, stopped, args.capture_video and folder)
+    except Exception as error:
+        if not args.capture_video:
+            raise
+        tqdm.write(f"no video: {error!r}")
+        infos = play(args, make_env, agent, stopped, None)
     set_rng_state(state)
     if stopped():
         return None
-    returns = Returns(map(float, env.return_queue))
-    returns.lengths = list(env.length_queue)
-    returns.dir = directory
+    returns = [info["statistics"]["r"] for info in infos]
+    lengths = [info["statistics"]["l"] for info in infos]
     record = {
         "env_id": args.env_id,
         "global_step": step,
         "mean": float(np.mean(returns)),
         "std": float(np.std(returns)),
         "returns": returns,
-        "lengths": returns.lengths,
-        "episodes": len(returns),
+        "lengths": lengths,
+        "cut": [length == LONGEST_EPISODE for length in lengths],
         "date": time.strftime("%FT%T%z"),
         "commit": git_commit(),
+        "versions": versions(),
         "args": vars(args),
     }
+    if "is_success" in infos[0]:
+        record["success_rate"] = float(np.mean([info["is_success"] for info in infos]))
     write_json(directory / f"{name}.json", record)
     mean = f"mean return {record['mean']:.2f} +- {record['std']:.2f}"
     tqdm.write(f"evaluation at step {step:,}: {mean} over {len(returns)} episodes")
-    return returns
+    if any(record["cut"]):
+        tqdm.write(f"episodes were cut at {LONGEST_EPISODE:,} steps: set --max-episode-steps")
+    return {**record, "dir": directory}
 
 
-def play_episode(env, agent, seed, stopped):
-    """An episode with agent.act."""
-    device = next(agent.parameters()).device
-    space = env.action_space
-    obs, _ = env.reset(seed=seed)
-    over = False
-    while not (over or stopped()):
-        batch = torch.as_tensor(np.asarray(obs)[None], device=device)
-        action = agent.act(batch)[0].cpu().numpy()[()]  # [()]: a number for Discrete
-        if isinstance(space, gym.spaces.Box):  # float32 may round to beyond the bounds
-            action = np.clip(action, space.low, space.high).astype(space.dtype)
-        obs, _, terminated, truncated, _ = env.step(action)
-        over = terminated or truncated
+def play(args, make_env, agent, stopped, folder):
+    """The infos with which the episodes of an evaluation end; a video of the first in `folder`."""
+    mode = "rgb_array" if folder else "human" if args.render else None
+    env = TimeLimit(make_env(args, mode), LONGEST_EPISODE)
+    if env.render_mode == "rgb_array":
+        tqdm.write(f"video: {folder} (at most 1,000 frames)")
+        env = RecordVideo(env, folder, lambda episode: episode == 0, video_length=1000)
+    envs = vector_env([lambda: env], async_envs=False)
+    obs, _ = envs.reset(seed=[args.seed + 10_000])
+    infos = []
+    with tqdm(desc="evaluation", unit=" steps", delay=10, mininterval=10, leave=False) as bar:
+        while len(infos) < args.eval_episodes and not stopped():
+            obs = torch.from_numpy(obs).to(next(agent.parameters()).device)
+            actions = agent.act(obs).cpu().numpy()
+            space = envs.single_action_space
+            if isinstance(space, gym.spaces.Box):  # float32 may round to beyond the bounds
+                actions = actions.clip(space.low, space.high).astype(space.dtype)
+            obs, _, _, _, ended = envs.step(actions)
+            infos.extend(ended.get("final_info", {}).values())
+            bar.update()
+    close(envs)
+    return infos
 
 
 @functools.cache
@@ -376,6 +360,12 @@ def git_commit():
         return done.stdout.strip() or None
 
 
+def versions():
+    """Those of the imported packages that decide what a result is."""
+    names = "torch", "numpy", "gymnasium", "mujoco", "ale_py", "Box2D", "envpool", "brax"
+    return {name: str(sys.modules[name].__version__) for name in names if name in sys.modules}
+
+
 # === a run's files
 def write_json(path, content):
     """In one step, so that the file is never half written."""
@@ -384,7 +374,7 @@ def write_json(path, content):
     temporary.replace(path)
 
 
-def load(path, env_id=None, agent=None):
+def load(path, agent=None):
     """A checkpoint, or the one in a run directory, on the CPU; fills `agent`.
 
     Executes no code from the file. The replay buffer is read only when it is needed.
@@ -394,37 +384,35 @@ def load(path, env_id=None, agent=None):
         path = path / "checkpoint.pt"
     try:
         saved = torch.load(path, "cpu", weights_only=True, mmap=True)
-        found = saved["args"]["env_id"]
         if agent:
             agent.load_state_dict(saved["agent"])
-            print(f"loading {path}, which {saved['script']}.py saved")
-            if found != env_id:
-                print(f"warning: it was trained in {found}, not in {env_id}")
+        return {**saved, "dir": path.resolve().parent}
     except Exception as error:
         check(False, f"cannot load {path}: {error!r:.200} (wanted: a run directory of this script)")
-    saved["dir"] = path.resolve().parent
-    return saved
 
 
 def new_directory(args):
-    """Creates a run's directory."""
-    name = re.sub("[/:]", "-", f"{args.env_id}__{args.exp_name}__{args.seed}")
+    """Creates a run's directory. Its name is an id that W&B takes."""
+    name = re.sub(r"[^\w.+=-]", "-", f"{args.env_id}__{args.exp_name}__{args.seed}")
+    Path(args.runs_dir).mkdir(parents=True, exist_ok=True)
     number = int(time.time())
-    while (directory := Path(args.runs_dir, f"{name}__{number}")).exists():
+    while True:
+        with suppress(FileExistsError):  # of a run that began in the same second
+            directory = Path(args.runs_dir, f"{name}__{number}")
+            directory.mkdir()
+            return directory
         number += 1
-    directory.mkdir(parents=True)
-    return directory
 
 
 def last_checkpoint(args, script):
     """--resume auto: the newest checkpoint of a run with these arguments, or None."""
-    wanted = {"script": script.stem, **vars(args)}
+    wanted = {"script": script.stem, **vars(args)}.items()
     found = []
-    for path in Path(args.runs_dir).glob("*/args.json"):
-        same = {**json.loads(path.read_text()), "resume": "auto"} == wanted
-        checkpoint = path.with_name("checkpoint.pt")
-        if same and checkpoint.exists():
-            found.append(checkpoint)
+    for path in Path(args.runs_dir).glob("*/checkpoint.pt"):
+        with suppress(OSError, ValueError, TypeError):  # no args.json, or a foreign one
+            saved = json.loads(path.with_name("args.json").read_text())
+            if wanted <= {**saved, "resume": "auto"}.items():
+                found.append(path)
     return max(found, key=os.path.getmtime, default=None)
 
 
@@ -439,11 +427,14 @@ def pickle_envs(envs, obs):
 
 
 def unpickle_envs(envs, pickled):
-    """Puts the environments back; returns their observations."""
-    envs.envs, attributes, obs, envs.action_space._np_random = cloudpickle.loads(pickled)
-    for env, saved in zip(envs.envs, attributes, strict=True):
-        vars(env.unwrapped).update(saved)
-    return obs
+    """Puts the environments back and returns their observations, or None."""
+    with suppress(Exception):
+        restored, attributes, obs, np_random = cloudpickle.loads(pickled)
+        for env, saved in zip(restored, attributes, strict=True):
+            vars(env.unwrapped).update(saved)
+        envs.envs = restored
+        envs.action_space._np_random = np_random
+        return obs
 
 
 # === runs
@@ -451,84 +442,86 @@ class Run:
     """A run's directory, checkpoints of the agent and `parts`, evaluations and console."""
 
     def __init__(self, args, script, make_env, envs, agent, **parts):
-        script = Path(script)
         self.args = args
-        self.script = script.stem
+        self.script = Path(script)
         self.make_env = make_env
         self.envs = envs
         self.agent = agent
         self.parts = {"agent": agent, **parts}
         check_trained(agent, parts.values())
         git_commit()  # now: at the end the checkout may be at another
-        self.device = next(agent.parameters()).device
         self.writer = None  # the script's SummaryWriter
         self.values = {}  # what goes_on() was given, if a checkpoint's episodes go on
         self.returns = deque(maxlen=20)  # of the last episodes, for the console
         self.stop = 0  # the exit status with which a signal asks the run to end
-        self.undo = ExitStack()  # what close() does
+        # If it differs, a resumed run begins new episodes: make_env may read all of it.
+        flags = {**vars(args), "resume": None}
+        self.setting = {"script": self.script.read_text(), "flags": flags, **versions()}
 
-        path = last_checkpoint(args, script) if args.resume == "auto" else args.resume
-        saved = load(path, args.env_id, agent) if path else {}
-        step = self.global_step = saved.get("global_step", 0)
-        self.last_eval = saved.get("last_eval", step)
-        self.last_save = step if saved else -1  # -1: save at once
-        # disable=None: unless this is a terminal
-        self.bar = tqdm(initial=step, total=args.total_timesteps, file=sys.stdout, disable=None)
-        self.dir = saved["dir"] if saved else new_directory(args)
-        self.undo.enter_context(FileLock(self.dir / "lock", timeout=0))  # for one process only
-        current.run = self  # leaves_no_trace closes it, whatever happens
+        path = last_checkpoint(args, self.script) if args.resume == "auto" else args.resume
+        saved = load(path, agent) if path else {}
+        self.global_step = self.first_step = self.log_step = saved.get("global_step", 0)
+        self.last_eval = saved.get("last_eval", self.global_step)
+        self.last_save = self.global_step if saved else -1  # -1: save at once
         self.reset_envs()
-        copy = self.dir / script.name
-        same = copy.exists() and copy.read_text() == script.read_text()
+        self.dir = saved["dir"] if saved else new_directory(args)
+        current.undo.enter_context(FileLock(self.dir / "lock", timeout=0))  # for one process only
         if saved:
-            self.restore(saved, same and saved["script"] == self.script)
-        if not same:
-            shutil.copy(script, copy)
-        write_json(self.dir / "args.json", {"script": self.script, **vars(args)})
-        print(f"run directory: {self.dir}")
-        if saved and step >= args.total_timesteps:
-            print(f"nothing is left to train: it is at step {step:,} of {args.total_timesteps:,}")
-        print(f"{self.device}, torch {torch.__version__}, gymnasium {gym.__version__}")
+            self.restore(saved)
+        (self.dir / self.script.name).write_text(self.setting["script"])
+        content = {"script": self.script.stem, **vars(args), "versions": versions()}
+        write_json(self.dir / "args.json", content)
+        print(f"run directory: {self.dir} ({next(agent.parameters()).device})")
         self.catch_signals()
+        self.bar = tqdm(
+            desc=self.dir.name.rpartition("__")[0],
+            initial=self.global_step,
+            total=max(self.global_step, args.total_timesteps),
+            file=sys.stdout,
+            disable=None,  # unless this is a terminal
+        )
         self.log_time = self.print_time = time.perf_counter()
+        current.undo.push(self.close)  # also after an error
 
     def reset_envs(self):
         """Resets the environments, each with a seed of its own, and seeds the random actions.
 
         A resumed run has other seeds: its new episodes are not the first ones again.
         """
-        seed = self.args.seed
-        streams = np.random.SeedSequence([seed, self.global_step])
+        streams = np.random.SeedSequence([self.args.seed, self.global_step])
         seeds = (streams.generate_state(self.args.num_envs + 1) >> 1).tolist()  # Atari: 31 bits
         if self.global_step == 0:
-            seeds[0] = seed
+            seeds[0] = self.args.seed
         self.envs.action_space.seed(seeds.pop())
         self.obs, _ = self.envs.reset(seed=seeds)
+        if self.args.eval_every:
+            try:
+                close(self.make_env(self.args))
+            except Exception as error:
+                check(False, f"--eval-every needs a second environment: {error!r}")
 
-    def restore(self, saved, same_script):
+    def restore(self, saved):
         """Continues the run from its checkpoint."""
-        whole = isinstance(saved.get("rng"), dict)
-        check(whole, f"{self.dir} holds the networks only, or is of an older version: evaluate it")
-        changed = {name for name, _ in saved["args"].items() - vars(self.args).items()}
-        fixed = {"num_envs", "buffer_size"}
-        check(not changed & fixed, "a resumed run keeps its --num-envs and --buffer-size")
+        check("setting" in saved, f"{self.dir} is of an older version, or for --evaluate only")
+        for name in {"num_envs", "buffer_size"} & saved["args"].keys():
+            same = saved["args"][name] == getattr(self.args, name)
+            check(same, "a resumed run keeps its --num-envs and --buffer-size")
         for name, part in self.parts.items():
             part.load_state_dict(saved[name])
-        set_rng_state(saved["rng"])
-        # make_env may read them
-        names = list(vars(self.args))
-        algorithm_flags = set(names[names.index("env_id") :]) - {"total_timesteps"}
-        if not same_script:
-            print("the script has changed, so new episodes begin")
-        elif saved["envs"] and not changed & {"async_envs", *algorithm_flags}:
-            self.obs = unpickle_envs(self.envs, saved["envs"])
+        set_rng_state(cloudpickle.loads(saved["rng"]))
+        obs = unpickle_envs(self.envs, saved["envs"]) if saved["setting"] == self.setting else None
+        if obs is None:
+            print("new episodes begin: a script, flag or package changed, or they cannot be saved")
+        else:
+            self.obs = obs
             self.values = saved["values"]
 
     def catch_signals(self):
         with suppress(ValueError):  # Signals are for the main thread.
-            for number in (signal.SIGINT, signal.SIGTERM):
-                handler = signal.signal(number, self.on_signal)
-                self.undo.callback(signal.signal, number, handler)
+            for number in SIGNALS:
+                if signal.getsignal(number) is not signal.SIG_IGN:  # as nohup wants it
+                    before = signal.signal(number, self.on_signal)
+                    current.undo.callback(signal.signal, number, before)
 
     def on_signal(self, number, _):
         """Asks the loop to stop at its next goes_on(); a second Ctrl-C interrupts at once."""
@@ -553,19 +546,18 @@ class Run:
         weights = self.agent.state_dict()
         for name, weight in weights.items():
             if not weight.isfinite().all():  # and so never replaces a good one
-                raise FloatingPointError(f"{name} is not finite")
+                raise NotFinite(f"error: {name} is not finite")
         if self.last_save < 1 and "obs_stats.mean" not in weights and np.abs(obs).max() > 1e3:
             tqdm.write("warning: observations beyond 1,000. See docs/guides/environments.md")
-        state = {
-            **{name: part.state_dict() for name, part in self.parts.items()},
-            "script": self.script,
-            "args": vars(self.args),
-            "global_step": self.global_step,
-            "last_eval": self.last_eval,
-            "values": values,
-            "rng": rng_state(),
-            "envs": pickle_envs(self.envs, obs),
-        }
+        state = {name: part.state_dict() for name, part in self.parts.items()}
+        state["script"] = self.script.stem
+        state["setting"] = self.setting
+        state["args"] = vars(self.args)
+        state["global_step"] = self.global_step
+        state["last_eval"] = self.last_eval
+        state["values"] = values
+        state["rng"] = cloudpickle.dumps(rng_state())
+        state["envs"] = pickle_envs(self.envs, obs)
         self.writer.flush()  # a resumed run does not log the steps up to here again
         temporary = self.dir / "checkpoint.tmp"
         with open(temporary, "wb") as file:
@@ -576,90 +568,84 @@ class Run:
         self.last_save = self.global_step
 
     def evaluate(self):
-        """Plays --eval-episodes and logs them; returns their Returns, or None after a signal."""
+        """Plays --eval-episodes and logs them; returns their record, or None after a signal."""
         step = self.global_step
-        returns = play(self.args, self.make_env, self.agent, self.dir, step, lambda: self.stop)
-        if returns:
+        record = evaluate(self.args, self.make_env, self.agent, self.dir, step, lambda: self.stop)
+        if record:
             self.last_eval = step
-            self.writer.add_scalar("eval/episodic_return", np.mean(returns), step)
-            self.writer.add_scalar("eval/episodic_length", np.mean(returns.lengths), step)
+            self.writer.add_scalar("eval/episodic_return", record["mean"], step)
+            self.writer.add_scalar("eval/episodic_length", np.mean(record["lengths"]), step)
         if self.args.track:
             import wandb
 
-            for video in (self.dir / "videos" / f"step-{step}").glob("*.mp4"):
-                wandb.log({"eval/video": wandb.Video(str(video), format="mp4")})
-        return returns
+            for path in self.dir.glob(f"videos/step-{step}/*.mp4"):
+                video = wandb.Video(str(path), format="mp4")
+                wandb.log({"eval/video": video, "global_step": step})
+        return record
 
     def finished_episodes(self, infos):
         """(index, return, length) of every environment whose episode ended in this step."""
-        if "_final_info" not in infos:
-            return []
-        ended = np.flatnonzero(infos["_final_info"]).tolist()
-        statistics = infos["final_info"]["statistics"]
-        returns = statistics["r"][ended].tolist()
-        self.returns.extend(returns)
-        return list(zip(ended, returns, statistics["l"][ended].tolist(), strict=True))
+        ended = infos.get("final_info", {})
+        self.returns.extend(info["statistics"]["r"] for info in ended.values())
+        return [(n, info["statistics"]["r"], info["statistics"]["l"]) for n, info in ended.items()]
 
     def log(self, scalars, global_step):
-        """Writes {tag: tensor or number} and the speed; raises FloatingPointError for NaN.
+        """Writes {tag: tensor or number} and the speed; refuses NaN and vectors.
 
         Moves the bar on a terminal; elsewhere prints a line every ten seconds.
         """
         now = time.perf_counter()
-        bar = self.bar
-        sps = (global_step - bar.n) / (now - self.log_time)
+        sps = (global_step - self.log_step) / (now - self.log_time)
         for tag, scalar in {**scalars, "charts/SPS": sps}.items():
-            value = float(scalar)
-            if not math.isfinite(value):
-                raise FloatingPointError(f"{tag} is {value}")
-            self.writer.add_scalar(tag, value, global_step)
-        self.log_time = now
+            value = torch.as_tensor(scalar)
+            if value.numel() != 1 or not value.isfinite():
+                raise NotFinite(f"error: {tag} is {scalar}")
+            self.writer.add_scalar(tag, float(value), global_step)
         mean = f"return {np.mean(self.returns):.1f}" if self.returns else "no episode has ended"
+        bar = self.bar
         bar.set_postfix_str(mean, refresh=False)
-        bar.update(global_step - bar.n)
-        bar.n = global_step  # also where there is no terminal
+        if self.log_step == self.first_step:
+            bar.unpause()  # the time that is left is without compiling
+        bar.update(min(global_step, bar.total) - bar.n)
+        bar.n = min(global_step, bar.total)  # also where there is no terminal
         if bar.disable and (now - self.print_time > 10 or global_step >= bar.total):
             self.print_time = now
             print(f"step {global_step:,} of {bar.total:,} | {sps:,.0f} SPS | {mean}", flush=True)
+        self.log_step = global_step
+        self.log_time = now
 
     def compile(self, update):
         """`update(*tensors) -> dict of tensors` as one compiled graph; eager with --no-compile."""
         if not self.args.compile:
             return update
-        if not hasattr(torch._dynamo.config, "trace_autograd_ops"):
-            print("continuing in eager mode: this torch cannot compile updates", file=sys.stderr)
-            return update
         # Lets torch.compile see torch.autograd.grad: right with fullgraph=True only.
-        self.undo.enter_context(torch._dynamo.config.patch(trace_autograd_ops=True))
-        return compiled(update, self.device)
+        current.undo.enter_context(torch._dynamo.config.patch(trace_autograd_ops=True))
+        return compiled(update)
 
     def cuda_graph(self, function):
         """`function` as one CUDA graph with --cuda-graph: one launch, not hundreds."""
         return graphed(function) if self.args.cuda_graph else function
 
     def end(self):
-        """Plays the final evaluation and returns its Returns; after a signal, exits."""
-        returns = None if self.stop else self.evaluate()
-        self.envs.close()
-        self.close(self.stop)
+        """Plays the final evaluation and returns its record; after a signal, exits."""
+        close(self.envs)  # first: a process may have only one
+        record = None if self.stop else self.evaluate()
         if self.stop:
             sys.exit(self.stop)
-        return returns
+        return record
 
-    def close(self, exit_code):
+    def close(self, error, *_):
         """Leaves nothing behind but files, and says how to resume."""
-        current.run = None
         for process in getattr(self.envs, "processes", []):
             process.kill()
         self.bar.close()
-        self.undo.close()
         if self.writer:
             self.writer.close()
         if self.args.track:
             import wandb
 
-            wandb.finish(exit_code)
-        if not exit_code:
+            wandb.finish(exit_code=bool(error))
+        if not error:
             print(f"finished: {self.dir}")
         elif self.last_save >= 0:
             print(f"stopped. Resume at step {self.last_save:,} with --resume {self.dir}")
@@ -673,40 +659,35 @@ def check_trained(agent, parts):
         for group in getattr(part, "param_groups", []):  # torch.optim's
             trained.update(group["params"])
     for name, param in agent.named_parameters():
-        if param.requires_grad:
-            check(param in trained, f"no optimizer has {name}, so it would never learn")
+        known = param in trained or not param.requires_grad
+        check(known, f"no optimizer has {name}, so it would never learn")
 
 
 def is_due(every, last, step):
     """Whether `step` has passed a multiple of `every` since `last` (0: only if last is -1)."""
-    if last < 0:  # nothing was done yet
-        return True
-    return every > 0 and step // every > last // every
+    return last < 0 or (every > 0 and step // every > last // every)
 
 
 # === speed
-def compiled(update, device):
+def compiled(update):
     """update(*tensors) as one graph. At every call torch itself checks whether it still fits.
 
     Where it cannot be compiled, it goes on in eager mode, and says so. No call is lost or made
     twice: torch compiles before it runs anything.
     """
     name = update.__name__
-    print(f"compiling {name} at its first call (about 20 s) ...", flush=True)
+    print(f"compiling {name} at its first call ...", flush=True)
     update.__code__ = update.__code__.replace()  # each run in a process compiles its own
-    options = {"cpp_wrapper": device.type == "cpu", "cpp.use_decompose_tanh": True}
-    known = torch._inductor.list_options()  # by this version of torch
-    options = {option: options[option] for option in options.keys() & known}
+    options = {"cpp_wrapper": not torch.cuda.is_initialized(), "cpp.use_decompose_tanh": True}
     function = torch.compile(update, fullgraph=True, dynamic=False, options=options)
-    exc = torch._dynamo.exc
 
     def call(*tensors):
         nonlocal function
         try:
             return function(*tensors)
-        except exc.FailOnRecompileLimitHit:
+        except torch._dynamo.exc.FailOnRecompileLimitHit:
             reason = "reads a Python number that changes: keep it in a tensor"
-        except exc.TorchDynamoException as error:
+        except torch._dynamo.exc.TorchDynamoException as error:
             reason = "cannot be compiled: " + str(error).splitlines()[0]
         tqdm.write(f"continuing in eager mode: {name} {reason}", file=sys.stderr)
         function = update
@@ -740,70 +721,63 @@ def graphed(function):
     return call
 
 
-class NumpyForward:
+def numpy_forward(module, device):
     """`module` as a function of numpy arrays: a row of a small MLP takes 5 us, in torch 25.
 
-    For Linear, LayerNorm, Tanh, ReLU and nn.Sequential of them. At the first and every thousandth
-    call, and for another module, it reads the layers anew and compares a row with torch, to which
-    it falls back if they differ. Where weights change between calls, `module` is a function that
-    gives the module of now. On a GPU such weights stay there.
+    For nn.Sequential of Linear, LayerNorm, Tanh and ReLU. At the first and every thousandth call
+    it compares a row with torch, which takes over if they differ. Where weights change between
+    calls, `module` is a function that gives it: on a GPU, torch acts.
     """
+    live = not isinstance(module, torch.nn.Module)
+    module = module() if live else module
+    known = type(module) is torch.nn.Sequential and not (live and device.type == "cuda")
+    layers = [in_numpy(layer) for layer in module] if known else [None]
+    calls = 0
 
-    def __init__(self, module, device):
-        self.live = not isinstance(module, torch.nn.Module)
-        self.get_module = module if self.live else lambda: module
-        self.device = device
-        self.layers_of = None  # the module that was read
-        self.calls = 0
+    @torch.no_grad()
+    def in_torch(x):
+        return module(torch.as_tensor(x, device=device)).cpu().numpy()
 
-    def __call__(self, x):
-        self.calls += 1
-        if self.calls % 1000 == 1 or self.layers_of is not self.get_module():
-            self.read_layers(x[:1] + 1)  # not all zeros, where different networks agree
-        for layer in self.layers:
+    def forward(x):
+        for layer in layers:
             x = layer(x)
         return x
 
-    @torch.no_grad()
-    def in_torch(self, x):
-        return self.get_module()(torch.as_tensor(x, device=self.device)).cpu().numpy()
+    def same(row):
+        return None not in layers and np.allclose(forward(row), in_torch(row), 1e-3, 1e-4)
 
-    def read_layers(self, row):
-        module = self.layers_of = self.get_module()
-        layers = list(module) if type(module) is torch.nn.Sequential else [module]
-        self.layers = [in_numpy(layer) for layer in layers]
-        hooked = any(part._forward_hooks or part._forward_pre_hooks for part in module.modules())
-        foreign = hooked or None in self.layers or (self.live and self.device.type == "cuda")
-        if foreign or not np.allclose(self(row), self.in_torch(row), 1e-3, 1e-4):
-            self.layers = [self.in_torch]
-            say_once(
-                "the network acts in torch: numpy is for CPUs and for Linear, LayerNorm, Tanh, ReLU"
-            )
+    def checked_forward(x):
+        nonlocal layers, calls
+        if calls % 1000 == 0 and not same(x[:1] + 1):  # not all zeros, where networks agree
+            layers = [in_torch]
+            say_once("the network acts in torch: numpy is for Linear, LayerNorm, Tanh, ReLU")
+        calls += 1
+        return forward(x)
+
+    return checked_forward
 
 
 say_once = functools.cache(tqdm.write)
 
 
 def in_numpy(layer):
-    """A layer as a function of numpy arrays, or None.
-
-    On a CPU, they share the parameters' memory, so they see what an optimizer changes in place.
-    """
+    """A layer as a function of numpy arrays, or None. On a CPU it sees weights that change."""
     params = {name: param.detach().cpu().numpy() for name, param in layer.named_parameters()}
-    both = params.keys() == {"weight", "bias"}  # no weight_norm
-    if both and type(layer) is torch.nn.Linear:
-        weight, bias = params.values()
-        return lambda x: np.dot(x, weight.T) + bias
-    if both and type(layer) is torch.nn.LayerNorm:
+    if type(layer) is torch.nn.Linear and params.keys() == {"weight", "bias"}:
+        return lambda x: np.dot(x, params["weight"].T) + params["bias"]
+    if type(layer) is torch.nn.LayerNorm and params.keys() == {"weight", "bias"}:
         return functools.partial(layer_norm, **params, eps=layer.eps)
-    others = {torch.nn.Tanh: np.tanh, torch.nn.ReLU: functools.partial(np.maximum, 0)}
-    return others.get(type(layer))
+    return {torch.nn.Tanh: np.tanh, torch.nn.ReLU: relu}.get(type(layer))
 
 
 def layer_norm(x, weight, bias, eps):
     centred = x - x.sum(-1, keepdims=True) / len(weight)  # .mean takes longer
     variance = np.square(centred).sum(-1, keepdims=True) / len(weight)
     return centred / np.sqrt(variance + eps) * weight + bias
+
+
+def relu(x):
+    return np.maximum(x, 0)
 
 
 def check_actions(taken, expected):

@@ -143,7 +143,7 @@ class Agent(nn.Module):
 
     def act(self, obs):
         """The greedy policy, for evaluation; takes raw observations."""
-        dist, _ = self(self.normalize(obs.float()))
+        dist, _ = self(self.normalize(obs))
         return dist.mean
 
 
@@ -308,7 +308,7 @@ def main(args: Args):
 
     # === training
     shape = (args.num_steps, args.num_envs)
-    rollout_obs = np.zeros((*shape, *obs_space.shape), dtype=np.float32)
+    rollout_obs = np.zeros((*shape, *obs_space.shape), dtype=obs_space.dtype)
     next_obs = np.zeros_like(rollout_obs)
     actions = np.zeros((*shape, *action_space.shape), dtype=np.float32)
     rewards = np.zeros(shape, dtype=np.float32)
@@ -330,7 +330,8 @@ def main(args: Args):
         obs_mean = agent.obs_stats.mean.cpu().numpy()
         obs_std = (agent.obs_stats.var + 1e-8).sqrt().cpu().numpy()
         for t in range(args.num_steps):
-            rollout_obs[t] = obs  # now float32: MuJoCo's own are float64
+            rollout_obs[t] = obs
+            # in float64, for float32 loses what is small beside a large constant
             normalized = ((rollout_obs[t] - obs_mean) / obs_std).clip(-10, 10)
             actions[t] = actor(normalized.astype(np.float32)) + std * noise[t]
             # The policy is a Gaussian: its samples may lie outside the bounds.

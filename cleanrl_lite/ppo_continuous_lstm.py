@@ -86,10 +86,10 @@ class BeginFlag(gym.Wrapper):
         super().__init__(env)
         low = self.append(env.observation_space.low, 0)
         high = self.append(env.observation_space.high, 1)
-        self.observation_space = Box(low, high)
+        self.observation_space = Box(low, high, dtype=low.dtype)
 
     def append(self, obs, begins):
-        return np.concatenate((obs, [begins]), dtype=np.float32)
+        return np.append(obs, begins).astype(obs.dtype)
 
     def reset(self, **kwargs):
         obs, info = self.env.reset(**kwargs)
@@ -223,7 +223,7 @@ class Agent(nn.Module):
 
         It remembers: give it all observations of an episode, in order.
         """
-        sequence = self.normalize(obs.float())[None]  # of one step
+        sequence = self.normalize(obs)[None]  # of one step
         mean, self.memory = self.actor(sequence, self.memory)
         return mean[0]
 
@@ -397,7 +397,7 @@ def main(args: Args):
 
     # === training
     shape = (args.num_steps, args.num_envs)
-    rollout_obs = np.zeros((*shape, *obs_space.shape), dtype=np.float32)
+    rollout_obs = np.zeros((*shape, *obs_space.shape), dtype=obs_space.dtype)
     next_obs = np.zeros_like(rollout_obs)
     actions = np.zeros((*shape, *action_space.shape), dtype=np.float32)
     rewards = np.zeros(shape, dtype=np.float32)
@@ -432,7 +432,8 @@ def main(args: Args):
         obs_mean = agent.obs_stats.mean.cpu().numpy()
         obs_std = (agent.obs_stats.var + 1e-8).sqrt().cpu().numpy()
         for t in range(args.num_steps):
-            rollout_obs[t] = obs  # now float32: MuJoCo's own are float64
+            rollout_obs[t] = obs
+            # in float64, for float32 loses what is small beside a large constant
             normalized = ((rollout_obs[t] - obs_mean) / obs_std).clip(-10, 10)
             normalized = normalized.astype(np.float32)
             # The critic steps along, so that its memory holds the same observations.

@@ -269,7 +269,7 @@ class Agent(nn.Module):
 
     def act(self, obs):
         """The greedy policy, for evaluation; takes raw observations."""
-        dist, _ = self(self.normalize(obs.float()))
+        dist, _ = self(self.normalize(obs))
         return dist.mean
 
 

@@ -85,10 +85,10 @@ class BeginFlag(gym.Wrapper):
         super().__init__(env)
         low = self.append(env.observation_space.low, 0)
         high = self.append(env.observation_space.high, 1)
-        self.observation_space = Box(low, high)
+        self.observation_space = Box(low, high, dtype=low.dtype)
 
     def append(self, obs, begins):
-        return np.concatenate((obs, [begins]), dtype=np.float32)
+        return np.append(obs, begins).astype(obs.dtype)
 
     def reset(self, **kwargs):
         obs, info = self.env.reset(**kwargs)

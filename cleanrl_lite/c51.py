@@ -241,8 +241,8 @@ def main(args: Args):
     check(args.n_atoms > 1, f"--n-atoms must be > 1, got {args.n_atoms}")
     finite = -1e30 < args.v_min < args.v_max < 1e30
     check(finite, "--v-min must be below --v-max, both finite")
-    enough = max(args.batch_size, 8 * args.num_envs)
-    check(args.buffer_size >= enough, f"--buffer-size must be at least {enough}")
+    min_size = max(args.batch_size, 8 * args.num_envs)
+    check(args.buffer_size >= min_size, f"--buffer-size must be at least {min_size}")
 
     envs = utils.vector_env([lambda: make_env(args)] * args.num_envs, args.async_envs)
     obs_space = envs.single_observation_space
@@ -314,7 +314,7 @@ def main(args: Args):
     learn = run.cuda_graph(lambda: update(replay.sample(args.batch_size)))
 
     # === training
-    def passed(every):
+    def times_due(every):
         """How many multiples of `every` the last step of the environments has passed."""
         return global_step // every - (global_step - args.num_envs) // every
 
@@ -330,7 +330,7 @@ def main(args: Args):
         # separate draws for each environment
         draws, uniform = np.random.random((2, args.num_envs))
         actions = (uniform * action_space.n).astype(np.int64)
-        compare = passed(1000)  # Are the values that act those of the agent?
+        compare = times_due(1000)  # Are the values that act those of the agent?
         if compare or (draws >= epsilon).any():
             logits = q_network(obs).reshape(args.num_envs, action_space.n, args.n_atoms)
             probs = np.exp(logits - logits.max(-1, keepdims=True))
@@ -342,9 +342,9 @@ def main(args: Args):
 
         # learn from the steps so far (a GPU does so while the environments step)
         if global_step > args.learning_starts:
-            for _ in range(passed(args.train_frequency) * args.gradient_steps):
+            for _ in range(times_due(args.train_frequency) * args.gradient_steps):
                 metrics = learn()
-            for _ in range(passed(args.target_network_frequency)):
+            for _ in range(times_due(args.target_network_frequency)):
                 update_target(agent.target_network, agent.q_network, args.tau)
 
         # step, store
@@ -365,7 +365,7 @@ def main(args: Args):
         obs = new_obs
 
         # log
-        if passed(100) or global_step >= args.total_timesteps:
+        if times_due(100) or global_step >= args.total_timesteps:
             run.log({**metrics, "charts/epsilon": epsilon}, global_step)
 
     # === evaluation

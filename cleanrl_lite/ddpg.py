@@ -221,8 +221,8 @@ def main(args: Args):
     # === setup
     check = utils.check
     device = utils.setup(args)
-    enough = max(args.batch_size, 8 * args.num_envs)
-    check(args.buffer_size >= enough, f"--buffer-size must be at least {enough}")
+    min_size = max(args.batch_size, 8 * args.num_envs)
+    check(args.buffer_size >= min_size, f"--buffer-size must be at least {min_size}")
 
     envs = utils.vector_env([lambda: make_env(args)] * args.num_envs, args.async_envs)
     obs_space = envs.single_observation_space
@@ -318,7 +318,7 @@ def main(args: Args):
     learn_both = run.cuda_graph(lambda: learn(train_actor=True))
 
     # === training
-    def passed(every):
+    def times_due(every):
         """How many multiples of `every` the last step of the environments has passed."""
         return global_step // every - (global_step - args.num_envs) // every
 
@@ -341,7 +341,7 @@ def main(args: Args):
 
         # learn from the steps so far (a GPU does so while the environments step)
         if global_step > args.learning_starts:
-            for _ in range(passed(args.train_frequency) * args.gradient_steps):
+            for _ in range(times_due(args.train_frequency) * args.gradient_steps):
                 updates += 1
                 train_actor = updates % args.policy_frequency == 0
                 metrics.update(learn_both() if train_actor else learn_critic())
@@ -364,7 +364,7 @@ def main(args: Args):
         obs = new_obs
 
         # log
-        if passed(100) or global_step >= args.total_timesteps:
+        if times_due(100) or global_step >= args.total_timesteps:
             run.log(metrics, global_step)
 
     # === evaluation

@@ -202,8 +202,8 @@ def main(args: Args):
     # === setup
     check = utils.check
     device = utils.setup(args)
-    enough = max(args.batch_size, 8 * args.num_envs)
-    check(args.buffer_size >= enough, f"--buffer-size must be at least {enough}")
+    min_size = max(args.batch_size, 8 * args.num_envs)
+    check(args.buffer_size >= min_size, f"--buffer-size must be at least {min_size}")
 
     envs = utils.vector_env([lambda: make_env(args)] * args.num_envs, args.async_envs)
     obs_space = envs.single_observation_space
@@ -268,7 +268,7 @@ def main(args: Args):
     learn = run.cuda_graph(lambda: update(replay.sample(args.batch_size)))
 
     # === training
-    def passed(every):
+    def times_due(every):
         """How many multiples of `every` the last step of the environments has passed."""
         return global_step // every - (global_step - args.num_envs) // every
 
@@ -288,9 +288,9 @@ def main(args: Args):
 
         # learn from the steps so far (a GPU does so while the environments step)
         if global_step > args.learning_starts:
-            for _ in range(passed(args.train_frequency) * args.gradient_steps):
+            for _ in range(times_due(args.train_frequency) * args.gradient_steps):
                 metrics = learn()
-            for _ in range(passed(args.target_network_frequency)):
+            for _ in range(times_due(args.target_network_frequency)):
                 update_target(agent.target_network, agent.q_network, args.tau)
 
         # step, store
@@ -311,7 +311,7 @@ def main(args: Args):
         obs = new_obs
 
         # log
-        if passed(100) or global_step >= args.total_timesteps:
+        if times_due(100) or global_step >= args.total_timesteps:
             run.log({**metrics, "charts/epsilon": epsilon}, global_step)
 
     # === evaluation

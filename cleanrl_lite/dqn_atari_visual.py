@@ -78,8 +78,8 @@ def game_settings(args):
     others = "Use a script without _atari in its name or, for images, ppo_image.py"
     utils.check(is_game, f"--env-id {args.env_id} is not an Atari game. {others}")
     names = "repeat_action_probability", "full_action_space", "max_num_frames_per_episode"
-    known = json.loads(args.env_kwargs).keys() <= set(names)
-    utils.check(known, f"--env-kwargs {args.env_kwargs}: games take only {', '.join(names)}")
+    accepted = json.loads(args.env_kwargs).keys() <= set(names)
+    utils.check(accepted, f"--env-kwargs {args.env_kwargs}: games take only {', '.join(names)}")
     return {name: spec.kwargs[name] for name in ("game", *names)}
 
 
@@ -373,8 +373,8 @@ def main(args: Args):
     device = utils.setup(args)
     starts = args.learning_starts >= 2 * args.num_envs
     check(starts, "--learning-starts must be at least twice --num-envs")
-    enough = max(args.batch_size, 8 * args.num_envs)
-    check(args.buffer_size >= enough, f"--buffer-size must be at least {enough}")
+    min_size = max(args.batch_size, 8 * args.num_envs)
+    check(args.buffer_size >= min_size, f"--buffer-size must be at least {min_size}")
 
     envs = Games(args.num_envs, num_threads=args.threads, **game_settings(args))
     obs_space = envs.single_observation_space
@@ -433,7 +433,7 @@ def main(args: Args):
     learn = run.cuda_graph(lambda: update(*replay.sample(args.batch_size)))
 
     # === training
-    def passed(every):
+    def times_due(every):
         """How many multiples of `every` the last step of the environments has passed."""
         return global_step // every - (global_step - args.num_envs) // every
 
@@ -454,9 +454,9 @@ def main(args: Args):
 
         # learn from the steps so far (a GPU does so while the environments step)
         if global_step > args.learning_starts:
-            for _ in range(passed(args.train_frequency) * args.gradient_steps):
+            for _ in range(times_due(args.train_frequency) * args.gradient_steps):
                 metrics = learn()
-            for _ in range(passed(args.target_network_frequency)):
+            for _ in range(times_due(args.target_network_frequency)):
                 update_target(agent.target_network, agent.q_network, args.tau)
 
         # step, store
@@ -473,7 +473,7 @@ def main(args: Args):
         obs = new_obs
 
         # log
-        if passed(100) or global_step >= args.total_timesteps:
+        if times_due(100) or global_step >= args.total_timesteps:
             run.log({**metrics, "charts/epsilon": epsilon}, global_step)
 
     # === evaluation

@@ -80,8 +80,8 @@ def game_settings(args):
     others = "Use a script without _atari in its name or, for images, ppo_image.py"
     utils.check(is_game, f"--env-id {args.env_id} is not an Atari game. {others}")
     names = "repeat_action_probability", "full_action_space", "max_num_frames_per_episode"
-    known = json.loads(args.env_kwargs).keys() <= set(names)
-    utils.check(known, f"--env-kwargs {args.env_kwargs}: games take only {', '.join(names)}")
+    accepted = json.loads(args.env_kwargs).keys() <= set(names)
+    utils.check(accepted, f"--env-kwargs {args.env_kwargs}: games take only {', '.join(names)}")
     return {name: spec.kwargs[name] for name in ("game", *names)}
 
 
@@ -277,11 +277,11 @@ def main(args: Args):
     device = utils.setup(args)
     batch_size = args.num_envs * args.num_steps
     minibatch_size = batch_size // args.num_minibatches
-    whole = batch_size == minibatch_size * args.num_minibatches
+    divides = batch_size == minibatch_size * args.num_minibatches
     steps = f"--num-envs x --num-steps = {batch_size}"
-    check(whole, f"{steps} must be a multiple of --num-minibatches {args.num_minibatches}")
-    enough = minibatch_size > 1 or not args.norm_adv
-    check(enough, "minibatches of one sample need --no-norm-adv")
+    check(divides, f"{steps} must be a multiple of --num-minibatches {args.num_minibatches}")
+    can_normalize = minibatch_size > 1 or not args.norm_adv
+    check(can_normalize, "minibatches of one sample need --no-norm-adv")
 
     envs = Games(args.num_envs, num_threads=args.threads, **game_settings(args))
     obs_space = envs.single_observation_space

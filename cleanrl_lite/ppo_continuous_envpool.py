@@ -99,8 +99,8 @@ class EnvPool:
         name = f"--env-id {args.env_id}"
         ids = envpool.list_all_envs()
         both = ", ".join(sorted(gym.registry.keys() & ids))
-        known = args.env_id in ids
-        check(known, f"{name} is not in envpool. envpool and gymnasium have: {both}")
+        in_envpool = args.env_id in ids
+        check(in_envpool, f"{name} is not in envpool. envpool and gymnasium have: {both}")
 
         env = make_env(args)
         self.single_observation_space = env.observation_space
@@ -293,11 +293,11 @@ def main(args: Args):
     device = utils.setup(args)
     batch_size = args.num_envs * args.num_steps
     minibatch_size = batch_size // args.num_minibatches
-    whole = batch_size == minibatch_size * args.num_minibatches
+    divides = batch_size == minibatch_size * args.num_minibatches
     steps = f"--num-envs x --num-steps = {batch_size}"
-    check(whole, f"{steps} must be a multiple of --num-minibatches {args.num_minibatches}")
-    enough = minibatch_size > 1 or not args.norm_adv
-    check(enough, "minibatches of one sample need --no-norm-adv")
+    check(divides, f"{steps} must be a multiple of --num-minibatches {args.num_minibatches}")
+    can_normalize = minibatch_size > 1 or not args.norm_adv
+    check(can_normalize, "minibatches of one sample need --no-norm-adv")
 
     envs = EnvPool(args)
     obs_space = envs.single_observation_space

@@ -28,6 +28,7 @@ import gymnasium as gym
 import numpy as np
 import torch
 from gymnasium.spaces import Box, Discrete, flatdim, flatten, flatten_space
+from gymnasium.vector.utils import batch_space
 from torch import nn
 from torch.distributions import Independent, Normal
 from torch.utils.tensorboard import SummaryWriter
@@ -168,7 +169,6 @@ class Games:
         self.single_observation_space = flatten_space(game.observation_space)
         action_dim = sum(flatdim(space) for space in game.action_spaces[0].values())
         self.single_action_space = Box(-np.inf, np.inf, (action_dim,))
-        self.observation_space = self.single_observation_space
         self.action_space = self.single_action_space
 
     def reset(self, seed):
@@ -207,6 +207,10 @@ class Games:
 
 class OneGame(Games, gym.Env):
     """For evaluations: all agents of one game play, the first one counts."""
+
+    @property
+    def observation_space(self):
+        return batch_space(self.single_observation_space, self.num_agents)
 
     def reset(self, seed=None, options=None):
         return super().reset([self.seed])
@@ -362,11 +366,11 @@ def main(args: Args):
     device = utils.setup(args)
     batch_size = args.num_envs * args.num_steps
     minibatch_size = batch_size // args.num_minibatches
-    whole = batch_size == minibatch_size * args.num_minibatches
+    divides = batch_size == minibatch_size * args.num_minibatches
     steps = f"--num-envs x --num-steps = {batch_size}"
-    check(whole, f"{steps} must be a multiple of --num-minibatches {args.num_minibatches}")
-    enough = minibatch_size > 1 or not args.norm_adv
-    check(enough, "minibatches of one sample need --no-norm-adv")
+    check(divides, f"{steps} must be a multiple of --num-minibatches {args.num_minibatches}")
+    can_normalize = minibatch_size > 1 or not args.norm_adv
+    check(can_normalize, "minibatches of one sample need --no-norm-adv")
 
     envs = Games(args, args.seed, args.viz)
     obs_space = envs.single_observation_space

@@ -136,8 +136,8 @@ class MicroRTS(gym.Env):
         utils.check(exists, f"--env-id {map_name}: no such map in {folder}/maps")
         bots = {name: bot for name, bot in vars(package.microrts_ai).items() if callable(bot)}
         names = opponents.split(",")
-        known = bots.keys() >= set(names)
-        utils.check(known, f"--opponents {opponents}: choose from {', '.join(bots)}")
+        exist = bots.keys() >= set(names)
+        utils.check(exist, f"--opponents {opponents}: choose from {', '.join(bots)}")
 
         units = java("rts.units.UnitTypeTable")()
         self.opponents = [bots[name](units) for name in names]
@@ -368,11 +368,11 @@ def main(args: Args):
     device = utils.setup(args)
     batch_size = args.num_envs * args.num_steps
     minibatch_size = batch_size // args.num_minibatches
-    whole = batch_size == minibatch_size * args.num_minibatches
+    divides = batch_size == minibatch_size * args.num_minibatches
     steps = f"--num-envs x --num-steps = {batch_size}"
-    check(whole, f"{steps} must be a multiple of --num-minibatches {args.num_minibatches}")
-    enough = minibatch_size > 1 or not args.norm_adv
-    check(enough, "minibatches of one sample need --no-norm-adv")
+    check(divides, f"{steps} must be a multiple of --num-minibatches {args.num_minibatches}")
+    can_normalize = minibatch_size > 1 or not args.norm_adv
+    check(can_normalize, "minibatches of one sample need --no-norm-adv")
 
     weights = np.genfromtxt([args.reward_weights], delimiter=",")  # NaN for what is no number
     six = np.isfinite(weights).tolist() == [True] * 6

@@ -339,11 +339,11 @@ def main(args: Args):
     check(args.random_moves <= 1000, f"--random-moves must be <= 1000, got {args.random_moves}")
     batch_size = args.num_envs * args.num_steps
     minibatch_size = batch_size // args.num_minibatches
-    whole = batch_size == minibatch_size * args.num_minibatches
+    divides = batch_size == minibatch_size * args.num_minibatches
     steps = f"--num-envs x --num-steps = {batch_size}"
-    check(whole, f"{steps} must be a multiple of --num-minibatches {args.num_minibatches}")
-    enough = minibatch_size > 1 or not args.norm_adv
-    check(enough, "minibatches of one sample need --no-norm-adv")
+    check(divides, f"{steps} must be a multiple of --num-minibatches {args.num_minibatches}")
+    can_normalize = minibatch_size > 1 or not args.norm_adv
+    check(can_normalize, "minibatches of one sample need --no-norm-adv")
 
     envs = utils.vector_env([lambda: make_game(args)] * args.num_envs, args.async_envs)
     obs_space = envs.single_observation_space

@@ -188,9 +188,9 @@ def main(args: Args):
     device = utils.setup(args)
     batch_size = args.num_envs * args.num_steps
     minibatch_size = batch_size // args.num_minibatches
-    whole = batch_size == minibatch_size * args.num_minibatches
+    divides = batch_size == minibatch_size * args.num_minibatches
     steps = f"--num-envs x --num-steps = {batch_size}"
-    check(whole, f"{steps} must be a multiple of --num-minibatches {args.num_minibatches}")
+    check(divides, f"{steps} must be a multiple of --num-minibatches {args.num_minibatches}")
 
     envs = utils.vector_env([lambda: make_env(args)] * args.num_envs, args.async_envs)
     obs_space = envs.single_observation_space

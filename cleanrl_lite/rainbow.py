@@ -402,8 +402,8 @@ def main(args: Args):
     alpha = args.priority_alpha
     check(alpha <= 1, f"--priority-alpha must be <= 1, got {alpha}")
     check(args.priority_beta <= 1, f"--priority-beta must be <= 1, got {args.priority_beta}")
-    enough = max(args.batch_size, max(8, args.n_step) * args.num_envs)
-    check(args.buffer_size >= enough, f"--buffer-size must be at least {enough}")
+    min_size = max(args.batch_size, max(8, args.n_step) * args.num_envs)
+    check(args.buffer_size >= min_size, f"--buffer-size must be at least {min_size}")
 
     envs = utils.vector_env([lambda: make_env(args)] * args.num_envs, args.async_envs)
     obs_space = envs.single_observation_space
@@ -513,7 +513,7 @@ def main(args: Args):
     )
 
     # === training
-    def passed(every):
+    def times_due(every):
         """How many multiples of `every` the last step of the environments has passed."""
         return global_step // every - (global_step - args.num_envs) // every
 
@@ -542,9 +542,9 @@ def main(args: Args):
         total = args.total_timesteps
         beta.fill_(linear_schedule(args.priority_beta, 1.0, total, global_step))
         if global_step > args.learning_starts:
-            for _ in range(passed(args.train_frequency) * args.gradient_steps):
+            for _ in range(times_due(args.train_frequency) * args.gradient_steps):
                 metrics = learn()
-            for _ in range(passed(args.target_network_frequency)):
+            for _ in range(times_due(args.target_network_frequency)):
                 update_target(agent.target_network, agent.q_network, args.tau)
 
         # step, store
@@ -566,7 +566,7 @@ def main(args: Args):
         obs = new_obs
 
         # log
-        if passed(100) or global_step >= args.total_timesteps:
+        if times_due(100) or global_step >= args.total_timesteps:
             run.log({**metrics, "charts/epsilon": epsilon}, global_step)
 
     # === evaluation

@@ -80,8 +80,8 @@ def game_settings(args):
     others = "Use a script without _atari in its name or, for images, ppo_image.py"
     utils.check(is_game, f"--env-id {args.env_id} is not an Atari game. {others}")
     names = "repeat_action_probability", "full_action_space", "max_num_frames_per_episode"
-    known = json.loads(args.env_kwargs).keys() <= set(names)
-    utils.check(known, f"--env-kwargs {args.env_kwargs}: games take only {', '.join(names)}")
+    accepted = json.loads(args.env_kwargs).keys() <= set(names)
+    utils.check(accepted, f"--env-kwargs {args.env_kwargs}: games take only {', '.join(names)}")
     return {name: spec.kwargs[name] for name in ("game", *names)}
 
 
@@ -351,8 +351,8 @@ def main(args: Args):
     device = utils.setup(args)
     starts = args.learning_starts >= 2 * args.num_envs
     check(starts, "--learning-starts must be at least twice --num-envs")
-    enough = max(args.batch_size, 8 * args.num_envs)
-    check(args.buffer_size >= enough, f"--buffer-size must be at least {enough}")
+    min_size = max(args.batch_size, 8 * args.num_envs)
+    check(args.buffer_size >= min_size, f"--buffer-size must be at least {min_size}")
     scale = args.target_entropy_scale
     check(scale <= 1, f"--target-entropy-scale must be at most 1, got {scale}")
 
@@ -464,7 +464,7 @@ def main(args: Args):
     learn = run.cuda_graph(lambda: update(*replay.sample(args.batch_size)))
 
     # === training
-    def passed(every):
+    def times_due(every):
         """How many multiples of `every` the last step of the environments has passed."""
         return global_step // every - (global_step - args.num_envs) // every
 
@@ -484,9 +484,9 @@ def main(args: Args):
 
         # learn from the steps so far (a GPU does so while the environments step)
         if global_step > args.learning_starts:
-            for _ in range(passed(args.train_frequency) * args.gradient_steps):
+            for _ in range(times_due(args.train_frequency) * args.gradient_steps):
                 metrics = learn()
-            for _ in range(passed(args.target_network_frequency)):
+            for _ in range(times_due(args.target_network_frequency)):
                 update_target(agent.qf1_target, agent.qf1, args.tau)
                 update_target(agent.qf2_target, agent.qf2, args.tau)
 
@@ -504,7 +504,7 @@ def main(args: Args):
         obs = new_obs
 
         # log
-        if passed(100) or global_step >= args.total_timesteps:
+        if times_due(100) or global_step >= args.total_timesteps:
             run.log(metrics, global_step)
 
     # === evaluation

@@ -210,8 +210,8 @@ def main(args: Args):
     # === setup
     check = utils.check
     device = utils.setup(args)
-    enough = max(args.batch_size, 8 * args.num_envs)
-    check(args.buffer_size >= enough, f"--buffer-size must be at least {enough}")
+    min_size = max(args.batch_size, 8 * args.num_envs)
+    check(args.buffer_size >= min_size, f"--buffer-size must be at least {min_size}")
     scale = args.target_entropy_scale
     check(scale <= 1, f"--target-entropy-scale must be at most 1, got {scale}")
 
@@ -330,7 +330,7 @@ def main(args: Args):
     learn = run.cuda_graph(lambda: update(replay.sample(args.batch_size)))
 
     # === training
-    def passed(every):
+    def times_due(every):
         """How many multiples of `every` the last step of the environments has passed."""
         return global_step // every - (global_step - args.num_envs) // every
 
@@ -350,9 +350,9 @@ def main(args: Args):
 
         # learn from the steps so far (a GPU does so while the environments step)
         if global_step > args.learning_starts:
-            for _ in range(passed(args.train_frequency) * args.gradient_steps):
+            for _ in range(times_due(args.train_frequency) * args.gradient_steps):
                 metrics = learn()
-            for _ in range(passed(args.target_network_frequency)):
+            for _ in range(times_due(args.target_network_frequency)):
                 update_target(agent.qf1_target, agent.qf1, args.tau)
                 update_target(agent.qf2_target, agent.qf2, args.tau)
 
@@ -374,7 +374,7 @@ def main(args: Args):
         obs = new_obs
 
         # log
-        if passed(100) or global_step >= args.total_timesteps:
+        if times_due(100) or global_step >= args.total_timesteps:
             run.log(metrics, global_step)
 
     # === evaluation

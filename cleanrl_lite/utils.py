@@ -335,19 +335,22 @@ def play(args, make_env, agent, stopped, folder):
         tqdm.write(f"video: {folder} (at most 1,000 frames)")
         env = RecordVideo(env, folder, lambda episode: episode == 0, video_length=1000)
     envs = vector_env([lambda: env], async_envs=False)
-    obs, _ = envs.reset(seed=[args.seed + 10_000])
+    space = envs.single_action_space
+    bar = tqdm(desc="evaluation", unit=" steps", delay=10, mininterval=10, leave=False)
     infos = []
-    with tqdm(desc="evaluation", unit=" steps", delay=10, mininterval=10, leave=False) as bar:
+    try:
+        obs, _ = envs.reset(seed=[args.seed + 10_000])
         while len(infos) < args.eval_episodes and not stopped():
             obs = torch.from_numpy(obs).to(next(agent.parameters()).device)
             actions = agent.act(obs).cpu().numpy()
-            space = envs.single_action_space
             if isinstance(space, gym.spaces.Box):  # float32 may round to beyond the bounds
                 actions = actions.clip(space.low, space.high).astype(space.dtype)
             obs, _, _, _, ended = envs.step(actions)
             infos.extend(ended.get("final_info", {}).values())
             bar.update()
-    close(envs)
+    finally:
+        bar.close()
+        close(envs)
     return infos
 
 

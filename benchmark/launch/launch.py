@@ -228,7 +228,7 @@ def start(name, command, runs_dir):
         )
 
 
-class Adopted:
+class StartedBefore:
     """A job that an earlier launcher started and that is still running.
 
     Its exit status cannot be known, so it is started once more when it ends: a finished run then
@@ -334,7 +334,7 @@ class Launcher:
         for name in self.commands:
             job = self.manifest.jobs[name]
             if job["state"] == "running" and not submitted(job):
-                self.running[name] = Adopted(dict(job)), time.time()
+                self.running[name] = StartedBefore(dict(job)), time.time()
 
     def start(self, name):
         process = start(name, self.commands[name], self.args.runs_dir)

@@ -135,15 +135,15 @@ def main():
     for key in sorted(other.keys() - one.keys()):
         label = f"{key[0]:15} {key[1] + names_after[key]:40} {key[2]:>10,}"
         print(f"{label} of {key[3]:,} steps, {key[4]}: only in B")
-    told = [word for word in words if word != "too-few"]
-    few = len(words) - len(told)
-    counts = f"{len(told)} compared, {told.count('worse')} worse"
+    verdicts = [word for word in words if word != "too-few"]
+    few = len(words) - len(verdicts)
+    counts = f"{len(verdicts)} compared, {verdicts.count('worse')} worse"
     if few:
         counts += f", {few} with too few seeds"
     print(
         f"{counts} ({by_chance:.1f} expected by chance); {len(one.keys() - other.keys())} only in A"
     )
-    raise SystemExit(int("worse" in told) if told else 2)
+    raise SystemExit(int("worse" in verdicts) if verdicts else 2)
 
 
 if __name__ == "__main__":

@@ -20,7 +20,7 @@ import time
 import numpy as np
 
 from benchmark import shared
-from benchmark.publish.collect import figure, groups, steps
+from benchmark.publish.collect import format_number, groups, steps
 from benchmark.shared import RESULTS, ROOT, commit, machine, row, script_defaults
 
 NAMES = "script", "env_id", "exp_name", "seed"
@@ -123,10 +123,10 @@ def table(entries):
             script,
             f"{env_id}, `{exp_name}`",
             steps(theirs[0]["total_timesteps"]),
-            "; ".join(figure(run["last_100_mean"]) for run in ours),
-            "; ".join(figure(run["last_100_mean"]) for run in theirs),
-            "; ".join(figure(run["eval_mean"]) for run in ours),
-            "; ".join(figure(np.mean(run["evaluation"])) for run in theirs),
+            "; ".join(format_number(run["last_100_mean"]) for run in ours),
+            "; ".join(format_number(run["last_100_mean"]) for run in theirs),
+            "; ".join(format_number(run["eval_mean"]) for run in ours),
+            "; ".join(format_number(np.mean(run["evaluation"])) for run in theirs),
         ]
         lines.append(row(cells))
     made = shared.made_by(

@@ -325,7 +325,7 @@ def table(records):
         start += " Off-policy scripts, both sides: learning starts after 1,000 steps, and its first"
         start += " 100 steps count as the first update; Atari has a replay buffer of 20,000; memory"
         start += " is that of a nearly empty replay buffer."
-    origin = shared.made_by(
+    measured_on = shared.made_by(
         "python -m benchmark.measure.speed",
         places=map(made_on, records),
         commits=[record["commit"] for record in records],
@@ -336,7 +336,7 @@ def table(records):
         stars(records),
         "\n".join(start_rows(records)),
         start,
-        origin,
+        measured_on,
     ]
     return "\n\n".join(filter(None, parts)) + "\n"
 

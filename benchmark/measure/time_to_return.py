@@ -245,17 +245,21 @@ def table(entries):
 
 def note(found):
     """What the columns are, and what is missing."""
-    told = f"Until the mean of the last {WINDOW} training episodes first reaches the return: median"
-    told += f" (range) of {len(SEEDS)} seeds a side, one core, one thread, imports and compilation"
-    told += " included. Steps: the median of the runs that reached it. Ratio: median seconds of"
-    told += " Stable-Baselines3 to ours."
+    caption = (
+        f"Until the mean of the last {WINDOW} training episodes first reaches the return: median"
+    )
+    caption += (
+        f" (range) of {len(SEEDS)} seeds a side, one core, one thread, imports and compilation"
+    )
+    caption += " included. Steps: the median of the runs that reached it. Ratio: median seconds of"
+    caption += " Stable-Baselines3 to ours."
     for script, sides in found.items():
         if is_explained(script, sides):
-            told += f" {REASONS[script]}"
+            caption += f" {REASONS[script]}"
     missing = [script for script in TARGETS if script not in found]
     if missing:
-        told += f" Not measured yet: {', '.join(missing)}."
-    return told
+        caption += f" Not measured yet: {', '.join(missing)}."
+    return caption
 
 
 def is_explained(script, sides):
@@ -275,12 +279,12 @@ def sentence(entries):
         parts.append(f"{script}, {goal}: {brief(sides['ours'])} ({brief(sides['sb3'])})")
     if not parts:
         return ""
-    told = f"Median time until the mean of {WINDOW} training episodes [reaches a "
-    told += (
+    caption = f"Median time until the mean of {WINDOW} training episodes [reaches a "
+    caption += (
         "return](docs/speed.md#time-to-a-return), imports and compilation included, on one core "
     )
-    told += f"(machine: {' or '.join(sorted(machines))}; Stable-Baselines3's time in brackets): "
-    return f"{told}{'; '.join(parts)}."
+    caption += f"(machine: {' or '.join(sorted(machines))}; Stable-Baselines3's time in brackets): "
+    return f"{caption}{'; '.join(parts)}."
 
 
 def brief(runs):

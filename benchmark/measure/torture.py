@@ -403,7 +403,7 @@ def measure(args, script, record, folder):
 
 def main():
     args = parse()
-    origin = {**machine(), "commit": commit()}  # before it writes here
+    measured_on = {**machine(), "commit": commit()}  # before it writes here
     record = {"runs": {}, "leaks": {}}
     if RECORD.exists():
         record = json.loads(RECORD.read_text())
@@ -411,7 +411,7 @@ def main():
     for script in [] if args.table else args.scripts:
         with tempfile.TemporaryDirectory() as folder:
             result = measure(args, script, record, Path(folder))
-        result.update(origin)
+        result.update(measured_on)
         failed = failed or bool(result.get("differs"))
         if not args.no_record:
             RECORD.write_text(json.dumps(record) + "\n")

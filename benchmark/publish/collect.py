@@ -351,7 +351,7 @@ def published(run):
 
 
 # === figures, as tables show them
-def figure(mean, std=None):
+def format_number(mean, std=None):
     digits = 0 if abs(mean) >= 1000 else 1
     mean = round(float(mean), digits) + 0.0  # no minus before a zero
     text = f"{mean:,.{digits}f}"
@@ -361,7 +361,7 @@ def figure(mean, std=None):
 def spread(values):
     if not values:
         return ""
-    return figure(np.mean(values), np.std(values) if len(values) > 1 else None)
+    return format_number(np.mean(values), np.std(values) if len(values) > 1 else None)
 
 
 def steps(number):
@@ -379,7 +379,7 @@ def reported(other, total):
     """A published figure as a table shows it: with its number of steps where that is another."""
     at = int(other["total_timesteps"])
     std = float(other["std"]) if other["std"] else None
-    text = figure(float(other["mean"]), std)
+    text = format_number(float(other["mean"]), std)
     return text if at == total else f"{text} at {steps(at)}"
 
 
@@ -413,7 +413,7 @@ def row(runs):
         spread([run["last_100_mean"] for run in runs]),
         reported(cleanrl, total) if cleanrl else "",
         spread([run["eval_mean"] for run in runs]),
-        figure(np.median(minutes)) if minutes else "",
+        format_number(np.median(minutes)) if minutes else "",
     ]
     return shared.row(cells)
 
@@ -462,20 +462,20 @@ def flag_table(script, experiments):
 
 def notes(main):
     """What the columns mean."""
-    told = f"Mean ± standard deviation over seeds, of at most {FIRST}. "
-    told += "Evaluation: the greedy policy. "
-    told += "CleanRL's figures and their sources: `benchmark/results/published.csv`."
+    caption = f"Mean ± standard deviation over seeds, of at most {FIRST}. "
+    caption += "Evaluation: the greedy policy. "
+    caption += "CleanRL's figures and their sources: `benchmark/results/published.csv`."
     few = []
     for runs in main:
         fewest = min(run["episodes"] for run in runs)
         if fewest < 100:
             few.append(f"{label(runs)} ({fewest})")
     if few:
-        told += f" Fewer than 100 training episodes, so the mean of all: {'; '.join(few)}."
-    return told
+        caption += f" Fewer than 100 training episodes, so the mean of all: {'; '.join(few)}."
+    return caption
 
 
-def origin(script, runs):
+def provenance(script, runs):
     """Where the runs' commands are, and the machines, versions and commits that made them."""
     yield "Commands of all these runs: `python -m benchmark.publish.collect --commands`. "
     yield f"`benchmark/experiments/{script}.sh` has those of the plan."
@@ -490,7 +490,7 @@ def origin(script, runs):
             yield f"- `{name}`: {', '.join(sorted(commits))}"
 
 
-def leftovers(others):
+def unfinished_rows(others):
     """The rows of unfinished runs, and of runs that are the start of longer ones."""
     head = "| environment | steps | seeds | last 100 training episodes "
     yield f"{head}| evaluation | why not above |"
@@ -520,11 +520,13 @@ def table(script):
         parts.append(flags)
     if others:
         title = "Unfinished runs, and runs that are the start of a longer one"
-        parts.append(shared.folded(title, leftovers(others), is_open=not main))
+        parts.append(shared.folded(title, unfinished_rows(others), is_open=not main))
     runs = []
     for group in experiments:
         runs += group
-    parts.append(shared.folded("Commands, machines, versions and commits", origin(script, runs)))
+    parts.append(
+        shared.folded("Commands, machines, versions and commits", provenance(script, runs))
+    )
     return "\n\n".join(parts) + "\n"
 
 

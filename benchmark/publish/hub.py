@@ -17,7 +17,7 @@ from pathlib import Path
 import torch
 
 from benchmark import shared
-from benchmark.publish.collect import figure, flag, read_run
+from benchmark.publish.collect import flag, format_number, read_run
 from benchmark.shared import ROOT
 from cleanrl_lite.utils import check, load
 
@@ -114,8 +114,8 @@ def card(saved, evaluation, run, video):
         mean=evaluation["mean"],
         std=evaluation["std"],
         episodes=evaluation["episodes"],
-        evaluation=figure(evaluation["mean"], evaluation["std"]),
-        training=figure(run["last_100_mean"]),
+        evaluation=format_number(evaluation["mean"], evaluation["std"]),
+        training=format_number(run["last_100_mean"]),
         commit=evaluation["commit"] or "unknown",
         machine=machine if run["hardware"] else "not recorded",
         video=film if video else "",

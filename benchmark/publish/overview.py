@@ -23,7 +23,7 @@ from benchmark import shared
 from benchmark.launch.launch import value
 from benchmark.publish import collect
 from benchmark.publish.collect import (
-    figure,
+    format_number,
     groups,
     key,
     published,
@@ -459,7 +459,7 @@ def effort():
     for machine, runs in sorted(found.items()):
         hours = sum(run["wall_seconds"] or 0 for run in runs) / 3600
         total = sum(run["global_step"] for run in runs)
-        yield shared.row([machine, str(len(runs)), figure(hours), f"{total / 1e6:.1f}M"])
+        yield shared.row([machine, str(len(runs)), format_number(hours), f"{total / 1e6:.1f}M"])
 
 
 PARTS = {  # of the file: heading, and the function that writes it

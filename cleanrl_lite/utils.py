@@ -366,7 +366,8 @@ def git_commit():
 def versions():
     """Those of the imported packages that decide what a result is."""
     names = "torch", "numpy", "gymnasium", "mujoco", "ale_py", "Box2D", "envpool", "brax"
-    return {name: str(sys.modules[name].__version__) for name in names if name in sys.modules}
+    imported = {name: sys.modules[name] for name in names if name in sys.modules}
+    return {name: str(getattr(module, "__version__", "")) for name, module in imported.items()}
 
 
 # === a run's files

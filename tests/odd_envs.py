@@ -1,0 +1,107 @@
+"""Environments that do what real packages were seen to do: --env-id tests.odd_envs:Odd-v0
+--env-kwargs '{"kind": "ragged_infos"}'.
+
+A game has ten steps; an action that is the observation's sign is rewarded with 1.
+"""
+
+import gymnasium as gym
+import numpy as np
+import torch
+from gymnasium.spaces import Box, Dict, Discrete
+
+
+class Odd(gym.Env):
+    metadata = {"render_modes": ["rgb_array"], "render_fps": None}
+    observation_space = Box(-1, 1, (1,))
+    action_space = Discrete(2)
+    same_info = {"is_success": True}
+    alive = 0  # instances in this process
+
+    def __init__(self, render_mode=None, kind=""):
+        self.render_mode = render_mode
+        self.kind = kind
+        if kind == "single":
+            if Odd.alive:
+                raise RuntimeError("the robot is in use")
+            Odd.alive += 1
+        if kind == "bug":
+            self.speed = self.velocity
+        if kind == "key":
+            self.observation_space = Dict({"v(t)": Box(-1, 1, (1,))})
+        if kind == "empty":
+            self.observation_space = Box(-1, 1, (0,))
+
+    def observe(self):
+        self.sign = self.np_random.choice([-1.0, 1.0])
+        obs = np.float32([self.sign])
+        return {"v(t)": obs} if self.kind == "key" else obs
+
+    def info(self):
+        if self.kind == "ragged_infos":
+            return {"moves": np.arange(self.np_random.integers(1, 9)), "final_info": 3}
+        if self.kind == "same_infos":
+            return self.same_info
+        if self.kind == "our_infos":
+            return {"statistics": "mine", "episode": "mine", "_final_info": "mine"}
+        return {"is_success": self.steps % 4 > 0, "distance": 0.5}
+
+    def reset(self, seed=None, options=None):
+        super().reset(seed=seed)
+        self.steps = 0
+        return self.observe(), self.info()
+
+    def step(self, action):
+        reward = float(action == (self.sign > 0))
+        self.steps += 1
+        obs = self.observe()
+        over = self.steps == 10 and self.kind != "endless"
+        if self.kind == "nan":
+            return np.ones((7, 7)), np.nan, over, False, {}
+        if self.kind == "arrays":
+            return obs, np.array([reward]), np.array([over]), np.array([False]), self.info()
+        if self.kind == "tensors":
+            return obs, torch.tensor([reward]), torch.tensor(over), False, self.info()
+        return obs, reward, over, False, self.info()
+
+    def render(self):
+        size = 16 + 2 * self.steps if self.kind == "growing_frames" else 16
+        if self.kind == "no_frames" and self.steps == 5:
+            raise RuntimeError("the window is gone")
+        frame = np.zeros((size, size, 3), np.uint8)
+        return frame[..., 0] if self.kind == "gray_frames" else frame
+
+    def close(self):
+        Odd.alive = 0
+        if self.kind == "bad_close":
+            raise RuntimeError("there is nothing to close")
+
+
+class Old(gym.Env):
+    """As before gym 0.26: reset takes no seed, step returns four values."""
+
+    observation_space = Box(-1, 1, (1,))
+    action_space = Discrete(2)
+
+    def reset(self):
+        return np.zeros(1, np.float32)
+
+    def step(self, action):
+        return np.zeros(1, np.float32), 0.0, True, {}
+
+
+class Clock(Odd):
+    """The sign beside a large constant, as in seconds since 1970; a Box action is rewarded."""
+
+    observation_space = Box(-np.inf, np.inf, (1,), np.float64)
+    action_space = Box(-1, 1, (1,))
+
+    def observe(self):
+        return 1.7e9 + 10.0 * super().observe().astype(np.float64)
+
+    def step(self, action):
+        return super().step(bool(action[0] > 0))
+
+
+gym.register("Odd-v0", Odd, disable_env_checker=True)
+gym.register("Old-v0", Old, disable_env_checker=True)
+gym.register("Clock-v0", Clock, disable_env_checker=True)

@@ -1,0 +1,223 @@
+"""Environments as packages bring them: infos of any kind, one instance only, no end, frames that no
+video can be made of, arrays where numbers are meant, bugs; in this process and in workers."""
+
+import json
+import os
+import re
+import signal
+import sys
+
+import numpy as np
+import pytest
+
+from cleanrl_lite import utils
+from tests import helpers, odd_envs
+
+WORKERS = pytest.mark.parametrize("async_envs", [False, True], ids=["sync", "workers"])
+
+
+def odd(kind, **flags):
+    kwargs = json.dumps({"kind": kind})
+    sizes = dict(num_envs=2, num_steps=32, total_timesteps=256, eval_episodes=4)
+    return {"env_id": "tests.odd_envs:Odd-v0", "env_kwargs": kwargs, **sizes, **flags}
+
+
+@pytest.fixture(autouse=True)
+def nothing_is_alive():
+    odd_envs.Odd.alive = 0
+
+
+@WORKERS
+@pytest.mark.parametrize("kind", ["ragged_infos", "same_infos", "our_infos", "arrays", "tensors", "key"])
+def test_it_trains(kind, async_envs, tmp_path):
+    """The right returns: nobody looks at infos, and nothing of ours is in the environment's."""
+    run_dir, returns = helpers.train("ppo", tmp_path, **odd(kind, async_envs=async_envs))
+    points = helpers.scalars(run_dir)
+    assert {length for _, length in points["charts/episodic_length"]} == {10}
+    assert all(0 <= value <= 10 for _, value in points["charts/episodic_return"])
+    assert len(points["charts/episodic_return"]) == 2 * (128 // 10)
+    assert len(returns) == 4 and max(returns) <= 10
+    assert odd_envs.Odd.same_info == {"is_success": True}
+
+
+@WORKERS
+@pytest.mark.parametrize("script", helpers.MLP_SCRIPTS[:2] + ["dqn"])
+def test_success(script, async_envs, tmp_path):
+    """Of the end of each episode: 10 % 4 > 0."""
+    run_dir, _ = helpers.train("ppo", tmp_path, **odd("", async_envs=async_envs))
+    points = helpers.scalars(run_dir)
+    assert len(points["charts/success_rate"]) == len(points["charts/episodic_return"])
+    assert {value for _, value in points["charts/success_rate"]} == {1.0}
+    assert helpers.read_json(run_dir / "eval.json")["success_rate"] == 1.0
+
+
+@WORKERS
+def test_other_values_of_the_last_info(async_envs):
+    envs = utils.vector_env([odd_envs.Odd] * 2, async_envs)
+    envs.reset(seed=[1, 2])
+    ends = [envs.step(np.zeros(2, np.int64))[-1] for _ in range(20)]
+    envs.close()
+    assert [n for n, infos in enumerate(ends, 1) if infos] == [10, 20]
+    for n in (0, 1):
+        assert ends[9]["final_info"][n]["distance"] == 0.5
+        assert ends[9]["final_info"][n]["statistics"]["l"] == 10
+
+
+def test_the_only_instance_is_evaluated(tmp_path):
+    run_dir, returns = helpers.train("ppo", tmp_path, **odd("single", num_envs=1))
+    assert len(returns) == 4 and (run_dir / "eval.json").exists()
+
+
+def test_one_instance_a_process(tmp_path, capfd):
+    """The message names what works, and that does, with evaluations on the way."""
+    assert helpers.command_line("ppo", helpers.small_flags("ppo", tmp_path, **odd("single"))) == 1
+    said = capfd.readouterr().err
+    assert "the robot is in use" in said and "--async-envs" in said
+    assert not list(tmp_path.iterdir())
+    odd_envs.Odd.alive = 0
+    helpers.train("ppo", tmp_path, **odd("single", async_envs=True, eval_every=128))
+    assert len(helpers.scalars(helpers.only_run(tmp_path))["eval/episodic_return"]) == 2
+
+
+def test_evaluations_on_the_way_need_another_instance(tmp_path):
+    with pytest.raises(SystemExit, match="--eval-every needs a second environment.*robot is in use"):
+        helpers.train("ppo", tmp_path, **odd("single", num_envs=1, eval_every=128))
+    assert not list(tmp_path.iterdir())
+
+
+@WORKERS
+def test_what_is_not_finite(async_envs, tmp_path):
+    """One line, however large the observation is."""
+    with pytest.raises(FloatingPointError) as error:
+        helpers.train("ppo", tmp_path, **odd("nan", async_envs=async_envs))
+    assert re.search(r"reward nan", str(error.value)) and "\n" not in str(error.value)
+
+
+def test_a_bug_has_its_traceback(tmp_path, capfd):
+    assert helpers.command_line("ppo", helpers.small_flags("ppo", tmp_path, **odd("bug"))) == 1
+    said = capfd.readouterr().err
+    assert "odd_envs.py" in said and "self.speed = self.velocity" in said
+
+
+@pytest.mark.parametrize("kind", ["empty", "old"])
+def test_one_line_before_anything_is_created(kind, tmp_path, monkeypatch):
+    flags = odd("empty") if kind == "empty" else {"env_id": "tests.odd_envs:Old-v0"}
+    told = "not a few numbers" if kind == "empty" else "reset takes no seed"
+    with pytest.raises(SystemExit, match=f"^error: .*{told}"):
+        helpers.train("ppo", tmp_path, **flags)
+    assert not list(tmp_path.iterdir())
+
+
+def test_an_endless_game(tmp_path, monkeypatch, capfd):
+    """Its evaluation ends, says how, and the record marks the cut episodes."""
+    monkeypatch.setattr(utils, "LONGEST_EPISODE", 300)
+    run_dir, _ = helpers.train("ppo", tmp_path, **odd("endless"))
+    record = helpers.read_json(run_dir / "eval.json")
+    assert record["lengths"] == [300] * 4 and record["cut"] == [True] * 4
+    assert "cut at 300 steps: set --max-episode-steps" in capfd.readouterr().out
+    run_dir, _ = helpers.train("ppo", tmp_path / "limited", **odd("endless", max_episode_steps=9))
+    record = helpers.read_json(run_dir / "eval.json")
+    assert record["lengths"] == [9] * 4 and record["cut"] == [False] * 4
+
+
+@pytest.mark.parametrize("kind", ["gray_frames", "no_frames", "growing_frames", "bad_close"])
+def test_frames_that_no_video_is_made_of(kind, tmp_path, capfd):
+    """The evaluation counts all the same, and it says so."""
+    plain, returns = helpers.train("ppo", tmp_path / "plain", **odd(""))
+    run_dir, again = helpers.train("ppo", tmp_path, **odd(kind, capture_video=True))
+    assert again == returns and helpers.read_json(run_dir / "eval.json")["returns"] == returns
+    said = capfd.readouterr().out
+    assert "no video: " in said or "does not close" in said
+
+
+def test_a_video_has_a_limit(tmp_path, monkeypatch):
+    """Its frames are in memory until it is written."""
+    monkeypatch.setattr(utils, "LONGEST_EPISODE", 1500)
+    rendered = []
+    render = odd_envs.Odd.render
+    monkeypatch.setattr(odd_envs.Odd, "render", lambda env: rendered.append(1) or render(env))
+    flags = odd("endless", capture_video=True, eval_episodes=1)
+    run_dir, _ = helpers.train("ppo", tmp_path, **flags)
+    assert 900 <= len(rendered) <= 1100 and list(run_dir.rglob("*.mp4"))
+
+
+@pytest.mark.slow
+def test_a_large_constant(tmp_path):
+    """ppo_continuous normalises in float64: in float32 the sign would be lost."""
+    flags = dict(env_id="tests.odd_envs:Clock-v0", num_steps=256, total_timesteps=8192)
+    flags |= dict(learning_rate=3e-3, update_epochs=10, eval_episodes=5, env_kwargs="{}")
+    _, returns = helpers.train("ppo_continuous", tmp_path, **flags)
+    assert np.mean(returns) > 9
+
+
+@pytest.mark.parametrize("number", [signal.SIGHUP, signal.SIGUSR1])
+def test_other_signals_save_too(number, tmp_path, monkeypatch):
+    """A closed terminal's, and Slurm's before a time limit."""
+    goes_on = utils.Run.goes_on
+
+    def spied(run, step, *rest, **values):
+        if step >= 128:
+            os.kill(os.getpid(), number)
+        return goes_on(run, step, *rest, **values)
+
+    monkeypatch.setattr(utils.Run, "goes_on", spied)
+    with pytest.raises(SystemExit, match=str(128 + number)):
+        helpers.train("ppo", tmp_path, **odd(""))
+    assert helpers.load(helpers.only_run(tmp_path))["global_step"] == 128
+
+
+def test_nohup_is_respected(tmp_path):
+    """What is ignored when a run starts stays ignored."""
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        run_dir, _ = helpers.train("ppo", tmp_path, **odd(""))
+        assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGHUP, before)
+
+
+def test_other_packages_begin_new_episodes(tmp_path, monkeypatch, capfd):
+    """As after an update of mujoco: the saved environments may not fit."""
+    flags = dict(env_id="InvertedPendulum-v4", total_timesteps=256)
+    run_dir, _ = helpers.train("ppo_continuous", tmp_path, **flags)
+    versions = utils.versions()
+    monkeypatch.setattr(utils, "versions", lambda: {**versions, "mujoco": "3.3.7"})
+    flags |= dict(resume=str(run_dir), total_timesteps=512)
+    helpers.train("ppo_continuous", tmp_path, **flags)
+    assert "new episodes begin: " in capfd.readouterr().out
+    assert helpers.read_json(run_dir / "eval.json")["versions"]["mujoco"] == "3.3.7"
+
+
+def test_a_foreign_args_json(tmp_path):
+    """A folder of something else does not stop --resume auto."""
+    for text in ("", "[1]", "3", "{"):
+        folder = tmp_path / f"other{len(text)}{text[:1] != '['}"
+        folder.mkdir()
+        (folder / "args.json").write_text(text)
+        (folder / "checkpoint.pt").touch()
+    run_dir, _ = helpers.train("ppo", tmp_path, resume="auto")
+    assert (run_dir / "eval.json").exists()
+
+
+def test_names(tmp_path, monkeypatch):
+    """1e5 as a name stays one, and W&B takes the directory's name as an id."""
+    words = ["--exp-name", "1e5", "--total-timesteps", "1e3", "--max-episode-steps=2e2"]
+    monkeypatch.setattr(sys, "argv", ["ppo.py", *words])
+    args = utils.parse(helpers.module("ppo").Args)
+    assert (args.exp_name, args.total_timesteps, args.max_episode_steps) == ("1e5", 1000, 200)
+    args.exp_name = "run#2 / a?%:b"
+    args.runs_dir = str(tmp_path)
+    assert not set(utils.new_directory(args).name) & set("/\\#?%: ")
+
+
+def test_a_vector_among_the_metrics(tmp_path):
+    """The error names its tag."""
+    run_dir, _ = helpers.train("ppo", tmp_path)
+    run = object.__new__(utils.Run)
+    run.log_step, run.log_time = 0, 0.0
+    with pytest.raises(FloatingPointError, match="losses/mine is tensor"):
+        run.log({"losses/mine": np_tensor()}, 10)
+
+
+def np_tensor():
+    return utils.torch.ones(3)

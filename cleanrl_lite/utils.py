@@ -110,8 +110,9 @@ def with_cleanup(main):
                 fine = math.isfinite(value) and (value >= 0 or negative)
                 flag = "--" + name.replace("_", "-")
                 check(fine, f"{flag} must be finite and not negative, got {value}")
-        with ExitStack() as current.undo, threadpool_limits(args.threads or None):  # numpy's BLAS
+        with ExitStack() as current.undo:
             current.undo.callback(torch.set_num_threads, torch.get_num_threads())
+            current.undo.enter_context(threadpool_limits(args.threads or None))  # numpy's BLAS
             # A compiled update that fails may leave gradients switched off.
             current.undo.callback(torch.set_grad_enabled, True)
             torch.set_num_threads(args.threads or torch.get_num_threads())

@@ -1,3 +1,4 @@
+import contextlib
 import functools
 import importlib
 import importlib.util
@@ -36,17 +37,18 @@ def pytest_xdist_auto_num_workers(config):
 
 @pytest.fixture(autouse=True)
 def untouched_process(monkeypatch):
-    """main() sets signal handlers, seeds, thread counts, the excepthook: none of it may leak
+    """main() sets signal handlers, seeds, thread counts; W&B an excepthook: none of it may leak
     into the next test."""
-    handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    handlers = {number: signal.getsignal(number) for number in utils.SIGNALS}
     monkeypatch.setattr(sys, "excepthook", sys.excepthook)
-    monkeypatch.setattr(utils.current, "run", None, raising=False)
     like_envpool.MADE.clear()
     monkeypatch.setitem(sys.modules, "envpool", like_envpool)
     torch.set_num_threads(1)
     for seed in (random.seed, np.random.seed, torch.manual_seed):
         seed(0)
-    yield
+    with contextlib.ExitStack() as undo:  # for what a test calls outside of main()
+        monkeypatch.setattr(utils.current, "undo", undo, raising=False)
+        yield
     for number, handler in handlers.items():
         signal.signal(number, handler)
     while helpers.BACKGROUND:

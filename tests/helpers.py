@@ -247,8 +247,8 @@ def main(script, args):
 def train(script, runs_dir, **overrides):
     """A small run in this process; returns its directory and the returns of the final
     evaluation."""
-    returns = main(script, small_args(script, runs_dir, **overrides))
-    return returns.dir, returns
+    record = main(script, small_args(script, runs_dir, **overrides))
+    return record["dir"], record["returns"]
 
 
 def command_line(script, words):
@@ -282,7 +282,7 @@ def train_defaults(script, runs_dir, **overrides):
     args = module(script).Args(
         **{**dict(compile=False, cuda=False, runs_dir=str(runs_dir)), **overrides}
     )
-    return module(script).main(args).dir
+    return module(script).main(args)["dir"]
 
 
 def environment(**extra):
@@ -387,7 +387,7 @@ def assert_same_run(one, other, without=UNSEEDED):
         for run in (one, other)
     )
     assert mine == theirs
-    differs = ("args", "envs", "last_eval")
+    differs = ("args", "setting", "envs", "last_eval")
     states = [
         {name: x for name, x in load(run).items() if name not in differs} for run in (one, other)
     ]

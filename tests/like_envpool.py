@@ -10,6 +10,7 @@ from gymnasium.vector import AutoresetMode
 
 from cleanrl_lite import utils
 
+__version__ = "of the tests"
 MADE = []  # the pools of this process, in the order of their making
 
 

@@ -54,10 +54,11 @@ def weight_normed(weight_norm):
 KNOWN = dict(
     tanh=mlp,
     relu=lambda: nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 1)),
-    linear=lambda: nn.Linear(4, 2),
+    linear=lambda: nn.Sequential(nn.Linear(4, 2)),
     layer_norm=lambda: layer_normed(),
 )
 FOREIGN = dict(
+    a_layer_alone=lambda: nn.Linear(4, 2),
     forward_of_its_own=lambda: mlp(Residual),
     forward_hook=lambda: with_hook("register_forward_hook", lambda *x: x[-1] * 2),
     pre_hook=lambda: with_hook("register_forward_pre_hook", lambda layer, x: (x[0] * 2,)),
@@ -104,7 +105,7 @@ def test_acting_in_numpy_is_acting_in_torch(name, live, capsys):
     network = {**KNOWN, **FOREIGN}[name]()
     utils.say_once.cache_clear()
     for _ in range(2):  # as for two rollouts
-        acting = utils.NumpyForward((lambda: network) if live else network, CPU)
+        acting = utils.numpy_forward((lambda: network) if live else network, CPU)
         for _ in range(120):
             acting(np.zeros((1, 4), dtype=np.float32))
         assert_acts_as_torch(acting, network)
@@ -116,7 +117,7 @@ def test_acting_in_numpy_is_acting_in_torch(name, live, capsys):
 def test_acting_in_numpy_with_weights_that_change(name):
     """The networks of dqn and c51 learn while they act."""
     network = {**KNOWN, **FOREIGN}[name]()
-    acting = utils.NumpyForward(lambda: network, CPU)
+    acting = utils.numpy_forward(lambda: network, CPU)
     for _ in range(5):
         with torch.no_grad():
             for param in network.parameters():
@@ -130,7 +131,7 @@ def test_acting_with_the_old_weight_norm(live):
     """Its layer is an ordinary Linear whose weight a hook makes of other parameters."""
     network = weight_normed(nn.utils.weight_norm)
     for _ in range(3):
-        acting = utils.NumpyForward((lambda: network) if live else network, CPU)
+        acting = utils.numpy_forward((lambda: network) if live else network, CPU)
         for _ in range(3):
             assert_acts_as_torch(acting, network)
             if live:
@@ -142,7 +143,7 @@ def test_acting_with_the_old_weight_norm(live):
 def test_acting_with_a_network_that_is_changed_later(change):
     """Noticed within a thousand calls."""
     network = mlp()
-    acting = utils.NumpyForward(lambda: network, CPU)
+    acting = utils.numpy_forward(lambda: network, CPU)
     assert_acts_as_torch(acting, network)
     if change == "layer":
         network[2] = nn.Linear(8, 3)
@@ -171,7 +172,7 @@ def test_check_actions():
 ACTING_IN_NUMPY = [
     name
     for name in helpers.SCRIPTS
-    if "NumpyForward(" in helpers.TEXT[name]
+    if "numpy_forward(" in helpers.TEXT[name]
     and "check_actions(" in helpers.TEXT[name]
     and name not in helpers.JAVA_SCRIPTS + helpers.MJX_SCRIPTS
 ]
@@ -181,12 +182,19 @@ ACTING_IN_NUMPY = [
 def test_a_rollout_of_another_policy_is_refused(script, monkeypatch, tmp_path):
     """One that acts with weights that are not the agent's."""
 
-    def shifted(acting, x):
-        output = acting.in_torch(x)
-        # not the same for all choices, which would change no policy
-        return output + np.linspace(5, 0.5, output.shape[-1], dtype=np.float32)
+    numpy_forward = utils.numpy_forward
 
-    monkeypatch.setattr(utils.NumpyForward, "__call__", shifted)
+    def shifted(module, device):
+        forward = numpy_forward(module, device)
+
+        def shifted_forward(x):
+            output = forward(x)
+            # not the same for all choices, which would change no policy
+            return output + np.linspace(5, 0.5, output.shape[-1], dtype=np.float32)
+
+        return shifted_forward
+
+    monkeypatch.setattr(utils, "numpy_forward", shifted)
     with pytest.raises(SystemExit, match=r"the policy that acts is not the one that learns"):
         helpers.train(script, tmp_path)
 
@@ -197,8 +205,6 @@ def test_a_rollout_of_another_policy_is_refused(script, monkeypatch, tmp_path):
 def run_of(compile=True):
     run = object.__new__(utils.Run)
     run.args = SimpleNamespace(compile=compile)
-    run.undo = contextlib.ExitStack()
-    run.device = CPU
     return run
 
 
@@ -291,13 +297,13 @@ def test_a_cuda_graph_gets_the_inputs_of_every_call(monkeypatch):
 class Own:
     """Flags that a researcher might add."""
 
-    seed: int = 1
+    threads: int = 1
     warmup_steps: int = 0
     dropout_rate: float = 0.0
     log_std_min: float = -5.0
     trace_lambda: float = 0.9
-    gumbel_tau: float = 1.0
-    num_envs: int = 4
+    name: str = "-1"
+    fast: bool = False
     max_episode_steps: int | None = None
 
 
@@ -306,32 +312,33 @@ class Own:
     [
         ({}, None),
         (dict(warmup_steps=10, dropout_rate=0.5, log_std_min=1.0), None),
-        (dict(trace_lambda=1.0, gumbel_tau=2.0), None),
-        (dict(warmup_steps=-1), "--warmup-steps must be from 0 to"),
-        (dict(log_std_min=float("nan")), r"--log-std-min must be from -1e\+15 to 1e\+15, got nan"),
-        (dict(trace_lambda=1.5), "--trace-lambda must be from 0 to 1, got 1.5"),
-        (dict(num_envs=0), "--num-envs must be > 0, got 0"),
-        (dict(max_episode_steps=0), "--max-episode-steps must be > 0, got 0"),
+        (dict(trace_lambda=2.0, max_episode_steps=3, fast=True), None),
+        (dict(warmup_steps=-1), "--warmup-steps must be finite and not negative, got -1"),
+        (dict(trace_lambda=-0.1), "--trace-lambda must be finite and not negative, got -0.1"),
+        (dict(max_episode_steps=-3), "--max-episode-steps must be finite and not negative, got -3"),
+        (dict(dropout_rate=float("inf")), "--dropout-rate must be finite and not negative, got inf"),
+        (dict(log_std_min=float("nan")), "--log-std-min must be finite and not negative, got nan"),
     ],
 )
 def test_numbers_of_flags_that_a_copy_adds(flags, message):
-    """What is possible follows from the name and the default."""
+    """What is possible follows from the default."""
+    main = utils.with_cleanup(lambda args: "it runs")
     if message is None:
-        utils.check_numbers(Own(**flags))
+        assert main(Own(**flags)) == "it runs"
         return
-    with pytest.raises(SystemExit, match=f"^error: {message}"):
-        utils.check_numbers(Own(**flags))
+    with pytest.raises(SystemExit, match=f"^error: {message}$"):
+        main(Own(**flags))
 
 
 # --- what main() leaves behind in its process
 
 
 def process_state():
-    handlers = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]
+    handlers = [signal.getsignal(number) for number in utils.SIGNALS]
     pools = [(pool["filepath"], pool["num_threads"]) for pool in threadpool_info()]
     hooks = sys.excepthook, getattr(torch._dynamo.config, "trace_autograd_ops", None)
     modes = torch.is_grad_enabled(), torch.get_num_threads()
-    return hooks, handlers, modes, pools, getattr(utils.current, "run", None)
+    return hooks, handlers, modes, pools
 
 
 @pytest.fixture
@@ -350,7 +357,7 @@ def note_threads(monkeypatch):
 
     def spied(run):
         pools = {pool["num_threads"] for pool in threadpool_info()}
-        threads.append((torch.get_num_threads(), pools, run is utils.current.run))
+        threads.append((torch.get_num_threads(), pools))
         return evaluate(run)
 
     monkeypatch.setattr(utils.Run, "evaluate", spied)
@@ -361,13 +368,14 @@ def note_threads(monkeypatch):
 def test_a_run_that_ends_leaves_no_trace(threads, within, three_threads, monkeypatch, tmp_path):
     """--threads holds within the run, for numpy's BLAS too; afterwards everything is as before."""
     noted = note_threads(monkeypatch)
-    monkeypatch.setattr(utils, "compiled", lambda update, device: update)
+    monkeypatch.setattr(utils, "compiled", lambda update: update)
     run_dir, returns = helpers.train("ppo", tmp_path, threads=threads, compile=True)
     assert process_state() == three_threads
-    assert noted == [(within, {within}, True)]
+    assert noted == [(within, {within})]
     evaluated = helpers.main("ppo", helpers.small_args("ppo", tmp_path, evaluate=str(run_dir)))
     assert process_state() == three_threads
-    assert evaluated == returns and evaluated.dir == returns.dir == helpers.only_run(tmp_path)
+    assert evaluated["returns"] == returns
+    assert evaluated["dir"] == run_dir == helpers.only_run(tmp_path)
 
 
 @pytest.mark.parametrize("async_envs", [False, True])
@@ -389,7 +397,7 @@ def test_a_run_that_fails_leaves_no_trace(async_envs, three_threads, monkeypatch
 def test_an_update_that_fails_leaves_gradients_on(tmp_path, monkeypatch):
     """Compiled, an error within torch.no_grad() switches them off for good."""
 
-    def fails(update, device):
+    def fails(update):
         def call(*tensors):
             torch.set_grad_enabled(False)
             raise RuntimeError("in the update")

@@ -106,11 +106,15 @@ class EnvPool:
         self.single_observation_space = env.observation_space
         self.single_action_space = env.action_space
         self.action_space = env.action_space
+        # off by default in v4, and then the contact forces are always 0
+        humanoid = args.env_id in ("Humanoid-v4", "HumanoidStandup-v4")
+        forces = {"post_constraint": True} if humanoid else {}
         options = {
+            **forces,
             **json.loads(args.env_kwargs),
             "num_envs": args.num_envs,
             "num_threads": min(args.env_threads, args.num_envs),
-            "max_episode_steps": env.spec.max_episode_steps,
+            "max_episode_steps": env.spec.max_episode_steps or 2**31 - 1,
         }
         try:
             spec = envpool.make_spec(args.env_id, **options)

@@ -20,7 +20,7 @@ tenth, when the object may move.
 
 Some ids get an option from the script: they are measured without it too. Results go to
 benchmark/results/engines.json, and the table to engines.md; rows of other ids stay. This needs the
-extras envpool, mujoco and box2d, and jax for gymnasium's phys2d.
+extras envpool, mujoco, box2d and results, and gymnasium[jax] for phys2d and tabular ids.
 """
 
 import ctypes
@@ -34,10 +34,10 @@ import tempfile
 import time
 from functools import partial
 from importlib import metadata
+from itertools import chain
 
 import gymnasium as gym
 import numpy as np
-from scipy import stats
 
 from benchmark import shared
 from benchmark.shared import RESULTS, ROOT, commit, hardware
@@ -148,7 +148,8 @@ def play_envpool(pool, count):
             if terminations[i] or truncations[i]:
                 summaries[i].append(episodes[i].summary())
     pool.close()
-    return [summary for some in summaries for summary in some[:each]]
+    kept = [some[:each] for some in summaries]
+    return list(chain(*kept))
 
 
 def first_observations(env, pool, count):
@@ -205,6 +206,8 @@ def mean_std(values):
 
 def welch(own, other):
     """p; 1 where all are equal."""
+    from scipy import stats  # of the extra `results`
+
     if np.ptp(np.concatenate([own, other])) < 1e-6:
         return 1.0
     return float(stats.ttest_ind(own, other, equal_var=False).pvalue)
@@ -384,7 +387,33 @@ def measure(env_id, args, folder, without_options=False):
     return row
 
 
+def steps_of_one_engine(row):
+    """Of the same MuJoCo, where there is one."""
+    return row.get("steps_same_mujoco") or row.get("steps")
+
+
+def differences(row):
+    """The figures of a row that another version of MuJoCo does not explain."""
+    steps = steps_of_one_engine(row)
+    differs = {
+        "first_observations": row["first_observations"] > MOST_ERRORS,
+        "along_episodes": row["along_episodes"] > MOST_ERRORS,
+        "always_0": row["always_0_in_envpool_only"] + row["always_0_in_gymnasium_only"] > 0,
+        "return": lowest_p(row) < LEAST_P,
+        "steps": steps and steps_differ(steps),
+    }
+    return [name for name, value in differs.items() if value]
+
+
 # --- the table
+def lowest_p(row):
+    return min(row[name]["p"] for name in ("return", "length", "truncated"))
+
+
+def steps_differ(found):
+    return found["largest"] > MOST_DIFFERENCE or found["only_one_ended"] > 0
+
+
 def marked(text, differs):
     return f"**{text}**" if differs else text
 
@@ -399,7 +428,7 @@ def steps_cell(found):
     text = f"{found['median']:.0e}, {found['largest']:.0e}"
     if found["only_one_ended"]:
         text += f"; {found['only_one_ended']} ends"
-    return marked(text, found["largest"] > MOST_DIFFERENCE or found["only_one_ended"])
+    return marked(text, steps_differ(found))
 
 
 def table_row(row):
@@ -408,18 +437,19 @@ def table_row(row):
         name += " without the option"
     elif row["options"]:
         name += ", `" + ", ".join(row["options"]) + "`"
-    first = row["first_observations"]
-    along = row["along_episodes"]
+    differs = differences(row)
+    along = f"{row['along_episodes']:.1f}"
     zeros = row["always_0_in_envpool_only"] + row["always_0_in_gymnasium_only"]
-    along_cell = f"{along:.1f}; {zeros} always 0" if zeros else f"{along:.1f}"
-    p = min(row[part]["p"] for part in ("return", "length", "truncated"))
+    if zeros:
+        along += f"; {zeros} always 0"
+    other = f"{return_cell(row['return']['envpool'])} ({lowest_p(row):.2g})"
     cells = [
         name,
-        marked(f"{first:.1f}", first > MOST_ERRORS),
-        marked(along_cell, along > MOST_ERRORS or zeros),
+        marked(f"{row['first_observations']:.1f}", "first_observations" in differs),
+        marked(along, "along_episodes" in differs or zeros),
         return_cell(row["return"]["gymnasium"]),
-        marked(f"{return_cell(row['return']['envpool'])} ({p:.2g})", p < LEAST_P),
-        steps_cell(row.get("steps_same_mujoco", row.get("steps"))),
+        marked(other, "return" in differs),
+        steps_cell(steps_of_one_engine(row)),
         steps_cell(row.get("steps_same_mujoco") and row["steps"]),
     ]
     return shared.row(cells)

@@ -246,14 +246,19 @@ def moved_to(env, obs):
     unwrapped.state = state.astype(np.asarray(unwrapped.state).dtype)
 
 
+def unclipped(shown, own):
+    """Velocities; Hopper, Walker2d and InvertedDoublePendulum show 10 for more."""
+    return np.where(np.abs(shown) == 10, own, shown)
+
+
 def mujoco_state(unwrapped, name, obs):
-    """Positions and velocities."""
+    """Positions and velocities; what obs does not show stays."""
     qpos = unwrapped.data.qpos.copy()
     qvel = unwrapped.data.qvel.copy()
     if name.startswith("InvertedDoublePendulum"):
         qpos[0] = obs[0]
         qpos[1:] = np.arctan2(obs[1:3], obs[3:5])
-        qvel[:] = obs[5:8]
+        qvel[:] = unclipped(obs[5:8], qvel)
     elif name.startswith("Reacher"):
         turn = np.arctan2(obs[2:4], obs[:2]) - qpos[:2]
         qpos[:2] += (turn + np.pi) % (2 * np.pi) - np.pi  # the second joint may be beyond pi
@@ -271,7 +276,7 @@ def mujoco_state(unwrapped, name, obs):
             hidden = 2  # and more follows the velocities
         shown = len(qpos) - hidden
         qpos[hidden:] = obs[:shown]
-        qvel[:] = obs[shown : shown + len(qvel)]
+        qvel[:] = unclipped(obs[shown : shown + len(qvel)], qvel)
     return qpos, qvel
 
 

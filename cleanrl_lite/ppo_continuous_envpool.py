@@ -101,6 +101,9 @@ class EnvPool:
         both = ", ".join(sorted(gym.registry.keys() & ids))
         known = args.env_id in ids
         check(known, f"{name} is not in envpool. envpool and gymnasium have: {both}")
+        # Pendulum at its top speed, phys2d/CartPole's pole, tabular/Blackjack's aces
+        same = not args.env_id.startswith(("Pendulum", "phys2d/", "tabular/"))
+        check(same, f"{name} differs in envpool: use ppo_continuous.py (Discrete actions: ppo.py)")
 
         env = make_env(args)
         self.single_observation_space = env.observation_space

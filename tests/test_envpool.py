@@ -128,7 +128,9 @@ def test_values(script, name, tmp_path):
 def test_without_resets_it_is_the_parent(parent, flags, tmp_path):
     """The same environments and random numbers, and no episode that ends: the same run."""
     flags |= dict(
-        env_id="MountainCar-v0" if parent == "ppo" else "Pendulum-v1", num_envs=3, num_steps=64
+        env_id="MountainCar-v0" if parent == "ppo" else "MountainCarContinuous-v0",
+        num_envs=3,
+        num_steps=64,
     )
     flags |= dict(num_minibatches=4, update_epochs=2, total_timesteps=576, learning_rate=1e-3)
     (mine, returns), (theirs, same) = (
@@ -245,6 +247,11 @@ BAD = {
         dict(env_id="Nope-v0"),
         r"--env-id Nope-v0 is not in envpool.*Acrobot-v1, .*Walker2d-v5",
     ),
+    "not the same in both": (
+        {},
+        dict(env_id="Pendulum-v1"),
+        r"--env-id Pendulum-v1 differs in envpool: use ppo_continuous\.py",
+    ),
     "not in gymnasium": (
         {},
         dict(env_id="tests.probe_envs:Nope-v0"),
@@ -283,7 +290,7 @@ def test_bad_input(case, envpool_script, monkeypatch, capfd, tmp_path):
 @pytest.mark.parametrize(
     "script, env_id, told",
     [
-        ("ppo_envpool", "Pendulum-v1", "must be Discrete, .*Box: ppo_continuous_envpool.py"),
+        ("ppo_envpool", "Hopper-v4", "must be Discrete, .*Box: ppo_continuous_envpool.py"),
         (
             "ppo_continuous_envpool",
             "CartPole-v1",
@@ -305,7 +312,7 @@ def test_envpool_is_missing(envpool_script, monkeypatch, tmp_path):
 
 
 # --- envpool itself
-CLASSIC = ["CartPole-v1", "MountainCar-v0", "Acrobot-v1", "Pendulum-v1", "MountainCarContinuous-v0"]
+CLASSIC = ["CartPole-v1", "MountainCar-v0", "Acrobot-v1", "MountainCarContinuous-v0"]
 MUJOCO = [
     "Hopper-v4",
     "Hopper-v5",
@@ -323,7 +330,7 @@ def test_envpool_is_gymnasium(env_id, real_envpool):
     the scripts rely on: the step after an end takes no action, has reward 0, and leads to a new
     start.
 
-    Float32 at the start makes a chaotic HalfCheetah or Pendulum another one after a while: 50
+    Float32 at the start makes a chaotic HalfCheetah another one after a while: 50
     steps, then again.
     """
     envs = [gym.make(env_id, max_episode_steps=120) for _ in range(4)]
@@ -376,6 +383,25 @@ def test_no_observation_is_0_in_envpool_alone(real_envpool):
     found = engines.compare_episodes(own, other)
     assert found["always_0_in_envpool_only"] == 0
     assert found["along_episodes"] < engines.MOST_ERRORS
+
+
+def test_pendulum_is_refused_because_it_differs(real_envpool):
+    """Where gymnasium limits the speed and then turns, envpool turns and then limits: if this
+    fails, the scripts may take Pendulum-v1 again."""
+    pool = real_envpool.make_gymnasium("Pendulum-v1", num_envs=1, seed=1)
+    (obs,), _ = pool.reset()
+    env = gym.make("Pendulum-v1")
+    env.reset(seed=0)
+    differences, fast = [], []
+    for _ in range(150):
+        engines.moved_to(env, obs)
+        action = np.full(1, 2 if obs[2] > 0 else -2, dtype=np.float32)  # faster and faster
+        (obs,), *_ = pool.step(action[None])
+        own, *_ = env.step(action)
+        differences.append(np.abs(own - obs).max())
+        fast.append(abs(own[2]) == 8)
+    assert max(differences) > 0.03
+    assert max(np.array(differences)[~np.array(fast)]) < 1e-5
 
 
 @pytest.mark.parametrize("env_id", ["Blackjack-v1", "CliffWalking-v1", "FrozenLake-v1"])

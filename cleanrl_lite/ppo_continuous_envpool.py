@@ -101,16 +101,23 @@ class EnvPool:
         both = ", ".join(sorted(gym.registry.keys() & ids))
         in_envpool = args.env_id in ids
         check(in_envpool, f"{name} is not in envpool. envpool and gymnasium have: {both}")
+        # Pendulum at its top speed, phys2d/CartPole's pole, tabular/Blackjack's aces
+        same = not args.env_id.startswith(("Pendulum", "phys2d/", "tabular/"))
+        check(same, f"{name} differs in envpool: use ppo_continuous.py (Discrete actions: ppo.py)")
 
         env = make_env(args)
         self.single_observation_space = env.observation_space
         self.single_action_space = env.action_space
         self.action_space = env.action_space
+        # off by default in v4, and then the contact forces are always 0
+        humanoid = args.env_id in ("Humanoid-v4", "HumanoidStandup-v4")
+        forces = {"post_constraint": True} if humanoid else {}
         options = {
+            **forces,
             **json.loads(args.env_kwargs),
             "num_envs": args.num_envs,
             "num_threads": min(args.env_threads, args.num_envs),
-            "max_episode_steps": env.spec.max_episode_steps,
+            "max_episode_steps": env.spec.max_episode_steps or 2**31 - 1,
         }
         try:
             spec = envpool.make_spec(args.env_id, **options)

@@ -34,7 +34,16 @@ def make_spec(env_id, **options):
 
 
 class make_gymnasium:
-    def __init__(self, env_id, seed, num_envs, num_threads, max_episode_steps, **kwargs):
+    def __init__(
+        self,
+        env_id,
+        seed,
+        num_envs,
+        num_threads,
+        max_episode_steps,
+        post_constraint=None,
+        **kwargs,
+    ):
         fns = [
             lambda: utils.flatten(gym.make(env_id, max_episode_steps=max_episode_steps, **kwargs))
         ] * num_envs
@@ -43,6 +52,7 @@ class make_gymnasium:
             seed,
         )
         self.num_threads = num_threads
+        self.post_constraint = post_constraint  # an option of envpool alone
         MADE.append(self)
 
     def reset(self):

@@ -13,6 +13,7 @@ import gymnasium as gym
 import numpy as np
 import pytest
 
+from benchmark.measure import engines
 from tests import helpers, like_envpool
 from tests.probe_envs import probe
 from tests.test_probe import trained, values
@@ -127,7 +128,9 @@ def test_values(script, name, tmp_path):
 def test_without_resets_it_is_the_parent(parent, flags, tmp_path):
     """The same environments and random numbers, and no episode that ends: the same run."""
     flags |= dict(
-        env_id="MountainCar-v0" if parent == "ppo" else "Pendulum-v1", num_envs=3, num_steps=64
+        env_id="MountainCar-v0" if parent == "ppo" else "MountainCarContinuous-v0",
+        num_envs=3,
+        num_steps=64,
     )
     flags |= dict(num_minibatches=4, update_epochs=2, total_timesteps=576, learning_rate=1e-3)
     (mine, returns), (theirs, same) = (
@@ -199,6 +202,40 @@ def test_nothing_is_learned_from_nan(what, told, envpool_script, monkeypatch, ca
     assert helpers.load(helpers.only_run(tmp_path))["global_step"] == 128
 
 
+V4_HUMANOIDS = ["Humanoid-v4", "HumanoidStandup-v4"]
+
+
+@pytest.mark.parametrize("env_id", [*V4_HUMANOIDS, "Humanoid-v5", "Ant-v4", "Hopper-v4"])
+def test_humanoids_of_v4_have_contact_forces(env_id, envpool_script):
+    """envpool leaves these 84 observations at 0, unless it is asked for them."""
+    module = helpers.module(envpool_script)
+    pool = module.EnvPool(module.Args(env_id=env_id, num_envs=2))
+    pool.reset([1, 2])
+    assert pool.pool.post_constraint == (True if env_id in V4_HUMANOIDS else None)
+
+
+def test_env_kwargs_go_before_the_scripts_own_options(envpool_script, monkeypatch):
+    module = helpers.module(envpool_script)
+    env = gym.make("Humanoid-v4")  # which does not know this argument
+    monkeypatch.setattr(module, "make_env", lambda args: env)
+    kwargs = json.dumps(dict(post_constraint=False))
+    pool = module.EnvPool(module.Args(env_id="Humanoid-v4", num_envs=2, env_kwargs=kwargs))
+    assert pool.make.keywords["post_constraint"] is False
+
+
+def test_the_table_of_engines_is_what_the_file_gives():
+    rows = helpers.read_json(engines.PATH)
+    assert engines.PATH.with_suffix(".md").read_text() == engines.table(rows)
+
+
+def test_the_engines_that_the_scripts_train_in_are_gymnasiums():
+    """In the table, only what is measured without a script's own option differs."""
+    rows = [row for row in helpers.read_json(engines.PATH) if "refused" not in row]
+    assert len(rows) > 25 and {*V4_HUMANOIDS} <= {row["env_id"] for row in rows}
+    for row in rows:
+        assert bool(engines.differences(row)) == row["without_options"], row["env_id"]
+
+
 def test_threads(envpool_script, tmp_path):
     helpers.train(envpool_script, tmp_path, env_threads=2)
     assert like_envpool.MADE[-1].num_threads == 2
@@ -209,6 +246,11 @@ BAD = {
         {},
         dict(env_id="Nope-v0"),
         r"--env-id Nope-v0 is not in envpool.*Acrobot-v1, .*Walker2d-v5",
+    ),
+    "not the same in both": (
+        {},
+        dict(env_id="Pendulum-v1"),
+        r"--env-id Pendulum-v1 differs in envpool: use ppo_continuous\.py",
     ),
     "not in gymnasium": (
         {},
@@ -248,7 +290,7 @@ def test_bad_input(case, envpool_script, monkeypatch, capfd, tmp_path):
 @pytest.mark.parametrize(
     "script, env_id, told",
     [
-        ("ppo_envpool", "Pendulum-v1", "must be Discrete, .*Box: ppo_continuous_envpool.py"),
+        ("ppo_envpool", "Hopper-v4", "must be Discrete, .*Box: ppo_continuous_envpool.py"),
         (
             "ppo_continuous_envpool",
             "CartPole-v1",
@@ -270,24 +312,7 @@ def test_envpool_is_missing(envpool_script, monkeypatch, tmp_path):
 
 
 # --- envpool itself
-def moved_to(env, obs):
-    """`env` in the state that it shows as obs."""
-    unwrapped, name = env.unwrapped, env.spec.id
-    if name.startswith("Acrobot"):
-        unwrapped.state = np.array(
-            [np.arctan2(obs[1], obs[0]), np.arctan2(obs[3], obs[2]), obs[4], obs[5]]
-        )
-    elif name.startswith("Pendulum"):
-        unwrapped.state = np.array([np.arctan2(obs[1], obs[0]), obs[2]], dtype=np.float64)
-    elif name.startswith(("CartPole", "MountainCar")):
-        unwrapped.state = np.array(obs, dtype=np.float64)
-    else:  # MuJoCo's, which do not show where they are
-        positions = unwrapped.model.nq - (unwrapped.model.nq + unwrapped.model.nv - len(obs))
-        place = np.zeros(unwrapped.model.nq - positions)
-        unwrapped.set_state(np.concatenate([place, obs[:positions]]), obs[positions:])
-
-
-CLASSIC = ["CartPole-v1", "MountainCar-v0", "Acrobot-v1", "Pendulum-v1", "MountainCarContinuous-v0"]
+CLASSIC = ["CartPole-v1", "MountainCar-v0", "Acrobot-v1", "MountainCarContinuous-v0"]
 MUJOCO = [
     "Hopper-v4",
     "Hopper-v5",
@@ -305,7 +330,7 @@ def test_envpool_is_gymnasium(env_id, real_envpool):
     the scripts rely on: the step after an end takes no action, has reward 0, and leads to a new
     start.
 
-    Float32 at the start makes a chaotic HalfCheetah or Pendulum another one after a while: 50
+    Float32 at the start makes a chaotic HalfCheetah another one after a while: 50
     steps, then again.
     """
     envs = [gym.make(env_id, max_episode_steps=120) for _ in range(4)]
@@ -317,7 +342,7 @@ def test_envpool_is_gymnasium(env_id, real_envpool):
     space.seed(1)
     for env, own in zip(envs, obs):
         env.reset(seed=0)
-        moved_to(env, own)
+        engines.moved_to(env, own)
     ended = np.zeros(4, dtype=bool)
     steps, exact = np.zeros((2, 4), dtype=int)
     for _ in range(400):
@@ -333,7 +358,7 @@ def test_envpool_is_gymnasium(env_id, real_envpool):
                 assert info["elapsed_step"][i] == 0
                 assert not terminations[i] and not truncations[i]
                 env.reset(seed=0)
-                moved_to(env, obs[i])
+                engines.moved_to(env, obs[i])
                 steps[i] = exact[i] = 0
                 continue
             theirs, reward, terminated, truncated, _ = env.step(actions[i])
@@ -344,11 +369,46 @@ def test_envpool_is_gymnasium(env_id, real_envpool):
             assert (terminations[i], truncations[i]) == (terminated, truncated)
             assert info["elapsed_step"][i] == steps[i]
             if exact[i] == 50 and not truncated | terminated:
-                moved_to(env, obs[i])
+                engines.moved_to(env, obs[i])
                 exact[i] = 0
             ends |= {("terminated", terminated), ("truncated", truncated)}
         ended = terminations | truncations
     assert ("terminated", True) in ends or ("truncated", True) in ends
+
+
+def test_no_observation_is_0_in_envpool_alone(real_envpool):
+    """Humanoid-v4's contact forces were."""
+    _, env, pool = engines.make_both("Humanoid-v4")
+    own, other = engines.play_gymnasium(env, 64), engines.play_envpool(pool, 64)
+    found = engines.compare_episodes(own, other)
+    assert found["always_0_in_envpool_only"] == 0
+    assert found["along_episodes"] < engines.MOST_ERRORS
+
+
+def test_pendulum_is_refused_because_it_differs(real_envpool):
+    """Where gymnasium limits the speed and then turns, envpool turns and then limits: if this
+    fails, the scripts may take Pendulum-v1 again."""
+    pool = real_envpool.make_gymnasium("Pendulum-v1", num_envs=1, seed=1)
+    (obs,), _ = pool.reset()
+    env = gym.make("Pendulum-v1")
+    env.reset(seed=0)
+    differences, fast = [], []
+    for _ in range(150):
+        engines.moved_to(env, obs)
+        action = np.full(1, 2 if obs[2] > 0 else -2, dtype=np.float32)  # faster and faster
+        (obs,), *_ = pool.step(action[None])
+        own, *_ = env.step(action)
+        differences.append(np.abs(own - obs).max())
+        fast.append(abs(own[2]) == 8)
+    assert max(differences) > 0.03
+    assert max(np.array(differences)[~np.array(fast)]) < 1e-5
+
+
+@pytest.mark.parametrize("env_id", ["Blackjack-v1", "CliffWalking-v1", "FrozenLake-v1"])
+def test_other_observations_are_refused(env_id, real_envpool):
+    """Also of ids without a time limit, which envpool takes as a number only."""
+    with pytest.raises(SystemExit, match=r"observations \(.*\) in envpool are not the vectors of"):
+        engines.make_both(env_id)
 
 
 @pytest.mark.slow

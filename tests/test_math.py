@@ -505,10 +505,12 @@ def test_learning_rate_falls_by_environment_steps(script, anneal_lr, tmp_path):
 MEAN_KL = [((0, 0, 0, 9), 2.5, 12), ((3, 3, 3, 0), 2.5, 12), ((3, 3, 3, 0), 2.0, 4)]
 
 
-@pytest.mark.parametrize(
-    "script, divergences, bound, updates",
-    [("ppo", *case) for case in MEAN_KL] + [("ppo_lstm", *case) for case in MEAN_KL],
-)
+# the others have ppo's line (test_schedules_have_one_text)
+KL_SCRIPTS = ["ppo", "ppo_lstm", "ppo_continuous_adaptive", "ppo_atari_multigpu"]
+
+
+@pytest.mark.parametrize("divergences, bound, updates", MEAN_KL)
+@pytest.mark.parametrize("script", KL_SCRIPTS)
 def test_target_kl_is_the_mean_of_an_epoch(
     script, divergences, bound, updates, monkeypatch, tmp_path
 ):
@@ -521,7 +523,9 @@ def test_target_kl_is_the_mean_of_an_epoch(
         }
 
     calls = helpers.spy_on_updates(monkeypatch, check)
-    helpers.train(script, tmp_path, target_kl=bound, update_epochs=3, total_timesteps=128)
+    args = helpers.small_args(script, tmp_path)
+    sizes = dict(total_timesteps=args.num_envs * args.num_steps, num_minibatches=4)
+    helpers.train(script, tmp_path, target_kl=bound, update_epochs=3, **sizes)
     assert len(calls) == updates
 
 

@@ -315,6 +315,15 @@ def test_schedules_have_one_text(flag, lines, others):
         assert len(found) == 1 and found == texts[scripts[0]], script
 
 
+def test_what_goes_on_saves_is_read_back(script):
+    """run.values has the names that goes_on is given: what belongs to the episodes under way."""
+    calls = [node for node in ast.walk(ast.parse(TEXT[script])) if isinstance(node, ast.Call)]
+    (goes_on,) = [call for call in calls if ast.unparse(call.func) == "run.goes_on"]
+    reads = [call for call in calls if ast.unparse(call.func) == "run.values.get"]
+    saved = sorted(keyword.arg for keyword in goes_on.keywords)
+    assert saved == sorted(ast.literal_eval(call.args[0]) for call in reads)
+
+
 @pytest.mark.parametrize("variant", PARENT)
 def test_a_variant_is_mostly_its_parent(variant):
     """At least two fifths of its lines, also where environment and networks are others."""

@@ -238,7 +238,7 @@ class HindsightBuffer(ReplayBuffer):
         self.share = n_sampled_goals / (n_sampled_goals + 1)  # of a minibatch
         # of each row: the steps of its episode so far, from this one on
         self.steps_left = torch.zeros(self.capacity, dtype=torch.int64, device=device)
-        self.lengths = np.zeros(num_envs, dtype=np.int64)  # of the episodes under way
+        self.lengths = np.zeros(num_envs, dtype=np.int64)  # of running episodes
 
     def add(self, *parts, dones):
         """Like ReplayBuffer's; `dones` (num_envs,) says which episodes this step ends."""
@@ -286,8 +286,8 @@ class HindsightBuffer(ReplayBuffer):
         utils.check(same, f"{differ}. {advice}")
 
     def state_dict(self):
-        # without lengths: a resumed run starts new episodes
-        return {**super().state_dict(), "steps_left": self.steps_left[: self.filled].clone()}
+        steps_left = self.steps_left[: self.filled].clone()
+        return {**super().state_dict(), "steps_left": steps_left}
 
     def load_state_dict(self, state):
         super().load_state_dict(state)
@@ -488,7 +488,8 @@ def main(args: Args):
     global_step = run.global_step
     updates = int(critic_adam.step)
     metrics = {}
-    while run.goes_on(global_step, obs):
+    replay.lengths[:] = run.values.get("lengths", 0)
+    while run.goes_on(global_step, obs, lengths=replay.lengths.tolist()):
         # act
         if global_step < args.learning_starts:
             actions = envs.action_space.sample()

@@ -546,6 +546,31 @@ class PrivilegedPendulum(gym.ObservationWrapper):
         return dict(state=obs[:2], privileged_state=obs)
 
 
+class GoalPendulum(gym.Wrapper):
+    """Pendulum as a goal environment: where the pole points, of an environment that pickles."""
+
+    goal = np.array([1.0, 0.0], dtype=np.float32)  # up
+
+    def __init__(self, render_mode=None):
+        super().__init__(gym.make("Pendulum-v1", render_mode=render_mode))
+        goal, speed = Box(-1.0, 1.0, (2,)), Box(-8.0, 8.0, (1,))
+        self.observation_space = Dict(achieved_goal=goal, desired_goal=goal, observation=speed)
+
+    def parts(self, obs):
+        return dict(achieved_goal=obs[:2], desired_goal=self.goal, observation=obs[2:])
+
+    def compute_reward(self, achieved_goal, desired_goal, info):
+        return -(np.linalg.norm(achieved_goal - desired_goal, axis=-1) > 0.5).astype(np.float32)
+
+    def reset(self, *, seed=None, options=None):
+        obs, info = self.env.reset(seed=seed)
+        return self.parts(obs), info
+
+    def step(self, action):
+        obs, _, *rest = self.env.step(action)
+        return self.parts(obs), float(self.compute_reward(obs[:2], self.goal, {})), *rest
+
+
 class Switches(Constant):
     """MultiBinary actions of two rows."""
 
@@ -736,6 +761,7 @@ OTHERS |= dict(
 )
 OTHERS |= dict(ProbeCountedParts=CountedParts, ProbeReach=Reach, ProbeDrawn=Drawn)
 OTHERS |= dict(ProbeMixedPendulum=MixedPendulum, ProbePrivilegedPendulum=PrivilegedPendulum)
+OTHERS |= dict(ProbeGoalPendulum=GoalPendulum)
 OTHERS |= dict(
     ProbeMixed=Mixed, ProbePrivileged=Privileged, ProbeTeam=Team, ProbeAlone=Alone, ProbeNim=Nim
 )

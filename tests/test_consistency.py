@@ -296,6 +296,34 @@ def test_sections_that_are_the_same_everywhere(banner):
     assert len(texts) == 1, list(texts.values())
 
 
+SCHEDULES = [
+    ("anneal_lr", r"if args\.anneal_lr:\n.*\n.*", {"ppo_continuous_adaptive"}),
+    ("exploration_fraction", r"epsilon_steps = .*", set()),
+    ("exploration_fraction", r"epsilon = linear_schedule.*", set()),
+    ("priority_beta", r"total = .*\n *beta\.fill_.*", set()),
+    ("target_kl", r"if args\.target_kl .*", {"ppo_atari_multigpu", "ppo_continuous_adaptive"}),
+]
+
+
+@pytest.mark.parametrize("flag, lines, others", SCHEDULES)
+def test_schedules_have_one_text(flag, lines, others):
+    """In all scripts with the flag: so also where no test in this tier watches the schedule."""
+    scripts = [name for name in SCRIPTS if flag in fields(name) and name not in others]
+    texts = {name: re.findall(lines, TEXT[name]) for name in scripts}
+    assert len(scripts) > 1
+    for script, found in texts.items():
+        assert len(found) == 1 and found == texts[scripts[0]], script
+
+
+def test_what_goes_on_saves_is_read_back(script):
+    """run.values has the names that goes_on is given: what belongs to the episodes under way."""
+    calls = [node for node in ast.walk(ast.parse(TEXT[script])) if isinstance(node, ast.Call)]
+    (goes_on,) = [call for call in calls if ast.unparse(call.func) == "run.goes_on"]
+    reads = [call for call in calls if ast.unparse(call.func) == "run.values.get"]
+    saved = sorted(keyword.arg for keyword in goes_on.keywords)
+    assert saved == sorted(ast.literal_eval(call.args[0]) for call in reads)
+
+
 @pytest.mark.parametrize("variant", PARENT)
 def test_a_variant_is_mostly_its_parent(variant):
     """At least two fifths of its lines, also where environment and networks are others."""

@@ -14,7 +14,7 @@ from cleanrl_lite.sac_her import HindsightBuffer, find_columns
 from tests import helpers
 from tests.probe_envs import Numbered, Reach, probe
 from tests.test_probe import SmallMLP
-from tests.test_reliability import interrupted
+from tests.test_reliability import in_mid_episode, interrupted
 
 CPU = torch.device("cpu")
 SHAPES = (8,), (1,), (), (8,), ()  # an observation: achieved (3), desired (3), observation (2)
@@ -154,6 +154,16 @@ def test_relabelled_minibatches_of_a_run(async_envs, monkeypatch, tmp_path):
     )
     interrupted("sac_her", tmp_path, (194, 394), monkeypatch, **flags)
     assert seen == set(range(7))
+
+
+def test_hindsight_reaches_over_a_resume(monkeypatch, tmp_path):
+    """Where the environments go on in their episodes: bit for bit the uninterrupted run."""
+    flags = in_mid_episode("sac_her", env_id="tests.probe_envs:ProbeGoalPendulum-v0")
+    whole, _ = helpers.train("sac_her", tmp_path / "whole", **flags)
+    parts = interrupted("sac_her", tmp_path / "parts", (130, 410), monkeypatch, **flags)
+    helpers.assert_same_run(whole, parts)
+    # the second episodes fill the buffer, of which each environment has half
+    assert helpers.load(parts)["replay"]["steps_left"].tolist().count(150) == 2
 
 
 def test_it_learns_what_sac_does_not(monkeypatch, tmp_path):

@@ -482,36 +482,35 @@ def test_huge_observations_and_rewards_are_cut(monkeypatch, tmp_path):
 
 ANNEALING = [
     name
-    for name in helpers.ROLLOUT_SCRIPTS
+    for name in helpers.TRAINING_SCRIPTS
     if helpers.default(name, "anneal_lr") is not None
-    and name not in helpers.GODOT_SCRIPTS + helpers.JAVA_SCRIPTS + helpers.MJX_SCRIPTS
+    and name not in helpers.JAVA_SCRIPTS + helpers.MJX_SCRIPTS  # test_schedules_have_one_text
 ]
 
 
-@pytest.mark.parametrize("script", ["ppo", *helpers.variants_slow(ANNEALING[1:])])
-def test_learning_rate_falls_by_environment_steps(script, tmp_path):
+@pytest.mark.parametrize("anneal_lr", [True, False])
+@pytest.mark.parametrize("script", ANNEALING)
+def test_learning_rate_falls_by_environment_steps(script, anneal_lr, tmp_path):
     args = helpers.small_args(script, tmp_path)
-    batch, run_dirs = args.num_envs * args.num_steps, []
-    for anneal_lr in (True, False):
-        flags = dict(anneal_lr=anneal_lr)
-        if script == "ppo_continuous_adaptive":
-            flags["kl_threshold"] = 0  # --anneal-lr decides
-        run_dirs.append(helpers.train(script, tmp_path / str(anneal_lr), **flags)[0])
-    falling, constant = (helpers.scalars(run_dir)["charts/learning_rate"] for run_dir in run_dirs)
-    expected = [
-        args.learning_rate * (1 - (step - batch) / args.total_timesteps) for step, _ in falling
-    ]
-    assert [value for _, value in falling] == pytest.approx(expected, rel=1e-5)
-    assert {value for _, value in constant} == {np.float32(args.learning_rate)}
+    batch = args.num_envs * args.num_steps
+    flags = dict(anneal_lr=anneal_lr, total_timesteps=3 * batch, update_epochs=1)
+    if script == "ppo_continuous_adaptive":
+        flags["kl_threshold"] = 0  # --anneal-lr decides
+    run_dir, _ = helpers.train(script, tmp_path, **flags)
+    rates = [rate for _, rate in helpers.scalars(run_dir)["charts/learning_rate"]]
+    parts = [1, 2 / 3, 1 / 3] if anneal_lr else [1, 1, 1]
+    assert rates == pytest.approx([args.learning_rate * part for part in parts], rel=1e-5)
 
 
 MEAN_KL = [((0, 0, 0, 9), 2.5, 12), ((3, 3, 3, 0), 2.5, 12), ((3, 3, 3, 0), 2.0, 4)]
 
 
-@pytest.mark.parametrize(
-    "script, divergences, bound, updates",
-    [("ppo", *case) for case in MEAN_KL] + [("ppo_lstm", *case) for case in MEAN_KL],
-)
+# the others have ppo's line (test_schedules_have_one_text)
+KL_SCRIPTS = ["ppo", "ppo_lstm", "ppo_continuous_adaptive", "ppo_atari_multigpu"]
+
+
+@pytest.mark.parametrize("divergences, bound, updates", MEAN_KL)
+@pytest.mark.parametrize("script", KL_SCRIPTS)
 def test_target_kl_is_the_mean_of_an_epoch(
     script, divergences, bound, updates, monkeypatch, tmp_path
 ):
@@ -524,7 +523,9 @@ def test_target_kl_is_the_mean_of_an_epoch(
         }
 
     calls = helpers.spy_on_updates(monkeypatch, check)
-    helpers.train(script, tmp_path, target_kl=bound, update_epochs=3, total_timesteps=128)
+    args = helpers.small_args(script, tmp_path)
+    sizes = dict(total_timesteps=args.num_envs * args.num_steps, num_minibatches=4)
+    helpers.train(script, tmp_path, target_kl=bound, update_epochs=3, **sizes)
     assert len(calls) == updates
 
 

@@ -29,6 +29,9 @@ from tests.probe_envs import Corner, probe
 
 # An actor and critics; the others are epsilon-greedy on Q-values.
 POLICY = [name for name in helpers.OFF_POLICY_SCRIPTS if helpers.family(name) == "ddpg"]
+EPSILON_GREEDY = [
+    name for name in helpers.OFF_POLICY_SCRIPTS if helpers.default(name, "start_e") is not None
+]
 BOX = Box(Corner.low, Corner.high)
 SCALE, BIAS = (
     torch.tensor(x) for x in ((Corner.high - Corner.low) / 2, (Corner.high + Corner.low) / 2)
@@ -613,15 +616,18 @@ def test_targets_start_as_copies(off_policy_script, monkeypatch, tmp_path):
         assert {len(state[name]) for name in hidden} == {256}
 
 
-def test_epsilon_falls_by_environment_steps(tmp_path):
+@pytest.mark.parametrize("script", EPSILON_GREEDY)
+def test_epsilon_falls_by_environment_steps(script, tmp_path):
     """From start_e at step 0 to end_e after that part of the run; logged is what the last action
     was chosen with."""
-    flags = dict(start_e=0.9, end_e=0.1, exploration_fraction=0.5, total_timesteps=800, num_envs=4)
-    epsilons = helpers.scalars(helpers.train("dqn", tmp_path, **flags)[0])["charts/epsilon"]
-    assert [step for step, _ in epsilons] == list(range(100, 801, 100))
-    assert [value for _, value in epsilons] == pytest.approx(
-        [max(0.1, 0.9 - 0.8 * (s - 4) / 400) for s, _ in epsilons]
-    )
+    flags = dict(start_e=0.9, end_e=0.1, exploration_fraction=0.5, num_envs=4)
+    flags |= dict(total_timesteps=400, learning_starts=400)
+    if "rainbow" in script:
+        flags |= dict(noisy=False)
+    run_dir, _ = helpers.train(script, tmp_path, **flags)
+    epsilons = dict(helpers.scalars(run_dir)["charts/epsilon"])
+    expected = {step: max(0.1, 0.9 - 0.8 * (step - 4) / 200) for step in (100, 200, 300, 400)}
+    assert epsilons == pytest.approx(expected)
 
 
 # --- actions
@@ -782,8 +788,10 @@ def test_what_is_stored(off_policy_mlp_script, num_envs, buffer_size, tmp_path):
         np.concatenate([np.ravel(part) for part in parts])
         for _, *parts in probe_envs.TRANSITIONS[:300]
     ]
-    # rainbow adds the step of the episode
-    rows = state["rows"].numpy()[:, : len(stepped[0])]
+    # rainbow adds the step of the episode, which the observation has too
+    rows, steps = np.split(state["rows"].numpy(), [len(stepped[0])], axis=1)
+    assert (steps == rows[:, 1:2]).all()
+    assert (steps.size > 0) == (off_policy_mlp_script == "rainbow")
     length = min(300, buffer_size // num_envs * num_envs)
     np.testing.assert_array_equal(
         np.roll(rows, -state["position"], axis=0), np.float32(stepped[-length:])
@@ -795,40 +803,46 @@ def test_what_is_stored(off_policy_mlp_script, num_envs, buffer_size, tmp_path):
     assert 5 < terminations.sum() < ends.sum() - 5 and (terminations <= ends).all()
 
 
-def test_what_is_stored_of_games(monkeypatch, tmp_path):
+@pytest.mark.parametrize(
+    "script", [name for name in helpers.OFF_POLICY_SCRIPTS if name in helpers.ATARI_SCRIPTS]
+)
+def test_what_is_stored_of_games(script, monkeypatch, tmp_path):
     """Observations, the agent's actions before FIRE takes their place, signs of rewards, lost
     lives as terminations, truncations with the last observation, and where a new game begins: as
     the environment gave them."""
-    adds, steps, Replay, add = [], [], dqn_atari.FrameReplayBuffer, dqn_atari.FrameReplayBuffer.add
-    settings = dqn_atari.game_settings
-    monkeypatch.setattr(
-        dqn_atari, "game_settings", lambda i: settings(i) | dict(max_num_frames_per_episode=1400)
-    )
-    monkeypatch.setattr(
-        Replay, "add", lambda self, *parts: adds.append(copy.deepcopy(parts)) or add(self, *parts)
-    )
+    adds, steps, module = [], [], helpers.module(script)
+    settings, add = module.game_settings, module.FrameReplayBuffer.add
+
+    def short_games(args):
+        return settings(args) | dict(max_num_frames_per_episode=1400)
+
+    def spy(replay, *parts):
+        adds.append(copy.deepcopy(parts))
+        add(replay, *parts)
 
     def note(envs, actions, result):
-        return steps.append(copy.deepcopy((actions, *result)))
+        steps.append(copy.deepcopy((actions, *result)))
 
-    helpers.spy_on_steps(monkeypatch, "dqn_atari", note)
-    flags = dict(
-        env_id="SpaceInvadersNoFrameskip-v4", total_timesteps=1600, learning_starts=1598, end_e=1.0
-    )
-    logged("dqn_atari", tmp_path, **flags)
+    monkeypatch.setattr(module, "game_settings", short_games)
+    monkeypatch.setattr(module.FrameReplayBuffer, "add", spy)
+    helpers.spy_on_steps(monkeypatch, script, note)
+    flags = dict(env_id="SpaceInvadersNoFrameskip-v4", total_timesteps=1600, learning_starts=1598)
+    flags |= dict(end_e=1.0) if script in EPSILON_GREEDY else {}
+    flags |= dict(noisy=False) if "rainbow" in script else {}
+    logged(script, tmp_path, **flags)
     assert len(adds) == len(steps) == 800
     ends = truncated = lost = 0
     for t, (actions, _, rewards, terminations, truncations, infos) in enumerate(steps):
         obs, *stored, final_obs = adds[t]
         assert t == 0 or np.array_equal(obs, steps[t - 1][1])
-        new_games = infos.get("_final_info", np.zeros(2, dtype=bool))
-        for ours, theirs in zip(
-            stored, (actions, np.sign(rewards), terminations, truncations, new_games), strict=True
-        ):
+        new_games = infos["_final_info"]
+        expected = actions, np.sign(rewards), terminations, truncations, new_games
+        for ours, theirs in zip(stored, expected, strict=True):
             np.testing.assert_array_equal(ours, theirs)
         for n in np.flatnonzero(truncations):
             np.testing.assert_array_equal(final_obs[n], infos["final_obs"][n])
-        ends, truncated = ends + new_games.sum(), truncated + truncations.sum()
+        ends += new_games.sum()
+        truncated += truncations.sum()
         lost += (terminations & ~new_games).sum()
     assert ends >= truncated >= 4 and lost >= 1 and max(step[2].max() for step in steps) > 1
 

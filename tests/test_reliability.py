@@ -774,21 +774,31 @@ def test_a_signal_in_an_evaluation(monkeypatch, tmp_path):
     helpers.assert_same_run(whole, run_dir)
 
 
+DISCOUNTING = [
+    name for name in helpers.CONTINUOUS_SCRIPTS if "return_so_far=" in helpers.TEXT[name]
+]
+
+
 @pytest.mark.parametrize("flags, goes_on", [({}, True), (dict(max_episode_steps=7), False)])
-def test_a_discounted_return_ends_with_its_episode(flags, goes_on, monkeypatch, tmp_path):
+@pytest.mark.parametrize("script", DISCOUNTING)
+def test_a_discounted_return_ends_with_its_episode(script, flags, goes_on, monkeypatch, tmp_path):
     """It goes on with restored environments, and starts at 0 where the resumed run begins new
     episodes."""
-    script = helpers.module("ppo_continuous")
     # its episodes are longer than two rollouts
     env = dict(env_id="Pendulum-v1", total_timesteps=256)
-    run_dir, _ = helpers.train("ppo_continuous", tmp_path, **env)
-    initial, recurrence = [], script.linear_recurrence
-    monkeypatch.setattr(
-        script, "linear_recurrence", lambda *x: initial.append(x[-1]) or recurrence(*x)
-    )
+    run_dir, _ = helpers.train(script, tmp_path, **env)
+    saved = helpers.load(run_dir)["values"]["return_so_far"]
+    assert len(saved) == 4 and all(saved)
+    initial, recurrence = [], helpers.module(script).linear_recurrence
+
+    def spy(*parts):
+        initial.append(parts[-1])
+        return recurrence(*parts)
+
+    monkeypatch.setattr(helpers.module(script), "linear_recurrence", spy)
     more = dict(env, resume=str(run_dir), total_timesteps=384, **flags)
-    helpers.main("ppo_continuous", helpers.small_args("ppo_continuous", tmp_path, **more))
-    assert (initial[0] != 0).all() == goes_on
+    helpers.main(script, helpers.small_args(script, tmp_path, **more))
+    assert initial[0].tolist() == (saved if goes_on else [0.0] * 4)
 
 
 def test_evaluations_are_without_dropout(monkeypatch, tmp_path):

@@ -139,6 +139,14 @@ def test_numbers_belong_to_the_frame(script, env, tmp_path):
     video.close()
 
 
+def test_it_trains_with_its_parents_lines(script):
+    """From replay buffer and pure functions to the training loop."""
+    texts = [helpers.TEXT[name] for name in (script, helpers.PARENT[script])]
+    for start in ("# === replay", "# === pure functions", "# === update", "# === training"):
+        mine, theirs = (text.partition(start)[2].partition("# ===")[0] for text in texts)
+        assert mine == theirs, start
+
+
 @pytest.mark.parametrize(
     "script",
     [

@@ -334,7 +334,8 @@ def play(args, make_env, agent, stopped, folder):
     env = TimeLimit(make_env(args, mode), LONGEST_EPISODE)
     if env.render_mode == "rgb_array":
         tqdm.write(f"video: {folder} (at most 1,000 frames)")
-        env = RecordVideo(env, folder, lambda episode: episode == 0, video_length=1000)
+        fps = env.metadata.get("render_fps") or 30
+        env = RecordVideo(env, folder, lambda n: n == 0, video_length=1000, fps=fps)
     envs = vector_env([lambda: env], async_envs=False)
     space = envs.single_action_space
     bar = tqdm(desc="evaluation", unit=" steps", delay=10, mininterval=10, leave=False)

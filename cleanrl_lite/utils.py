@@ -93,6 +93,7 @@ def seed_all(seed):
     torch.manual_seed(seed)
 
 
+AT_MOST_1 = {"gamma", "gae_lambda", "q_lambda", "tau", "start_e", "end_e"}
 current = threading.local()  # .undo: what ends with the run under way, one in each thread
 
 
@@ -106,10 +107,10 @@ def with_cleanup(main):
     def main_with_cleanup(args):
         for name, value in vars(args).items():
             if isinstance(value, int | float):
-                negative = (getattr(type(args), name, None) or 0) < 0
-                fine = math.isfinite(value) and (value >= 0 or negative)
+                low = -1e15 if (getattr(type(args), name, None) or 0) < 0 else 0
+                high = 1 if name in AT_MOST_1 else 1e15
                 flag = "--" + name.replace("_", "-")
-                check(fine, f"{flag} must be finite and not negative, got {value}")
+                check(low <= value <= high, f"{flag} must be from {low:g} to {high:g}, got {value}")
         with ExitStack() as current.undo:
             current.undo.callback(torch.set_num_threads, torch.get_num_threads())
             current.undo.enter_context(threadpool_limits(args.threads or None))  # numpy's BLAS

@@ -314,6 +314,7 @@ def evaluate(args, make_env, agent, directory, step, stopped=lambda: False):
         "returns": returns,
         "lengths": lengths,
         "cut": [length == LONGEST_EPISODE for length in lengths],
+        "episodes": len(returns),
         "date": time.strftime("%FT%T%z"),
         "commit": git_commit(),
         "versions": versions(),

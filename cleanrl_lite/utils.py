@@ -172,7 +172,9 @@ def close(env):
 def flatten(env):
     """`env` with vectors as observations; refuses images, text and the like."""
     space = env.observation_space
-    flat = gym.spaces.flatten_space(space)
+    flat = None
+    with suppress(NotImplementedError):  # a space of one's own, such as MiniGrid's
+        flat = gym.spaces.flatten_space(space)
     numbers = isinstance(flat, gym.spaces.Box) and "Text(" not in str(space)
     few = numbers and flat.shape[0] > 0 and (space == flat or flat.shape[0] <= 2000)
     advice = "leave parts out or convert them. Images: ppo_image.py; Atari games: ppo_atari.py"

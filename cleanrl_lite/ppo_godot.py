@@ -28,6 +28,7 @@ import gymnasium as gym
 import numpy as np
 import torch
 from gymnasium.spaces import Box, Discrete, flatdim, flatten, flatten_space
+from gymnasium.vector.utils import batch_space
 from torch import nn
 from torch.distributions import Independent, Normal
 from torch.utils.tensorboard import SummaryWriter
@@ -168,7 +169,6 @@ class Games:
         self.single_observation_space = flatten_space(game.observation_space)
         action_dim = sum(flatdim(space) for space in game.action_spaces[0].values())
         self.single_action_space = Box(-np.inf, np.inf, (action_dim,))
-        self.observation_space = self.single_observation_space
         self.action_space = self.single_action_space
 
     def reset(self, seed):
@@ -207,6 +207,11 @@ class Games:
 
 class OneGame(Games, gym.Env):
     """For evaluations: all agents of one game play, the first one counts."""
+
+    def __init__(self, args, seed, window):
+        super().__init__(args, seed, window)
+        self.observation_space = batch_space(self.single_observation_space, self.num_agents)
+        self.action_space = batch_space(self.single_action_space, self.num_agents)
 
     def reset(self, seed=None, options=None):
         return super().reset([self.seed])

@@ -62,7 +62,7 @@ def parse(Args):
     for i, word in enumerate(words):
         # 1e6 as 1000000, which tyro accepts as an int, but not in a name
         flag, _, number = word.rpartition("=")
-        default = getattr(Args, (flag or words[i - 1])[2:].replace("-", "_"), None)
+        default = getattr(Args, (flag or words[i - 1])[2:].replace("-", "_"), "")
         if re.fullmatch(r"\d+\.?\d*e\d\d?", number) and type(default) is not str:
             words[i] = word.replace(number, f"{float(number):.15g}")
     title = str(sys.modules["__main__"].__doc__).partition("\n")[0]

@@ -387,6 +387,8 @@ def load(path, agent=None):
         path = path / "checkpoint.pt"
     try:
         saved = torch.load(path, "cpu", weights_only=True, mmap=True)
+        missing = {"args", "agent", "global_step"} - saved.keys()
+        check(not missing, f"cannot load {path}: it is no checkpoint of a run")
         if agent:
             agent.load_state_dict(saved["agent"])
         return {**saved, "dir": path.resolve().parent}

@@ -334,7 +334,9 @@ def play(args, make_env, agent, stopped, folder):
     """The infos with which the episodes of an evaluation end; a video of the first in `folder`."""
     mode = "rgb_array" if folder else "human" if args.render else None
     env = TimeLimit(make_env(args, mode), LONGEST_EPISODE)
-    if env.render_mode == "rgb_array":
+    if folder and env.render_mode != "rgb_array":
+        tqdm.write(f"no video: the environment's render_mode is {env.render_mode}")
+    elif folder:
         tqdm.write(f"video: {folder} (at most 1,000 frames)")
         env = RecordVideo(env, folder, lambda episode: episode == 0, video_length=1000)
     envs = vector_env([lambda: env], async_envs=False)

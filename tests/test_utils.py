@@ -316,7 +316,10 @@ class Own:
         (dict(warmup_steps=-1), "--warmup-steps must be finite and not negative, got -1"),
         (dict(trace_lambda=-0.1), "--trace-lambda must be finite and not negative, got -0.1"),
         (dict(max_episode_steps=-3), "--max-episode-steps must be finite and not negative, got -3"),
-        (dict(dropout_rate=float("inf")), "--dropout-rate must be finite and not negative, got inf"),
+        (
+            dict(dropout_rate=float("inf")),
+            "--dropout-rate must be finite and not negative, got inf",
+        ),
         (dict(log_std_min=float("nan")), "--log-std-min must be finite and not negative, got nan"),
     ],
 )

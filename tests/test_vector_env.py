@@ -64,7 +64,9 @@ def test_arrays_belong_to_the_caller():
 def test_the_observation_of_an_automatic_reset_is_checked(broken):
     envs = utils.vector_env([lambda: AfterReset(broken)], False)
     envs.reset(seed=[1])
-    with pytest.raises(FloatingPointError, match=r"not finite, or not of shape \(2,\): reward 0.0, obs"):
+    with pytest.raises(
+        FloatingPointError, match=r"not finite, or not of shape \(2,\): reward 0.0, obs"
+    ):
         for _ in range(Careless.end):
             envs.step(np.zeros((1, 1), np.float32))
 
@@ -80,7 +82,12 @@ def test_what_is_infinite_in_float32():
     """A float64 number beyond its range would be stored as infinity."""
     envs = utils.vector_env([lambda: AfterReset(np.array([-1e39, 0]))], False)
     envs.reset(seed=[1])
-    with pytest.raises(FloatingPointError, match=r"not finite, or not of shape \(2,\): reward 0.0, obs"), np.errstate(over="ignore"):
+    with (
+        pytest.raises(
+            FloatingPointError, match=r"not finite, or not of shape \(2,\): reward 0.0, obs"
+        ),
+        np.errstate(over="ignore"),
+    ):
         for _ in range(Careless.end):
             envs.step(np.zeros((1, 1), np.float32))
 

@@ -208,9 +208,10 @@ class Games:
 class OneGame(Games, gym.Env):
     """For evaluations: all agents of one game play, the first one counts."""
 
-    @property
-    def observation_space(self):
-        return batch_space(self.single_observation_space, self.num_agents)
+    def __init__(self, args, seed, window):
+        super().__init__(args, seed, window)
+        self.observation_space = batch_space(self.single_observation_space, self.num_agents)
+        self.action_space = batch_space(self.single_action_space, self.num_agents)
 
     def reset(self, seed=None, options=None):
         return super().reset([self.seed])

@@ -62,7 +62,7 @@ def parse(Args):
     for i, word in enumerate(words):
         # 1e6 as 1000000, which tyro accepts as an int, but not in a name
         flag, _, number = word.rpartition("=")
-        default = getattr(Args, (flag or words[i - 1])[2:].replace("-", "_"), None)
+        default = getattr(Args, (flag or words[i - 1])[2:].replace("-", "_"), "")
         if re.fullmatch(r"\d+\.?\d*e\d\d?", number) and type(default) is not str:
             words[i] = word.replace(number, f"{float(number):.15g}")
     title = str(sys.modules["__main__"].__doc__).partition("\n")[0]
@@ -173,7 +173,9 @@ def close(env):
 def flatten(env):
     """`env` with vectors as observations; refuses images, text and the like."""
     space = env.observation_space
-    flat = gym.spaces.flatten_space(space)
+    flat = None
+    with suppress(NotImplementedError):  # a space of one's own, such as MiniGrid's
+        flat = gym.spaces.flatten_space(space)
     numbers = isinstance(flat, gym.spaces.Box) and "Text(" not in str(space)
     few = numbers and flat.shape[0] > 0 and (space == flat or flat.shape[0] <= 2000)
     advice = "leave parts out or convert them. Images: ppo_image.py; Atari games: ppo_atari.py"
@@ -334,7 +336,9 @@ def play(args, make_env, agent, stopped, folder):
     """The infos with which the episodes of an evaluation end; a video of the first in `folder`."""
     mode = "rgb_array" if folder else "human" if args.render else None
     env = TimeLimit(make_env(args, mode), LONGEST_EPISODE)
-    if env.render_mode == "rgb_array":
+    if folder and env.render_mode != "rgb_array":
+        tqdm.write(f"no video: the environment's render_mode is {env.render_mode}")
+    elif folder:
         tqdm.write(f"video: {folder} (at most 1,000 frames)")
         fps = env.metadata.get("render_fps") or 30
         env = RecordVideo(env, folder, lambda n: n == 0, video_length=1000, fps=fps)
@@ -392,6 +396,8 @@ def load(path, agent=None):
         path = path / "checkpoint.pt"
     try:
         saved = torch.load(path, "cpu", weights_only=True, mmap=True)
+        missing = {"args", "agent", "global_step"} - saved.keys()
+        check(not missing, f"cannot load {path}: it is no checkpoint of a run")
         if agent:
             agent.load_state_dict(saved["agent"])
         return {**saved, "dir": path.resolve().parent}

@@ -16,6 +16,7 @@ import time
 from pathlib import Path
 from unittest import mock
 
+import cloudpickle
 import gymnasium as gym
 import numpy as np
 import pytest
@@ -376,6 +377,8 @@ def assert_same_state(mine, theirs, where="checkpoint"):
             assert_same_state(one, other, where)
     elif torch.is_tensor(mine):
         assert torch.equal(mine, theirs), where
+    elif isinstance(mine, np.ndarray):
+        np.testing.assert_array_equal(mine, theirs, where)
     else:
         assert mine == theirs, where
 
@@ -392,6 +395,8 @@ def assert_same_run(one, other, without=UNSEEDED):
         {name: x for name, x in load(run).items() if name not in differs} for run in (one, other)
     ]
     assert tags(states[0]["script"]) <= set(mine) | UNSEEDED
+    for state in states:
+        state["rng"] = cloudpickle.loads(state["rng"])
     assert_same_state(*states)
 
 

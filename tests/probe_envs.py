@@ -639,6 +639,13 @@ class Plain(Constant):
         self.action_space = Discrete(2)
 
 
+class Hidden(Constant):
+    """Takes a render mode, and has none."""
+
+    def __init__(self, render_mode=None):
+        super().__init__()
+
+
 class Shows(Constant):
     """Has a render mode that nobody asked for."""
 
@@ -755,7 +762,13 @@ for kind in ("dict", "tuple", "discrete", "bytes", "sequence", "image"):
         if f"Probe{kind.title()}Obs{ending}-v0" not in gym.registry:
             kwargs = dict(kind=kind, continuous=continuous)
             gym.register(f"Probe{kind.title()}Obs{ending}-v0", Structured, kwargs=kwargs)
-OTHERS = dict(ProbeCorner=Corner, ProbePlain=Plain, ProbeUnbounded=Unbounded, ProbeDouble=Double)
+OTHERS = dict(
+    ProbeCorner=Corner,
+    ProbePlain=Plain,
+    ProbeHidden=Hidden,
+    ProbeUnbounded=Unbounded,
+    ProbeDouble=Double,
+)
 OTHERS |= dict(
     ProbeShows=Shows, ProbeInWorkers=InWorkers, ProbeMasked=Masked, ProbeSwitches=Switches
 )

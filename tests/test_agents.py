@@ -29,10 +29,8 @@ def test_a_trained_agent(name, tmp_path):
     (script,) = (path.stem for path in folder.glob("*.py"))
     assert helpers.command_line(script, ["--evaluate", folder]) == 0
     (record,) = (helpers.read_json(path) for path in folder.glob("eval_*.json"))
-    assert (
-        record["episodes"] == recorded["episodes"] == 10
-        and record["global_step"] == recorded["global_step"]
-    )
+    assert len(record["returns"]) == len(recorded["returns"]) == 10
+    assert record["global_step"] == recorded["global_step"]
     assert abs(record["mean"] - recorded["mean"]) <= 2 * recorded["std"]
     random = RANDOM.get(record["env_id"])
     if random is not None:  # far from where learning begins, however large the deviation

@@ -2,6 +2,7 @@
 statistics of their own."""
 
 import json
+import re
 import shutil
 import subprocess
 import sys
@@ -87,26 +88,38 @@ def test_an_evaluation_has_a_limit(own_module):
 
 
 @pytest.mark.parametrize(
-    "kwargs, told",
+    "env_id, kwargs, told",
     [
-        ('{"no_such": 1}', "no_such"),
-        ("{}", "reward"),
-        ("{reward: 1}", "Expecting property.*--env-kwargs {reward: 1}"),
+        ("my_envs:Endless-v0", '{"no_such": 1}', "TypeError: .*no_such"),
+        ("my_envs:Endless-v0", "{}", "TypeError: .*reward"),
+        ("my_envs:Fails-v0", "{}", "AssertionError"),
     ],
 )
-def test_wrong_keywords(kwargs, told, own_module, capfd):
-    """Unknown, missing, no JSON."""
-    words = helpers.small_flags("ppo", "runs", env_id="my_envs:Endless-v0", env_kwargs=kwargs)
+def test_errors_of_an_environment_keep_their_traceback(env_id, kwargs, told, own_module, capfd):
+    """Keywords that it does not know or lacks; an error of its own."""
+    words = helpers.small_flags("ppo", "runs", env_id=env_id, env_kwargs=kwargs)
     assert helpers.command_line("ppo", words) == 1
-    assert_one_line(capfd.readouterr().err, told)
+    lines = capfd.readouterr().err.splitlines()
+    assert "Traceback (most recent call last):" in lines and re.match(told, lines[-1])
+    assert not (own_module / "runs").exists()
+
+
+def test_keywords_that_are_no_json(own_module, capfd):
+    flags = dict(env_id="my_envs:Endless-v0", env_kwargs="{reward: 1}")
+    assert helpers.command_line("ppo", helpers.small_flags("ppo", "runs", **flags)) == 1
+    assert_one_line(capfd.readouterr().err, "--env-kwargs {reward: 1}: Expecting property")
 
 
 @pytest.mark.parametrize(
-    "env_id", ["./my_envs.py:Endless-v0", "my_envs.py:Endless-v0", "Endless-v1", "my_envs:Fails-v0"]
+    "env_id, told",
+    [
+        ("my_envs.py:Endless-v0", "No module named 'my_envs.py'.*a my_envs.py that imports"),
+        ("Endless-v1", "Environment version `v1` for environment `Endless` doesn't exist"),
+    ],
 )
-def test_modules_without_an_environment(env_id, own_module, capfd):
+def test_modules_without_an_environment(env_id, told, own_module, capfd):
     assert helpers.command_line("ppo", helpers.small_flags("ppo", "runs", env_id=env_id)) == 1
-    assert_one_line(capfd.readouterr().err, "my_module:Env-v0")
+    assert_one_line(capfd.readouterr().err, f"--env-id {env_id}: {told}")
 
 
 def test_keywords_of_a_game(tmp_path):

@@ -88,7 +88,9 @@ def setup(args):
     torch.manual_seed(args.seed)
     torch.backends.cudnn.deterministic = args.torch_deterministic
     cuda = args.cuda and torch.cuda.is_available()
-    check(cuda or args.evaluate or not args.cuda_graph, "--cuda-graph needs a GPU")
+    check(
+        cuda or args.evaluate or not getattr(args, "cuda_graph", False), "--cuda-graph needs a GPU"
+    )
     blind = args.render and os.environ.get("SDL_VIDEODRIVER") == "offscreen"
     check(not blind, "--render needs a display; --capture-video does not")
     return torch.device("cuda" if cuda else "cpu")

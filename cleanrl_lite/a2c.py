@@ -12,9 +12,8 @@ Details:  docs/a2c.md
 from dataclasses import dataclass
 from pathlib import Path
 
-import numpy as np
+import gymnasium as gym
 import torch
-from gymnasium.spaces import Discrete
 from torch import nn
 from torch.distributions import Categorical
 from torch.utils.tensorboard import SummaryWriter
@@ -31,8 +30,6 @@ class Args:
     torch_deterministic: bool = True  # use deterministic algorithms of cuDNN
     cuda: bool = True  # train on a GPU if there is one
     threads: int = 1  # CPU threads of torch and numpy (0: their choice)
-    compile: bool = True  # compile the update: a slow start, then faster
-    cuda_graph: bool = False  # replay the update as one CUDA graph (needs a GPU)
     track: bool = False  # also log to Weights & Biases
     wandb_project_name: str = "cleanrl_lite"  # Weights & Biases project
     wandb_entity: str | None = None  # Weights & Biases entity (team)
@@ -69,13 +66,8 @@ def make_env(args, render_mode=None):
 # === networks
 def mlp(inputs, outputs):
     """Two hidden layers of 64 tanh units, initialised as PyTorch does."""
-    return nn.Sequential(
-        nn.Linear(inputs, 64),
-        nn.Tanh(),
-        nn.Linear(64, 64),
-        nn.Tanh(),
-        nn.Linear(64, outputs),
-    )
+    hidden = [nn.Linear(inputs, 64), nn.Tanh(), nn.Linear(64, 64), nn.Tanh()]
+    return nn.Sequential(*hidden, nn.Linear(64, outputs))
 
 
 class Agent(nn.Module):
@@ -85,8 +77,8 @@ class Agent(nn.Module):
         self.actor = mlp(obs_dim, num_actions)
 
     def forward(self, obs):
-        """The policy's distribution and the value of `obs` (batch, obs_dim)."""
-        dist = Categorical(logits=self.actor(obs), validate_args=False)
+        """The policy's distribution and the value of `obs` (..., obs_dim)."""
+        dist = Categorical(logits=self.actor(obs))
         return dist, self.critic(obs).squeeze(-1)
 
     def act(self, obs):
@@ -97,68 +89,37 @@ class Agent(nn.Module):
 
 # === pure functions
 def compute_returns(rewards, next_values, terminations, dones, gamma):
-    """Discounted sums of the rewards from each step on.
+    """Discounted sums of the rewards from each step on: G_t = r_t + gamma G_(t+1).
 
-    All arrays are (num_steps, num_envs). next_values[t] is the value of the observation
-    that step t truly led to. It stands for the rest of an episode that was truncated, and
-    of one that goes on after the last step; after a termination there is no rest.
+    All tensors are (num_steps, num_envs). next_values[t] is the value of the observation that
+    step t truly led to. It stands for the rest of an episode that is truncated, or that goes
+    on after the rollout; a terminated one has no rest.
     """
     returns = rewards + gamma * next_values * ~terminations
     for t in reversed(range(len(returns) - 1)):
-        returns[t] = np.where(dones[t], returns[t], rewards[t] + gamma * returns[t + 1])
+        returns[t] = torch.where(dones[t], returns[t], rewards[t] + gamma * returns[t + 1])
     return returns
-
-
-class RMSprop(nn.Module):
-    """RMSprop (Tieleman & Hinton 2012) with a limit on the gradient's norm.
-
-    Written out, on one flat vector, because this compiles into the update's graph;
-    torch.optim.RMSprop would not.
-    """
-
-    def __init__(self, params):
-        super().__init__()
-        self.params = [param for param in params if param.requires_grad]
-        flat = torch.cat([param.detach().flatten() for param in self.params])
-        self.register_buffer("square_avg", torch.zeros_like(flat))
-
-    @torch.no_grad()
-    def update(self, grads, learning_rate, max_grad_norm, decay=0.99, eps=1e-5):
-        """Takes a step, in place; returns the gradient's norm before it is clipped."""
-        grad = torch.cat([g.flatten() for g in grads])
-        grad_norm = grad.norm()
-        grad = grad * (max_grad_norm / (grad_norm + 1e-6)).clamp(max=1.0)
-        self.square_avg.lerp_(grad.square(), 1 - decay)
-        delta = learning_rate * grad / (self.square_avg.sqrt() + eps)
-        parts = delta.split([param.numel() for param in self.params])
-        for param, part in zip(self.params, parts, strict=True):
-            param.sub_(part.view_as(param))
-        return grad_norm
 
 
 @utils.with_cleanup
 def main(args: Args):
     # === setup
-    check = utils.check
     device = utils.setup(args)
-    batch_size = args.num_envs * args.num_steps
 
     envs = utils.vector_env([lambda: make_env(args)] * args.num_envs, args.async_envs)
     obs_space = envs.single_observation_space
     action_space = envs.single_action_space
-    from_zero = isinstance(action_space, Discrete) and action_space.start == 0
-    check(
-        from_zero,
-        f"actions must be Discrete, from 0, not {action_space}. "
-        "Box: a2c_continuous.py; MultiDiscrete: ppo_masked.py; Tuple: ppo_hybrid.py",
-    )
+    from_zero = isinstance(action_space, gym.spaces.Discrete) and action_space.start == 0
+    message = f"actions must be Discrete, from 0, not {action_space}. Box: a2c_continuous.py"
+    utils.check(from_zero, message)
 
     agent = Agent(obs_space.shape[0], int(action_space.n)).to(device)
     if args.evaluate:
         envs.close()
         return utils.evaluate_saved(args, make_env, agent)
-    rmsprop = RMSprop(agent.parameters())
-    run = utils.Run(args, __file__, make_env, envs, agent, rmsprop=rmsprop)
+    optimizer = torch.optim.RMSprop(agent.parameters(), lr=args.learning_rate, alpha=0.99, eps=1e-5)
+    run = utils.Run(args, __file__, make_env, envs, agent, optimizer=optimizer)
+    optimizer.param_groups[0]["lr"] = args.learning_rate  # a resumed run may have a new one
 
     # === logging
     if args.track:
@@ -180,85 +141,69 @@ def main(args: Args):
     writer.add_text("arguments", str(args))
 
     # === update
-    # The batch, allocated once: a CUDA graph needs fixed addresses.
-    b_obs = torch.zeros((batch_size, *obs_space.shape), device=device)
-    b_actions = torch.zeros(batch_size, dtype=torch.int64, device=device)
-    b_returns = torch.zeros(batch_size, device=device)
-
-    # A number that changes during the run must be a tensor. A Python number is a constant of
-    # the graph: a new value compiles it again (--cuda-graph ignores it).
-    def update():
+    def update(obs, actions, returns):
         """A step of RMSprop along the policy gradient, with an entropy bonus."""
-        dist, value = agent(b_obs)
-        advantages = b_returns - value  # G - V(s)
-        policy_loss = -(dist.log_prob(b_actions) * advantages.detach()).mean()
+        dist, values = agent(obs)
+        advantages = returns - values  # G - V(s)
+        # detach: V is a baseline here, and learns from the next line only
+        policy_loss = -(dist.log_prob(actions) * advantages.detach()).mean()
         value_loss = 0.5 * advantages.square().mean()
         entropy = dist.entropy().mean()
         loss = policy_loss - args.ent_coef * entropy + args.vf_coef * value_loss
-        grads = torch.autograd.grad(loss, rmsprop.params)
-        grad_norm = rmsprop.update(grads, args.learning_rate, args.max_grad_norm)
-        metrics = {
-            "losses/policy_loss": policy_loss,
-            "losses/value_loss": value_loss,
-            "losses/entropy": entropy,
-            "losses/grad_norm": grad_norm,
-        }
-        return {tag: metric.detach() for tag, metric in metrics.items()}
 
-    update = run.cuda_graph(run.compile(update))
+        optimizer.zero_grad()
+        loss.backward()
+        grad_norm = nn.utils.clip_grad_norm_(agent.parameters(), args.max_grad_norm)
+        optimizer.step()
+        unexplained = advantages.var(correction=0) / (returns.var(correction=0) + 1e-8)
+        return {
+            "losses/policy_loss": policy_loss.item(),
+            "losses/value_loss": value_loss.item(),
+            "losses/entropy": entropy.item(),
+            "losses/grad_norm": grad_norm.item(),
+            "losses/explained_variance": 1 - unexplained.item(),
+        }
 
     # === training
-    shape = (args.num_steps, args.num_envs)
-    rollout_obs = np.zeros((*shape, *obs_space.shape), dtype=np.float32)
-    next_obs = np.zeros_like(rollout_obs)
-    actions = np.zeros(shape, dtype=np.int64)
-    rewards = np.zeros(shape, dtype=np.float32)
-    terminations = np.zeros(shape, dtype=bool)
-    dones = np.zeros_like(terminations)
-    # once, not for each rollout: they are short
-    actor = utils.numpy_forward(lambda: agent.actor, device)
+    rewards = torch.zeros((args.num_steps, args.num_envs), device=device)
+    terminations = torch.zeros_like(rewards, dtype=torch.bool)
+    dones = torch.zeros_like(terminations)
+    actions = torch.zeros_like(rewards, dtype=torch.int64)
+    rollout_obs = torch.zeros((*rewards.shape, *obs_space.shape), device=device)
+    next_obs = torch.zeros_like(rollout_obs)
     obs = run.obs
     global_step = run.global_step
     while run.goes_on(global_step, obs):
         # act, step, store
-        gumbel = np.random.gumbel(size=(*shape, action_space.n)).astype(np.float32)
         for t in range(args.num_steps):
-            rollout_obs[t] = obs
-            # the Gumbel-max trick: a sample from softmax(logits)
-            actions[t] = (actor(rollout_obs[t]) + gumbel[t]).argmax(-1)
-            obs, rewards[t], terminations[t], truncations, infos = envs.step(actions[t])
-            next_obs[t] = obs
-            dones[t] = terminations[t] | truncations
+            rollout_obs[t] = torch.from_numpy(obs)
+            with torch.no_grad():
+                dist, _ = agent(rollout_obs[t])
+                actions[t] = dist.sample()
+            obs, reward, terminated, truncated, infos = envs.step(actions[t].cpu().numpy())
+            next_obs[t] = torch.from_numpy(obs)
+            rewards[t] = torch.from_numpy(reward)
+            terminations[t] = torch.from_numpy(terminated)
+            dones[t] = torch.from_numpy(terminated | truncated)
             global_step += args.num_envs
             for n, episodic_return, episodic_length in run.finished_episodes(infos):
                 # obs[n] is already the first observation of the next episode
-                next_obs[t, n] = infos["final_obs"][n]
+                next_obs[t, n] = torch.from_numpy(infos["final_obs"][n])
                 writer.add_scalar("charts/episodic_return", episodic_return, global_step)
                 writer.add_scalar("charts/episodic_length", episodic_length, global_step)
                 if "is_success" in infos["final_info"][n]:
                     success = infos["final_info"][n]["is_success"]
                     writer.add_scalar("charts/success_rate", success, global_step)
 
-        # values and returns of the whole rollout
+        # returns of the whole rollout
         with torch.no_grad():
-            b_obs[:] = torch.from_numpy(rollout_obs).flatten(0, 1)
-            b_actions[:] = torch.from_numpy(actions).flatten()
-            dist, values = agent(b_obs)
-            _, next_values = agent(torch.from_numpy(next_obs).to(device))
-            # The policy that learns must be the one that acted.
-            scores = dist.logits + torch.from_numpy(gumbel).to(device).flatten(0, 1)
-            utils.check_actions(b_actions, scores.argmax(-1))
-        values = values.reshape(shape).cpu().numpy()
-        next_values = next_values.cpu().numpy()
+            _, next_values = agent(next_obs)
         returns = compute_returns(rewards, next_values, terminations, dones, args.gamma)
-        b_returns[:] = torch.from_numpy(returns).flatten()
 
         # learn
-        losses = update()
+        losses = update(rollout_obs, actions, returns)
 
         # log
-        unexplained = (returns - values).var() / (returns.var() + 1e-8)
-        losses["losses/explained_variance"] = 1 - unexplained
         run.log(losses, global_step)
 
     # === evaluation

@@ -2,9 +2,8 @@
 
 Paper:    Schulman et al. 2017 (arXiv:1707.06347); GAE: Schulman et al. 2016 (arXiv:1506.02438).
 Run:      python cleanrl_lite/ppo_simple_continuous.py --env-id Hopper-v4
-Differs:  From ppo_simple.py: the policy is a Gaussian; the sizes of ppo_continuous.py. From
-          ppo_continuous.py: what ppo_simple.py leaves out of ppo.py, and no normalised
-          observations, no scaled rewards.
+Differs:  From ppo_simple.py: a Gaussian policy, the sizes of ppo_continuous.py. Observations and
+          rewards are as the environment gives them, unlike in ppo_continuous.py.
 Expected: InvertedPendulum-v4 1,000, Hopper-v4 695.0 (1,000,000 steps, mean of the last 100
           training episodes, 5 seeds, commits fa36f85 to bd2934a).
 Details:  docs/ppo_simple_continuous.md
@@ -13,9 +12,8 @@ Details:  docs/ppo_simple_continuous.md
 from dataclasses import dataclass
 from pathlib import Path
 
-import numpy as np
+import gymnasium as gym
 import torch
-from gymnasium.spaces import Box
 from torch import nn
 from torch.distributions import Independent, Normal
 from torch.utils.tensorboard import SummaryWriter
@@ -32,8 +30,6 @@ class Args:
     torch_deterministic: bool = True  # use deterministic algorithms of cuDNN
     cuda: bool = True  # train on a GPU if there is one
     threads: int = 1  # CPU threads of torch and numpy (0: their choice)
-    compile: bool = True  # compile the update: a slow start, then faster
-    cuda_graph: bool = False  # replay the update as one CUDA graph (needs a GPU)
     track: bool = False  # also log to Weights & Biases
     wandb_project_name: str = "cleanrl_lite"  # Weights & Biases project
     wandb_entity: str | None = None  # Weights & Biases entity (team)
@@ -72,13 +68,8 @@ def make_env(args, render_mode=None):
 # === networks
 def mlp(inputs, outputs):
     """Two hidden layers of 64 tanh units, initialised as PyTorch does."""
-    return nn.Sequential(
-        nn.Linear(inputs, 64),
-        nn.Tanh(),
-        nn.Linear(64, 64),
-        nn.Tanh(),
-        nn.Linear(64, outputs),
-    )
+    hidden = [nn.Linear(inputs, 64), nn.Tanh(), nn.Linear(64, 64), nn.Tanh()]
+    return nn.Sequential(*hidden, nn.Linear(64, outputs))
 
 
 class Agent(nn.Module):
@@ -89,10 +80,8 @@ class Agent(nn.Module):
         self.actor_logstd = nn.Parameter(torch.zeros(action_dim))
 
     def forward(self, obs):
-        """The policy's distribution and the value of `obs` (batch, obs_dim)."""
-        mean = self.actor(obs)
-        std = self.actor_logstd.exp().expand_as(mean)
-        dist = Independent(Normal(mean, std, validate_args=False), 1, validate_args=False)
+        """The policy's distribution and the value of `obs` (..., obs_dim)."""
+        dist = Independent(Normal(self.actor(obs), self.actor_logstd.exp()), 1)
         return dist, self.critic(obs).squeeze(-1)
 
     def act(self, obs):
@@ -105,74 +94,36 @@ class Agent(nn.Module):
 def compute_gae(rewards, values, next_values, terminations, dones, gamma, gae_lambda):
     """Generalised advantage estimation (Schulman et al. 2016, eq. 16).
 
-    All arrays are (num_steps, num_envs). next_values[t] is the value of the observation
-    that step t truly led to: at an episode's end its last one, not the first one of the
-    next. A truncated episode would have gone on, so its value counts; a terminated one
-    has none. Nothing flows back from one episode into the one before.
+    All tensors are (num_steps, num_envs). next_values[t] is the value of the observation that
+    step t truly led to. It counts where an episode is truncated; a terminated one has no rest.
     """
-    advantages = rewards + gamma * next_values * ~terminations - values
-    # A_t = delta_t + gamma * lambda * A_(t+1)
+    advantages = rewards + gamma * next_values * ~terminations - values  # delta_t
+    # A_t = delta_t + gamma * lambda * A_(t+1); nothing flows from one episode into another
     for t in reversed(range(len(advantages) - 1)):
         advantages[t] += gamma * gae_lambda * ~dones[t] * advantages[t + 1]
     return advantages
 
 
-class Adam(nn.Module):
-    """Adam (Kingma & Ba 2015, algorithm 1).
-
-    Written out, on one flat vector, because this compiles into the update's graph;
-    torch.optim.Adam would not.
-    """
-
-    def __init__(self, params):
-        super().__init__()
-        self.params = [param for param in params if param.requires_grad]
-        flat = torch.cat([param.detach().flatten() for param in self.params])
-        self.register_buffer("step", flat.new_zeros(()))
-        self.register_buffer("exp_avg", torch.zeros_like(flat))
-        self.register_buffer("exp_avg_sq", torch.zeros_like(flat))
-
-    @torch.no_grad()
-    def update(self, grads, learning_rate, beta1=0.9, beta2=0.999, eps=1e-8):
-        """Takes a step, in place."""
-        grad = torch.cat([g.flatten() for g in grads])
-        self.step.add_(1)
-        self.exp_avg.lerp_(grad, 1 - beta1)
-        self.exp_avg_sq.lerp_(grad.square(), 1 - beta2)
-        denominator = (self.exp_avg_sq / (1 - beta2**self.step)).sqrt() + eps
-        delta = learning_rate * self.exp_avg / (1 - beta1**self.step) / denominator
-        parts = delta.split([param.numel() for param in self.params])
-        for param, part in zip(self.params, parts, strict=True):
-            param.sub_(part.view_as(param))
-
-
 @utils.with_cleanup
 def main(args: Args):
     # === setup
-    check = utils.check
     device = utils.setup(args)
-    batch_size = args.num_envs * args.num_steps
-    minibatch_size = batch_size // args.num_minibatches
-    divides = batch_size == minibatch_size * args.num_minibatches
-    steps = f"--num-envs x --num-steps = {batch_size}"
-    check(divides, f"{steps} must be a multiple of --num-minibatches {args.num_minibatches}")
 
     envs = utils.vector_env([lambda: make_env(args)] * args.num_envs, args.async_envs)
     obs_space = envs.single_observation_space
     action_space = envs.single_action_space
-    real = isinstance(action_space, Box) and action_space.dtype.kind == "f"
+    real = isinstance(action_space, gym.spaces.Box) and action_space.dtype.kind == "f"
     vectors = real and len(action_space.shape) == 1
-    check(
-        vectors,
-        f"actions must be a 1-D Box of floats, not {action_space}. Discrete: ppo_simple.py",
-    )
+    message = f"actions must be a 1-D Box of floats, not {action_space}. Discrete: ppo_simple.py"
+    utils.check(vectors, message)
 
     agent = Agent(obs_space.shape[0], action_space.shape[0]).to(device)
     if args.evaluate:
         envs.close()
         return utils.evaluate_saved(args, make_env, agent)
-    adam = Adam(agent.parameters())
-    run = utils.Run(args, __file__, make_env, envs, agent, adam=adam)
+    optimizer = torch.optim.Adam(agent.parameters(), lr=args.learning_rate)
+    run = utils.Run(args, __file__, make_env, envs, agent, optimizer=optimizer)
+    optimizer.param_groups[0]["lr"] = args.learning_rate  # a resumed run may have a new one
 
     # === logging
     if args.track:
@@ -194,104 +145,76 @@ def main(args: Args):
     writer.add_text("arguments", str(args))
 
     # === update
-    # The batch, allocated once: a CUDA graph needs fixed addresses.
-    b_obs = torch.zeros((batch_size, *obs_space.shape), device=device)
-    b_actions = torch.zeros((batch_size, *action_space.shape), device=device)
-    b_logprobs = torch.zeros(batch_size, device=device)
-    b_advantages = torch.zeros_like(b_logprobs)
-    b_returns = torch.zeros_like(b_logprobs)
-
-    # A number that changes during the run must be a tensor. A Python number is a constant of
-    # the graph: a new value compiles it again (--cuda-graph ignores it).
-    def update(inds):
-        """PPO's loss (eq. 9) and a step of Adam on the samples inds of the batch."""
-        dist, value = agent(b_obs[inds])
-        logratio = dist.log_prob(b_actions[inds]) - b_logprobs[inds]
+    def update(obs, actions, old_logprobs, advantages, returns):
+        """PPO's loss (eq. 9) and a step of Adam, on a minibatch."""
+        dist, values = agent(obs)
+        logratio = dist.log_prob(actions) - old_logprobs
         ratio = logratio.exp()
-        approx_kl = ((ratio - 1) - logratio).mean()  # http://joschu.net/blog/kl-approx.html
-
-        advantages = b_advantages[inds]
         clipped_ratio = ratio.clamp(1 - args.clip_coef, 1 + args.clip_coef)
         policy_loss = -torch.min(ratio * advantages, clipped_ratio * advantages).mean()  # eq. 7
-
-        value_loss = 0.5 * (value - b_returns[inds]).square().mean()
-
+        value_loss = 0.5 * (returns - values).square().mean()
         loss = policy_loss + args.vf_coef * value_loss
-        grads = torch.autograd.grad(loss, adam.params)
-        adam.update(grads, args.learning_rate)
-        metrics = {
-            "losses/policy_loss": policy_loss,
-            "losses/value_loss": value_loss,
-            "losses/entropy": dist.entropy().mean(),
-            "losses/approx_kl": approx_kl,
-        }
-        return {tag: metric.detach() for tag, metric in metrics.items()}
 
-    update = run.cuda_graph(run.compile(update))
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        return {
+            "losses/policy_loss": policy_loss.item(),
+            "losses/value_loss": value_loss.item(),
+            "losses/entropy": dist.entropy().mean().item(),
+            "losses/approx_kl": (ratio - 1 - logratio).mean().item(),  # joschu.net/blog/kl-approx
+        }
 
     # === training
-    shape = (args.num_steps, args.num_envs)
-    rollout_obs = np.zeros((*shape, *obs_space.shape), dtype=np.float32)
-    next_obs = np.zeros_like(rollout_obs)
-    actions = np.zeros((*shape, *action_space.shape), dtype=np.float32)
-    rewards = np.zeros(shape, dtype=np.float32)
-    terminations = np.zeros(shape, dtype=bool)
-    dones = np.zeros_like(terminations)
+    rewards = torch.zeros((args.num_steps, args.num_envs), device=device)
+    terminations = torch.zeros_like(rewards, dtype=torch.bool)
+    dones = torch.zeros_like(terminations)
+    actions = torch.zeros((*rewards.shape, *action_space.shape), device=device)
+    rollout_obs = torch.zeros((*rewards.shape, *obs_space.shape), device=device)
+    next_obs = torch.zeros_like(rollout_obs)
     obs = run.obs
     global_step = run.global_step
     while run.goes_on(global_step, obs):
         # act, step, store
-        actor = utils.numpy_forward(agent.actor, device)
-        std = agent.actor_logstd.detach().exp().cpu().numpy()
-        noise = np.random.standard_normal(actions.shape).astype(np.float32)
         for t in range(args.num_steps):
-            rollout_obs[t] = obs  # now float32: MuJoCo's own are float64
-            actions[t] = actor(rollout_obs[t]) + std * noise[t]
+            rollout_obs[t] = torch.from_numpy(obs)
+            with torch.no_grad():
+                dist, _ = agent(rollout_obs[t])
+                actions[t] = dist.sample()
             # The policy is a Gaussian: its samples may lie outside the bounds.
-            clipped = actions[t].clip(action_space.low, action_space.high)
-            obs, rewards[t], terminations[t], truncations, infos = envs.step(
-                clipped.astype(action_space.dtype)
-            )
-            next_obs[t] = obs
-            dones[t] = terminations[t] | truncations
+            clipped = actions[t].cpu().numpy().clip(action_space.low, action_space.high)
+            obs, reward, terminated, truncated, infos = envs.step(clipped)
+            next_obs[t] = torch.from_numpy(obs)
+            rewards[t] = torch.from_numpy(reward)
+            terminations[t] = torch.from_numpy(terminated)
+            dones[t] = torch.from_numpy(terminated | truncated)
             global_step += args.num_envs
             for n, episodic_return, episodic_length in run.finished_episodes(infos):
                 # obs[n] is already the first observation of the next episode
-                next_obs[t, n] = infos["final_obs"][n]
+                next_obs[t, n] = torch.from_numpy(infos["final_obs"][n])
                 writer.add_scalar("charts/episodic_return", episodic_return, global_step)
                 writer.add_scalar("charts/episodic_length", episodic_length, global_step)
-                if "is_success" in infos["final_info"][n]:
-                    success = infos["final_info"][n]["is_success"]
-                    writer.add_scalar("charts/success_rate", success, global_step)
 
-        # values, log-probabilities and advantages of the whole rollout
+        # log-probabilities, advantages and returns of the whole rollout
         with torch.no_grad():
-            b_obs[:] = torch.from_numpy(rollout_obs).flatten(0, 1)
-            b_actions[:] = torch.from_numpy(actions).flatten(0, 1)
-            dist, values = agent(b_obs)
-            b_logprobs[:] = dist.log_prob(b_actions)
-            _, next_values = agent(torch.from_numpy(next_obs).to(device))
-            # The policy that learns must be the one that acted.
-            b_noise = torch.from_numpy(noise).to(device).flatten(0, 1)
-            utils.check_actions(b_actions, dist.mean + dist.stddev * b_noise)
-        values = values.reshape(shape).cpu().numpy()
-        next_values = next_values.cpu().numpy()
+            dist, values = agent(rollout_obs)
+            logprobs = dist.log_prob(actions)
+            _, next_values = agent(next_obs)
         advantages = compute_gae(
             rewards, values, next_values, terminations, dones, args.gamma, args.gae_lambda
         )
         returns = advantages + values
-        b_advantages[:] = torch.from_numpy(advantages).flatten()
-        b_returns[:] = torch.from_numpy(returns).flatten()
 
         # learn
+        batch = [x.flatten(0, 1) for x in (rollout_obs, actions, logprobs, advantages, returns)]
         metrics = []
         for _ in range(args.update_epochs):
-            order = np.random.permutation(batch_size).reshape(-1, minibatch_size)
-            metrics += [update(inds) for inds in torch.from_numpy(order).to(device)]
+            for inds in torch.randperm(returns.numel(), device=device).chunk(args.num_minibatches):
+                metrics.append(update(*[x[inds] for x in batch]))
 
         # log
-        losses = {tag: torch.stack([m[tag] for m in metrics]).mean() for tag in metrics[0]}
-        unexplained = (returns - values).var() / (returns.var() + 1e-8)
+        losses = {tag: sum(m[tag] for m in metrics) / len(metrics) for tag in metrics[0]}
+        unexplained = advantages.var(correction=0) / (returns.var(correction=0) + 1e-8)
         losses["losses/explained_variance"] = 1 - unexplained
         run.log(losses, global_step)
 

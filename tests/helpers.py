@@ -100,7 +100,7 @@ CONTINUOUS_SCRIPTS = [name for name in MLP_SCRIPTS if default(name, "env_id") ==
 # They train as their parents: test_visual.py has what they add.
 VISUAL_SCRIPTS = [name for name in SCRIPTS if name.endswith("_visual")]
 TRAINING_SCRIPTS = [name for name in SCRIPTS if name not in VISUAL_SCRIPTS]
-# Simpler than PPO: test_simple.py has their updates.
+# Simpler than PPO, and never compiled: test_simple.py has their updates.
 PLAIN_SCRIPTS = [name for name in SCRIPTS if "ppo_simple" in lineage(name)]
 # From rollouts, but without a policy of its own: test_pqn.py has their updates.
 Q_SCRIPTS = [name for name in SCRIPTS if default(name, "q_lambda") is not None]
@@ -191,11 +191,10 @@ EPISODES = "episodic_return", "episodic_length", "success_rate"
 
 
 def adams(state):
-    """{name: Adam's state} of a checkpoint; RMSprop, of the a2c scripts, does not count its
-    steps."""
-    names = [name for name in state if name.endswith(("adam", "rmsprop"))]
+    """{name: Adam's state} of a checkpoint, where the script has its Adam written out."""
+    names = [name for name in state if name.endswith("adam")]
     assert names, state.keys()
-    return {name: {"step": torch.tensor(state["global_step"]), **state[name]} for name in names}
+    return {name: state[name] for name in names}
 
 
 def rollout_only(script, **flags):
@@ -207,9 +206,14 @@ def rollout_only(script, **flags):
     }
 
 
+def eager(script):
+    """The flag that keeps a script from compiling its update, if it would."""
+    return {"compile": False} if default(script, "compile") is not None else {}
+
+
 def small_args(script, runs_dir, **overrides):
     """Args of a small eager run below runs_dir."""
-    quick = dict(compile=False, cuda=False, eval_episodes=1, runs_dir=str(runs_dir))
+    quick = dict(**eager(script), cuda=False, eval_episodes=1, runs_dir=str(runs_dir))
     return module(script).Args(**{**SMALL[script], **quick, **overrides})
 
 
@@ -227,7 +231,7 @@ def as_flags(**values):
 
 
 def small_flags(script, runs_dir, **overrides):
-    quick = dict(compile=False, eval_episodes=1, runs_dir=runs_dir)
+    quick = dict(**eager(script), eval_episodes=1, runs_dir=runs_dir)
     return as_flags(**{**SMALL[script], **quick, **overrides})
 
 
@@ -281,7 +285,7 @@ def command_line(script, words):
 def train_defaults(script, runs_dir, **overrides):
     """An eager run in this process with the script's own defaults; returns its directory."""
     args = module(script).Args(
-        **{**dict(compile=False, cuda=False, runs_dir=str(runs_dir)), **overrides}
+        **{**eager(script), **dict(cuda=False, runs_dir=str(runs_dir)), **overrides}
     )
     return module(script).main(args)["dir"]
 
@@ -414,6 +418,18 @@ def spy_on_updates(monkeypatch, check=lambda update, main, tensors: update(*tens
 
     monkeypatch.setattr(utils.Run, "compile", compile)
     return calls
+
+
+def spy_on_plain_updates(monkeypatch, script, check):
+    """The same for a script that does not compile its update: its main() gets one line more, which
+    does."""
+    banner, line = "\n    # === training\n", "\n    update = run.compile(update)\n"
+    before, after = TEXT[script].split(banner)
+    tree = ast.parse(f"{before}{line}{banner}{after}")
+    tree.body = [node for node in tree.body if getattr(node, "name", None) == "main"]
+    monkeypatch.setattr(module(script), "main", module(script).main)  # to be put back
+    exec(compile(tree, module(script).__file__, "exec"), vars(module(script)))
+    return spy_on_updates(monkeypatch, check)
 
 
 def look(main, inds):

@@ -100,8 +100,11 @@ def to(module, device, **_):
     for part in module.modules() if device.type == "cuda" else ():
         for name, param in part._parameters.items():
             if param is not None:
-                copy = param.detach().clone().as_subclass(Cuda)
-                part._parameters[name] = torch.nn.Parameter(copy, requires_grad=param.requires_grad)
+                copy = param.detach().clone()
+                with torch._C.DisableTorchFunction():  # a leaf, as torch.optim wants it
+                    leaf = torch.Tensor._make_subclass(Cuda, copy, param.requires_grad)
+                leaf._is_param = True
+                part._parameters[name] = leaf
         part._buffers |= {name: x.clone().as_subclass(Cuda) for name, x in part._buffers.items()}
     return module
 

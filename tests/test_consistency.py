@@ -23,6 +23,7 @@ from tests.helpers import (
     FAMILIES,
     IMAGE_SCRIPTS,
     PARENT,
+    PLAIN_SCRIPTS,
     ROOT,
     SCRIPTS,
     SOURCE,
@@ -34,6 +35,7 @@ from tests.helpers import (
 
 # Plainness (DESIGN, section 3).
 NODES_A_LINE, MEAN_LENGTH, COLUMNS = 10, 52, 100
+PLAIN_LINES = 200  # of the scripts to learn from
 UTILS_LINES, UTILS_NODES = 691, 6_340  # DESIGN wants 560 and 5,000: it may shrink, not grow
 
 
@@ -184,13 +186,18 @@ def test_same_flag_same_meaning():
 
 
 def test_the_run_flags_are_the_same(script):
-    """As a text, apart from two defaults: threads, and how often thousands of environments save."""
+    """As a text, apart from two defaults: threads, and how often thousands of environments save.
+    What is plain is not compiled, and has no flags for it."""
 
     def run_flags(name):
         group = re.search(r"    # run flags, .*?(?=\n\n)", TEXT[name], re.S)[0]
         return re.sub(r"(?<=    )(threads|save_every): int = [\d_]+", r"\1", group)
 
-    assert run_flags(script) == run_flags("ppo")
+    expected = run_flags("ppo")
+    if script in PLAIN_SCRIPTS:
+        expected, removed = re.subn(r"    (compile|cuda_graph): .*\n", "", expected)
+        assert removed == 2
+    assert run_flags(script) == expected
     of_images = script in ATARI_SCRIPTS + IMAGE_SCRIPTS
     assert default(script, "threads") == (0 if of_images else 1)
 
@@ -368,6 +375,18 @@ def test_plain(name):
     assert statistics.mean(map(len, lines)) <= MEAN_LENGTH
     if name == "utils":
         assert len(lines) <= UTILS_LINES and nodes <= UTILS_NODES
+
+
+@pytest.mark.parametrize("script", PLAIN_SCRIPTS)
+def test_what_a_course_would_print(script):
+    """torch.optim and loss.backward(), one formula that acts and learns, nothing for speed; and it
+    is short."""
+    text = TEXT[script]
+    assert len([line for line in text.splitlines() if line.strip()]) <= PLAIN_LINES
+    for statement in ("optimizer.zero_grad()", "loss.backward()", "optimizer.step()"):
+        assert text.count(f"        {statement}\n") == 1, statement
+    fast = ("compile(", "cuda_graph", "NumpyForward", "check_actions", "autograd.grad", "numpy as")
+    assert [name for name in fast if name in text] == []
 
 
 @pytest.mark.parametrize(

@@ -161,7 +161,7 @@ def actions_of(script, monkeypatch, tmp_path, **parameters):
     parameters."""
     Agent, sizes = (
         helpers.module(script).Agent,
-        dict(num_envs=5, num_steps=400, num_minibatches=1, update_epochs=1),
+        helpers.rollout_only(script, num_envs=5, num_steps=400, num_minibatches=1, update_epochs=1),
     )
 
     class BiasedAgent(Agent):

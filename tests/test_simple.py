@@ -10,8 +10,9 @@ import torch
 from torch import nn
 
 from cleanrl_lite import a2c, a2c_continuous, ppo, ppo_simple, ppo_simple_continuous, vpg
-from tests import helpers
+from tests import helpers, probe_envs
 from tests.probe_envs import probe
+from tests.test_math import actions_of
 
 OPTIMIZERS = dict(
     ppo_simple=lambda params, rate: torch.optim.Adam(params, lr=rate),
@@ -32,12 +33,17 @@ def rollout(steps=40, envs=3):
     return rewards, values, next_values, terminations, terminations | truncations
 
 
+def tensors(arrays):
+    return [torch.from_numpy(array) for array in arrays]
+
+
 @pytest.mark.parametrize("module", [vpg, a2c, a2c_continuous])
 def test_returns(module):
     """The sum from each step to the end of its episode: a termination ends it, all other ends
     add a value."""
     rewards, _, next_values, terminations, dones = rollout()
-    returns = module.compute_returns(rewards, next_values, terminations, dones, 0.9)
+    arrays = rewards, next_values, terminations, dones
+    returns = module.compute_returns(*tensors(arrays), 0.9)
     for n in range(3):
         for t in range(40):
             expected, discount, k = 0.0, 1.0, t
@@ -47,7 +53,7 @@ def test_returns(module):
                     break
                 k += 1
             expected += 0 if terminations[k, n] else discount * next_values[k, n]
-            assert returns[t, n] == pytest.approx(expected, rel=1e-4, abs=1e-5)
+            assert returns[t, n].item() == pytest.approx(expected, rel=1e-4, abs=1e-5)
 
 
 @pytest.mark.parametrize("module", [ppo_simple, ppo_simple_continuous])
@@ -55,36 +61,33 @@ def test_advantages_are_those_of_ppo(module):
     sample = rollout()
     expected = ppo.compute_gae(*sample, 0.9, 0.8)
     np.testing.assert_allclose(
-        module.compute_gae(*sample, 0.9, 0.8), expected, rtol=1e-4, atol=1e-5
+        module.compute_gae(*tensors(sample), 0.9, 0.8), expected, rtol=1e-4, atol=1e-5
     )
 
 
 @pytest.mark.parametrize("script", OPTIMIZERS)
 def test_plain_updates(script, monkeypatch, tmp_path):
-    """Each step's metrics, and the parameters after it, against the losses' definitions and
-    torch.optim."""
+    """Each step's metrics, and the parameters after it, against the losses' definitions and an
+    optimizer of the test's own."""
     state = {}
 
     def check(update, main, tensors):
         agent, args = main["agent"], main["args"]
-        inds = (
-            tensors[0] if tensors else slice(None)
-        )  # vpg and the a2c scripts take the whole batch
+        obs, actions, *rest, returns = tensors
         if not state:
             state["agent"] = copy.deepcopy(agent)
             state["optimizer"] = OPTIMIZERS[script](state["agent"].parameters(), args.learning_rate)
         reference, optimizer = state["agent"], state["optimizer"]
         reference.load_state_dict(agent.state_dict())
-        dist, value = reference(main["b_obs"][inds])
-        logprob, returns = dist.log_prob(main["b_actions"][inds]), main["b_returns"][inds]
+        dist, value = reference(obs)
+        logprob = dist.log_prob(actions)
+        assert logprob.shape == value.shape == returns.shape
         expected = dict(
             value_loss=((value - returns) ** 2).mean() / 2, entropy=dist.entropy().mean()
         )
         if script in PPO:
-            ratio, advantages = (
-                (logprob - main["b_logprobs"][inds]).exp(),
-                main["b_advantages"][inds],
-            )
+            old_logprobs, advantages = rest
+            ratio = (logprob - old_logprobs).exp()
             clipped = torch.clamp(ratio, 1 - args.clip_coef, 1 + args.clip_coef)
             expected["policy_loss"] = -torch.minimum(
                 ratio * advantages, clipped * advantages
@@ -92,6 +95,9 @@ def test_plain_updates(script, monkeypatch, tmp_path):
             expected["approx_kl"] = (ratio - 1 - ratio.log()).mean()
         else:
             expected["policy_loss"] = -(logprob * (returns - value.detach())).mean()
+            residuals, targets = (returns - value).detach().numpy(), returns.numpy()
+            explained = 1 - np.var(residuals) / (np.var(targets) + 1e-8)
+            expected["explained_variance"] = torch.tensor(explained)
         loss = expected["policy_loss"] + args.vf_coef * expected["value_loss"]
         optimizer.zero_grad()
         (loss - getattr(args, "ent_coef", 0) * expected["entropy"]).backward()
@@ -103,16 +109,56 @@ def test_plain_updates(script, monkeypatch, tmp_path):
         metrics = update(*tensors)
         assert set(metrics) == {f"losses/{name}" for name in expected}
         for name, value in expected.items():
-            torch.testing.assert_close(
-                metrics[f"losses/{name}"], value.detach(), rtol=2e-3, atol=2e-5, msg=name
-            )
+            assert metrics[f"losses/{name}"] == pytest.approx(value.item(), 1e-3, 1e-5), name
         helpers.assert_stepped(agent, reference, args.learning_rate)
         return metrics
 
-    calls = helpers.spy_on_updates(monkeypatch, check)
+    calls = helpers.spy_on_plain_updates(monkeypatch, script, check)
     flags = dict(clip_coef=0.02) if script in PPO else dict(vf_coef=2.0)
     helpers.train(script, tmp_path, learning_rate=3e-3, **flags)
     assert len(calls) == (64 if script in PPO else 16 if script in A2C else 4)
+
+
+@pytest.mark.parametrize("script", PPO)
+def test_what_is_logged_is_the_mean_of_the_minibatches(script, monkeypatch, tmp_path):
+    """And the explained variance is the whole rollout's, by the values before the updates."""
+    metrics, batches = [], []
+
+    def note(update, main, tensors):
+        if len(metrics) % 16 == 0:
+            batches.append([])
+        if len(metrics) % 16 < 4:  # the first epoch: each sample once
+            batches[-1].append([x.numpy() for x in tensors[-2:]])
+        metrics.append(update(*tensors))
+        return metrics[-1]
+
+    helpers.spy_on_plain_updates(monkeypatch, script, note)
+    run_dir, _ = helpers.train(script, tmp_path)
+    logged = helpers.scalars(run_dir)
+    for tag in metrics[0]:
+        means = np.reshape([m[tag] for m in metrics], (4, 16)).mean(1)
+        assert [value for _, value in logged[tag]] == pytest.approx(means, 1e-4, 1e-6), tag
+    for (_, explained), parts in zip(logged["losses/explained_variance"], batches, strict=True):
+        advantages, returns = map(np.concatenate, zip(*parts, strict=True))
+        expected = 1 - advantages.var() / (returns.var() + 1e-8)
+        assert explained == pytest.approx(expected, abs=1e-4)
+
+
+@pytest.mark.parametrize("script", OPTIMIZERS)
+def test_a_resumed_run_takes_a_new_learning_rate(script, tmp_path):
+    """The optimizer's state has the old one."""
+    run_dir, _ = helpers.train(script, tmp_path, learning_rate=1e-3)
+    helpers.next_second()
+    helpers.train(script, tmp_path, resume=str(run_dir), learning_rate=5e-4, total_timesteps=1024)
+    (group,) = helpers.load(run_dir)["optimizer"]["param_groups"]
+    assert group["lr"] == 5e-4
+
+
+@pytest.mark.parametrize("script", OPTIMIZERS)
+def test_one_sample_at_a_time(script, tmp_path):
+    """A rollout of one step, which has no variance."""
+    flags = helpers.rollout_only(script, num_envs=1, num_steps=1, num_minibatches=1)
+    helpers.train(script, tmp_path, **flags, total_timesteps=5)
 
 
 @pytest.mark.parametrize("script", ["ppo_simple", "vpg", "a2c"])
@@ -160,58 +206,114 @@ def test_gaussian_policy(script):
     assert value.shape == (5,)
 
 
-@pytest.mark.parametrize("script", CONTINUOUS)
-def test_raw_numbers(script, monkeypatch, tmp_path):
-    """They learn from the observations and rewards of the environment as they are, and from the
+@pytest.mark.parametrize("script", OPTIMIZERS)
+def test_sampling_follows_the_policy(script, monkeypatch, tmp_path):
+    """In every environment: frequencies are probabilities, or mean and deviation the Gaussian's."""
+    if script in CONTINUOUS:
+        parameters = dict(actor__4__bias=[0.3], actor_logstd=[math.log(0.2)])
+        actions = actions_of(script, monkeypatch, tmp_path, **parameters)
+        assert actions.mean() == pytest.approx(0.3, abs=4 * 0.2 / actions.size**0.5)
+        assert actions.std() == pytest.approx(0.2, abs=0.005)
+    else:
+        actions = actions_of(script, monkeypatch, tmp_path, actor__4__bias=[0.7, -0.9])
+        right = 1 / (1 + math.exp(0.7 + 0.9))
+        error = np.abs(actions.mean(0) - right).max()
+        assert error < 5 * (right * (1 - right) / len(actions)) ** 0.5
+
+
+class Rollout:
+    """What the environments were given and gave in some steps, and what should be learned of it."""
+
+    def __init__(self, script, steps, agent, args):
+        before, *steps = steps  # the step before has the first observations
+        obs, actions, next_obs, rewards, terminations, dones = map(
+            np.stack, zip(*steps, strict=True)
+        )
+        obs = np.float32([before[0], *obs[:-1]])
+        rewards, terminations, dones = map(
+            torch.from_numpy, (np.float32(rewards), terminations, dones)
+        )
+        with torch.no_grad():
+            _, values = agent(torch.from_numpy(obs))
+            _, next_values = agent(torch.from_numpy(np.float32(next_obs)))
+        common = next_values, terminations, dones, args.gamma
+        if script in PPO:
+            compute_gae = helpers.module(script).compute_gae
+            advantages = compute_gae(rewards, values, *common, args.gae_lambda)
+            returns = advantages + values
+        else:
+            returns = helpers.module(script).compute_returns(rewards, *common)
+            advantages = returns - values
+        self.columns = obs, actions, advantages.numpy(), returns.numpy()
+
+
+def sorted_rows(obs, *others):
+    """Samples in the order of their observations and their last column, the returns."""
+    order = np.lexsort((others[-1], *obs.T))
+    return [column[order] for column in (obs, *others)]
+
+
+@pytest.mark.parametrize("script", OPTIMIZERS)
+def test_what_they_learn_from(script, monkeypatch, tmp_path):
+    """The observations and rewards of the environment as they are, each of the rollout's samples
+    once an epoch, with log-probabilities of the policy that acted. Real numbers as actions are the
     samples before they are clipped; the environment gets the clipped ones."""
-    env_id = probe("Logged", script)
-    steps, rollouts = [], []
+    low, high = probe_envs.Corner.low, probe_envs.Corner.high
+    epoch = dict(batches=4, epochs=4) if script in PPO else dict(batches=1, epochs=1)
+    steps, seen, firsts, looked, state = [], [], [], [], {}
 
     def note(envs, actions, result):
         obs, rewards, terminations, truncations, infos = result
-        next_obs = obs.copy()
-        for n in np.flatnonzero(terminations | truncations):
+        next_obs, dones = obs.copy(), terminations | truncations
+        for n in np.flatnonzero(dones):
             next_obs[n] = infos["final_obs"][n]
-        dones = terminations | truncations
-        steps.append((obs, actions, next_obs, rewards, terminations, dones, envs))
+        steps.append((obs, actions, next_obs, rewards, terminations, dones))
 
     def check(update, main, tensors):
-        if len(rollouts) < len(steps) // main["args"].num_steps:
-            rollouts.append(len(steps))
-            look(main)
+        if state.get("steps") != len(steps):  # the first update of this rollout
+            state.update(steps=len(steps), agent=copy.deepcopy(main["agent"]))
+        # (num_steps, num_envs, ...) or (minibatch, ...)
+        seen.append([x.flatten(0, -len(space)).numpy() for x, space in shapes(tensors)])
+        if len(seen) == epoch["batches"]:
+            firsts.append(seen[0][-1])
+            samples = [np.concatenate(column) for column in zip(*seen, strict=True)]
+            seen.clear()
+            look(sorted_rows(*samples), main["args"])
         return update(*tensors)
 
-    def look(main):
-        agent, args = main["agent"], main["args"]
-        length = args.num_steps
-        obs, actions, next_obs, rewards, terminations, dones, envs = zip(
-            *steps[-length:], strict=True
-        )
-        space = envs[0].single_action_space
-        b_actions = main["b_actions"].reshape(length, args.num_envs, -1).numpy()
-        clipped = np.clip(b_actions, space.low, space.high)
-        np.testing.assert_allclose(clipped, np.stack(actions), rtol=1e-6)
-        assert (clipped != b_actions).any()
-        seen = main["b_obs"].reshape(length, args.num_envs, -1).numpy()
-        np.testing.assert_array_equal(seen[1:], np.float32(np.stack(obs))[:-1])
-        with torch.no_grad():
-            _, values = agent(torch.from_numpy(seen))
-            _, next_values = agent(torch.from_numpy(np.float32(np.stack(next_obs))))
-        rewards = np.float32(np.stack(rewards))
-        terminations, dones = np.stack(terminations), np.stack(dones)
-        common = next_values.numpy(), terminations, dones, args.gamma
-        module = helpers.module(script)
-        if script in A2C:
-            returns = module.compute_returns(rewards, *common)
-        else:
-            returns = values.numpy() + module.compute_gae(
-                rewards, values.numpy(), *common, args.gae_lambda
-            )
-        np.testing.assert_allclose(
-            main["b_returns"].reshape(returns.shape), returns, rtol=1e-4, atol=1e-4
-        )
+    def shapes(tensors):
+        obs, actions, *others = tensors
+        yield obs, "ab"
+        yield actions, "ab" if script in CONTINUOUS else "a"
+        for x in others:
+            yield x, "a"
 
-    helpers.spy_on_updates(monkeypatch, check)
+    def look(samples, args):
+        if len(steps) == args.num_steps:
+            return  # of the first rollout: the first observations were not noted
+        rollout = Rollout(script, steps[-args.num_steps - 1 :], state["agent"], args)
+        expected = sorted_rows(*(np.concatenate(column) for column in rollout.columns))
+        obs, actions, *rest, returns = samples
+        np.testing.assert_array_equal(obs, expected[0])
+        taken = actions
+        if script in CONTINUOUS:
+            taken = actions.clip(low, high)
+            assert (taken != actions).any()
+        np.testing.assert_allclose(taken, expected[1], rtol=1e-6)
+        np.testing.assert_allclose(returns, expected[3], rtol=1e-4, atol=1e-4)
+        if script in PPO:
+            logprobs, advantages = rest
+            np.testing.assert_allclose(advantages, expected[2], rtol=1e-4, atol=1e-4)
+            with torch.no_grad():
+                dist, _ = state["agent"](torch.from_numpy(obs))
+                wanted = dist.log_prob(torch.from_numpy(actions))
+            np.testing.assert_allclose(logprobs, wanted, rtol=1e-4, atol=1e-5)
+        looked.append(len(steps))
+
+    helpers.spy_on_plain_updates(monkeypatch, script, check)
     helpers.spy_on_steps(monkeypatch, script, note)
-    helpers.train(script, tmp_path, env_id=env_id, learning_rate=1e-3)
-    assert len(rollouts) == (16 if script in A2C else 4)
+    helpers.train(script, tmp_path, env_id=probe("Logged", script), learning_rate=1e-3)
+    rollouts = 16 if script in A2C else 4
+    assert len(looked) == (rollouts - 1) * epoch["epochs"]
+    if script in PPO:  # each epoch shuffles: the first minibatches of two hold other samples
+        assert not np.array_equal(*firsts[:2])

@@ -340,6 +340,7 @@ def enough_updates(script, updates):
     [
         pytest.param(name, marks=[] if name in FAST else pytest.mark.slow)
         for name in helpers.TRAINING_SCRIPTS
+        if name not in helpers.PLAIN_SCRIPTS
     ],
 )
 def test_compiled_is_eager(script, capfd, monkeypatch, tmp_path):
@@ -351,10 +352,10 @@ def test_compiled_is_eager(script, capfd, monkeypatch, tmp_path):
     1e-2 and more. crossq's minibatch statistics multiply differences: after 40 updates, a change
     of its first weights by 1e-7 may have become 1e-3, so it is compared after 12.
     """
-    optimizers = ("Adam", "RAdam", "RMSprop")
+    optimizers = ("Adam", "RAdam")
     (optimizer,) = (x for name, x in vars(helpers.module(script)).items() if name in optimizers)
     step = optimizer.update.__wrapped__
-    eps = {"Adam": 1e-4, "RAdam": 3e-4, "RMSprop": 1e-3}[optimizer.__name__]
+    eps = {"Adam": 1e-4, "RAdam": 3e-4}[optimizer.__name__]
     monkeypatch.setattr(step, "__defaults__", (*step.__defaults__[:-1], eps))
     updates = 20
     flags = {"total_timesteps": enough_updates(script, updates)}

@@ -33,6 +33,7 @@ MODES = {
     "graph": ["--no-compile", "--cuda-graph"],
     "compiled-graph": ["--compile", "--cuda-graph"],
 }
+NOT_COMPILED = {"eager": []}  # the modes of the scripts to learn from
 OFF_POLICY = "--learning-starts 1000"
 ATARI = "--env-id PongNoFrameskip-v4 --threads 1 --eval-episodes 1"
 CHECK = {  # a few seconds of each
@@ -112,6 +113,11 @@ SPEED = [  # script, mode, flags
 LEANRL = {"sac": 725, "td3": 936, "ppo_continuous": 1774}
 
 
+def modes_of(script):
+    """{mode: flags} of a script."""
+    return MODES if "compile" in shared.script_defaults(script) else NOT_COMPILED
+
+
 def run(script, mode, flags, out):
     """One run and its outcome."""
     name = f"{script}-{mode}-{zlib.crc32(flags.encode())}"
@@ -123,7 +129,8 @@ def run(script, mode, flags, out):
         if known.get("commit") == commit():
             return known
     shutil.rmtree(runs, ignore_errors=True)  # of an interrupted or failed run
-    command = [f"cleanrl_lite/{script}.py", *flags.split(), *MODES[mode], "--runs-dir", str(runs)]
+    command = [f"cleanrl_lite/{script}.py", *flags.split()]
+    command += [*modes_of(script)[mode], "--runs-dir", str(runs)]
     if script.endswith("_multigpu"):  # a process for each GPU
         torchrun = ["-m", "torch.distributed.run", "--standalone", "--nproc_per_node=gpu"]
         command = [*torchrun, *command]
@@ -198,19 +205,19 @@ def table(record):
 def check(args):
     """The scripts in all modes; prints a line for each script."""
     jobs = []
-    for mode in MODES:
-        jobs += [(script, mode, CHECK[script]) for script in args.scripts]
+    for script in args.scripts:
+        jobs += [(script, mode, CHECK[script]) for mode in modes_of(script)]
     with ThreadPoolExecutor(args.jobs) as pool:
         results = list(pool.map(lambda job: run(*job, args.out), jobs))
     found = {(result["script"], result["mode"]): result for result in results}
     for script in args.scripts:
         cells = []
-        for mode in MODES:
+        for mode in modes_of(script):
             result = found[script, mode]
             outcome = "FAILED" if result["status"] else "ok"
             cells.append(f"{mode} {outcome}{' (eager)' * result['fallback']}")
         eager = found[script, "eager"]
-        graph = found[script, "graph"]
+        graph = found.get((script, "graph"), {"status": "not run"})
         if not eager["status"] and not graph["status"]:
             cells.append(f"graph - eager: {difference(eager, graph):.1e}")
         print(f"{script:15s} {', '.join(cells)}", flush=True)

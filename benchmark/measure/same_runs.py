@@ -84,7 +84,9 @@ RUNS = {
 def train(checkout, script, compiled, folder):
     """Runs the script in `checkout`; returns what must not change, {name: number or tensor}."""
     command = [sys.executable, f"cleanrl_lite/{script}.py", *RUNS[script].split()]
-    command += ["--runs-dir", str(folder), "--compile" if compiled else "--no-compile"]
+    command += ["--runs-dir", str(folder)]
+    if "compile" in shared.default_args((checkout / command[1]).read_text()):
+        command.append("--compile" if compiled else "--no-compile")
     environ = {**os.environ, "PYTHONPATH": str(checkout), "OMP_NUM_THREADS": "1"}
     done = subprocess.run(command, cwd=checkout, env=environ, capture_output=True, text=True)
     if done.returncode:

@@ -378,11 +378,18 @@ def parse():
     add("--no-record", action="store_true", help="do not write results/torture.*")
     args = parser.parse_args()
     known = list(LONG if args.leaks else RUNS)
+    if args.compile:
+        known = [script for script in known if is_compiled(script)]
     args.scripts = args.scripts.split(",") if args.scripts else known
     unknown = set(args.scripts) - set(known)
     if unknown:
         parser.error(f"--scripts takes some of {', '.join(known)}, got {', '.join(unknown)}")
     return args
+
+
+def is_compiled(script):
+    """By default; the scripts to learn from never are."""
+    return "compile" in shared.script_defaults(script)
 
 
 def measure(args, script, record, folder):
@@ -392,7 +399,7 @@ def measure(args, script, record, folder):
         third = result["samples"][len(result["samples"]) // 3]
         print(script, *third, *result["samples"][-1], flush=True)
         return result
-    mode = "" if args.compile else "--no-compile"
+    mode = "--no-compile" if is_compiled(script) and not args.compile else ""
     result = torture(script, args.kills, args.terms, mode, folder, args.seed)
     name = f"{script}, compiled" if args.compile else script
     record["runs"][name] = result

@@ -31,8 +31,9 @@ def load(run_dir, path=None, render_mode=None, **changed):
         script = importlib.util.module_from_spec(spec)
         spec.loader.exec_module(script)
 
-    flags = {"evaluate": str(run_dir), "cuda": False, "cuda_graph": False, **changed}
-    args = script.Args(**{**checkpoint["args"], **flags})
+    # An older version of the script may have had flags that are gone.
+    saved = {name: x for name, x in checkpoint["args"].items() if hasattr(script.Args, name)}
+    args = script.Args(**{**saved, "evaluate": str(run_dir), "cuda": False, **changed})
     # main() makes the agent as the script does, but gives it back instead of evaluating it.
     with mock.patch.object(utils, "evaluate_saved", lambda args, make_env, agent: agent):
         agent = script.main(args)

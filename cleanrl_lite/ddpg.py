@@ -359,9 +359,6 @@ def main(args: Args):
             if "is_success" in infos["final_info"][n]:
                 success = infos["final_info"][n]["is_success"]
                 writer.add_scalar("charts/success_rate", success, global_step)
-            if "is_success" in infos["final_info"][n]:
-                success = infos["final_info"][n]["is_success"]
-                writer.add_scalar("charts/success_rate", success, global_step)
         # terminations only: a truncated episode bootstraps from next_obs
         replay.add(obs, actions, rewards, next_obs, terminations)
         obs = new_obs

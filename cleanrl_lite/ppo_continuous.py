@@ -350,9 +350,6 @@ def main(args: Args):
                 if "is_success" in infos["final_info"][n]:
                     success = infos["final_info"][n]["is_success"]
                     writer.add_scalar("charts/success_rate", success, global_step)
-                if "is_success" in infos["final_info"][n]:
-                    success = infos["final_info"][n]["is_success"]
-                    writer.add_scalar("charts/success_rate", success, global_step)
 
         # values, log-probabilities and advantages of the whole rollout
         with torch.no_grad():

@@ -424,9 +424,6 @@ def main(args: Args):
                 if "is_success" in infos["final_info"][n]:
                     success = infos["final_info"][n]["is_success"]
                     writer.add_scalar("charts/success_rate", success, global_step)
-                if "is_success" in infos["final_info"][n]:
-                    success = infos["final_info"][n]["is_success"]
-                    writer.add_scalar("charts/success_rate", success, global_step)
             for n in np.flatnonzero(truncations):
                 # obs[n] is already the first observation of the next episode
                 final_obs = torch.tensor(infos["final_obs"][n], device=device)

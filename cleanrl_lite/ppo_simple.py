@@ -191,6 +191,9 @@ def main(args: Args):
                 next_obs[t, n] = torch.from_numpy(infos["final_obs"][n])
                 writer.add_scalar("charts/episodic_return", episodic_return, global_step)
                 writer.add_scalar("charts/episodic_length", episodic_length, global_step)
+                if "is_success" in infos["final_info"][n]:
+                    success = infos["final_info"][n]["is_success"]
+                    writer.add_scalar("charts/success_rate", success, global_step)
 
         # log-probabilities, advantages and returns of the whole rollout
         with torch.no_grad():

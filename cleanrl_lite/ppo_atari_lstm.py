@@ -19,7 +19,6 @@ import gymnasium as gym
 import numpy as np
 import torch
 from gymnasium.spaces import Box
-from gymnasium.vector import AutoresetMode
 from torch import nn
 from torch.distributions import Categorical
 from torch.utils.tensorboard import SummaryWriter
@@ -109,7 +108,7 @@ class Games(gym.vector.VectorWrapper):
             num_envs=num_envs,
             noop_max=30,
             stack_num=1,
-            autoreset_mode=AutoresetMode.SAME_STEP,
+            autoreset_mode=gym.vector.AutoresetMode.SAME_STEP,
             # The trap: `episodic_life` would start a new game after each lost life.
             life_loss_info=True,
             reward_clipping=False,

@@ -22,7 +22,6 @@ import ale_py  # pip install "cleanrl_lite[atari]"
 import gymnasium as gym
 import numpy as np
 import torch
-from gymnasium.vector import AutoresetMode
 from torch import nn
 from torch.nn import functional as F
 from torch.utils.tensorboard import SummaryWriter
@@ -108,7 +107,7 @@ class Games(gym.vector.VectorWrapper):
         envs = ale_py.vector_env.AtariVectorEnv(
             num_envs=num_envs,
             noop_max=30,
-            autoreset_mode=AutoresetMode.SAME_STEP,
+            autoreset_mode=gym.vector.AutoresetMode.SAME_STEP,
             # The trap: `episodic_life` would start a new game after each lost life.
             life_loss_info=True,
             reward_clipping=False,

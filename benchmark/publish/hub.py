@@ -113,7 +113,7 @@ def card(saved, evaluation, run, video):
         flags=flags,
         mean=evaluation["mean"],
         std=evaluation["std"],
-        episodes=evaluation["episodes"],
+        episodes=len(evaluation["returns"]),
         evaluation=figure(evaluation["mean"], evaluation["std"]),
         training=figure(run["last_100_mean"]),
         commit=evaluation["commit"] or "unknown",

@@ -26,7 +26,6 @@ from cleanrl_lite import utils
 from tests import helpers
 from tests.probe_envs import probe
 
-
 NEW_EPISODES = "new episodes begin: a script, flag or package changed, or they cannot be saved\n"
 
 
@@ -378,8 +377,13 @@ def start(script, folder, *words, **flags):
 
 @pytest.mark.parametrize(
     "script, number",
-    [("ppo", signal.SIGINT), ("dqn_atari", signal.SIGTERM), ("td3", signal.SIGTERM)]
-    + [("ppo", signal.SIGHUP), ("dqn", signal.SIGUSR1)],
+    [
+        ("ppo", signal.SIGINT),
+        ("dqn_atari", signal.SIGTERM),
+        ("td3", signal.SIGTERM),
+        ("ppo", signal.SIGHUP),
+        ("dqn", signal.SIGUSR1),
+    ],
 )
 def test_a_signal_saves_and_ends(script, number, tmp_path):
     """The exit status says which; nothing was lost; the last line says how to go on."""

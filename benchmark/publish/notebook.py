@@ -35,7 +35,7 @@ FILE = """
 __file__ = str(Path(utils.__file__).with_name("{script}.py"))
 """
 THREADS = """
-# Not in the script, where @utils.leaves_no_trace does this for main()
+# Not in the script, where @utils.with_cleanup does this for main()
 torch.set_num_threads(args.threads or torch.get_num_threads())
 """
 VIDEOS = """
@@ -57,10 +57,9 @@ print(*sorted(path.name for path in run.dir.glob("*.pt")))
 """
 EVALUATION = """
 # Not in the script: what the final evaluation recorded
-record = json.loads((run.dir / "eval.json").read_text())
-for name in ("returns", "lengths", "args"):
-    del record[name]
-print(json.dumps(record, indent=2))
+left_out = "returns", "lengths", "cut", "args", "dir"
+shown = {name: record[name] for name in record if name not in left_out}
+print(json.dumps(shown, indent=2))
 """
 CURVES = """
 # Not in the script: the curves that it logged
@@ -134,7 +133,7 @@ def cells(source, script, changed):
             yield from setup_cells(parsed, first, last, changed)
         else:
             body = parsed.text(first, last)
-            yield new_code_cell(body.replace("return run.end()", "returns = run.end()"))
+            yield new_code_cell(body.replace("return run.end()", "record = run.end()"))
     for extra in (NETWORKS, EVALUATION, CURVES):
         yield new_code_cell(extra.strip())
 

@@ -148,7 +148,8 @@ class LSTM(nn.Module):
     def in_numpy(self):
         """One step with the weights of now: the outputs and the state after it, in numpy."""
         weights = [param.detach().cpu().numpy().T for param in self.parameters()]
-        w_encoder, b_encoder, w_inputs, b_inputs, w_recurrent, b_recurrent, w_out, b_out = weights
+        w_encoder, b_encoder, *lstm, w_out, b_out = weights
+        w_inputs, b_inputs, w_recurrent, b_recurrent = lstm
 
         def step(obs, state):
             h, c = (state * (1 - obs[:, -1:, None])).swapaxes(0, 1)
@@ -305,7 +306,10 @@ def main(args: Args):
     enough = minibatch_size > 1 or not args.norm_adv
     check(enough, "minibatches of one sample need --no-norm-adv")
 
-    envs = utils.vector_env([lambda: make_env(args)] * args.num_envs, args.async_envs)
+    envs = utils.vector_env(
+        [lambda: make_env(args)] * args.num_envs,
+        args.async_envs,
+    )
     obs_space = envs.single_observation_space
     action_space = envs.single_action_space
     real = isinstance(action_space, Box) and action_space.dtype.kind == "f"
@@ -452,9 +456,9 @@ def main(args: Args):
                 next_obs[t, n] = infos["final_obs"][n]
                 writer.add_scalar("charts/episodic_return", episodic_return, global_step)
                 writer.add_scalar("charts/episodic_length", episodic_length, global_step)
-                if "is_success" in infos["final_info"][n]:
-                    success = infos["final_info"][n]["is_success"]
-                    writer.add_scalar("charts/success_rate", success, global_step)
+                ended = infos["final_info"][n]
+                if "is_success" in ended:
+                    writer.add_scalar("charts/success_rate", ended["is_success"], global_step)
 
         # The LSTM forgets by this number.
         flags = rollout_obs[:, :, -1]

@@ -294,7 +294,10 @@ def main(args: Args):
 
     check(args.image_size >= 36, f"--image-size must be at least 36, got {args.image_size}")
 
-    envs = utils.vector_env([lambda: make_env(args)] * args.num_envs, args.async_envs)
+    envs = utils.vector_env(
+        [lambda: make_env(args)] * args.num_envs,
+        args.async_envs,
+    )
     obs_space = envs.single_observation_space
     action_space = envs.single_action_space
     discrete = isinstance(action_space, Discrete) and action_space.start == 0
@@ -421,9 +424,9 @@ def main(args: Args):
             for n, episodic_return, episodic_length in run.finished_episodes(infos):
                 writer.add_scalar("charts/episodic_return", episodic_return, global_step)
                 writer.add_scalar("charts/episodic_length", episodic_length, global_step)
-                if "is_success" in infos["final_info"][n]:
-                    success = infos["final_info"][n]["is_success"]
-                    writer.add_scalar("charts/success_rate", success, global_step)
+                ended = infos["final_info"][n]
+                if "is_success" in ended:
+                    writer.add_scalar("charts/success_rate", ended["is_success"], global_step)
             for n in np.flatnonzero(truncations):
                 # obs[n] is already the first observation of the next episode
                 final_obs = torch.tensor(infos["final_obs"][n], device=device)

@@ -378,7 +378,10 @@ def main(args: Args):
     six = np.isfinite(weights).tolist() == [True] * 6
     check(six, f"--reward-weights must be six numbers, got {args.reward_weights}")
 
-    envs = utils.vector_env([lambda: make_env(args)] * args.num_envs, False)
+    envs = utils.vector_env(
+        [lambda: make_env(args)] * args.num_envs,
+        False,
+    )
     obs_space = envs.single_observation_space
     action_space = envs.single_action_space
     orders = min(args.max_orders, len(action_space.nvec))

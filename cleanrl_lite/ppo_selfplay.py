@@ -345,7 +345,10 @@ def main(args: Args):
     enough = minibatch_size > 1 or not args.norm_adv
     check(enough, "minibatches of one sample need --no-norm-adv")
 
-    envs = utils.vector_env([lambda: make_game(args)] * args.num_envs, args.async_envs)
+    envs = utils.vector_env(
+        [lambda: make_game(args)] * args.num_envs,
+        args.async_envs,
+    )
     obs_space = envs.single_observation_space
     action_space = envs.single_action_space
     parts = len(action_space)
@@ -462,9 +465,9 @@ def main(args: Args):
                 next_obs[t, n] = infos["final_obs"][n]
                 writer.add_scalar("charts/episodic_return", episodic_return, global_step)
                 writer.add_scalar("charts/episodic_length", episodic_length, global_step)
-                if "is_success" in infos["final_info"][n]:
-                    success = infos["final_info"][n]["is_success"]
-                    writer.add_scalar("charts/success_rate", success, global_step)
+                ended = infos["final_info"][n]
+                if "is_success" in ended:
+                    writer.add_scalar("charts/success_rate", ended["is_success"], global_step)
 
         # values, log-probabilities and advantages of the whole rollout
         with torch.no_grad():

@@ -243,7 +243,10 @@ def main(args: Args):
     enough = max(args.batch_size, 8 * args.num_envs)
     check(args.buffer_size >= enough, f"--buffer-size must be at least {enough}")
 
-    envs = utils.vector_env([lambda: make_env(args)] * args.num_envs, args.async_envs)
+    envs = utils.vector_env(
+        [lambda: make_env(args)] * args.num_envs,
+        args.async_envs,
+    )
     obs_space = envs.single_observation_space
     action_space = envs.single_action_space
     real = isinstance(action_space, Box) and action_space.dtype.kind == "f"
@@ -412,9 +415,9 @@ def main(args: Args):
             next_obs[n] = infos["final_obs"][n]
             writer.add_scalar("charts/episodic_return", episodic_return, global_step)
             writer.add_scalar("charts/episodic_length", episodic_length, global_step)
-            if "is_success" in infos["final_info"][n]:
-                success = infos["final_info"][n]["is_success"]
-                writer.add_scalar("charts/success_rate", success, global_step)
+            ended = infos["final_info"][n]
+            if "is_success" in ended:
+                writer.add_scalar("charts/success_rate", ended["is_success"], global_step)
         # terminations only: a truncated episode bootstraps from next_obs
         replay.add(obs, actions, rewards, next_obs, terminations)
         obs = new_obs

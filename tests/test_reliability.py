@@ -327,7 +327,7 @@ def test_a_changed_script_resumes_in_new_environments(tmp_path):
     source = (helpers.SOURCE / "ppo.py").read_text()
     line = "    env = utils.make(args, render_mode, max_episode_steps=args.max_episode_steps)\n"
     assert source.count(line) == 1
-    tripled = "    env = gym.wrappers.TransformReward(env, lambda reward: 3 * reward)\n"
+    tripled = "    env = utils.gym.wrappers.TransformReward(env, lambda reward: 3 * reward)\n"
     script = tmp_path / "my_idea.py"
     script.write_text(source)
     flags = helpers.small_flags("ppo", tmp_path / "runs", total_timesteps=256)

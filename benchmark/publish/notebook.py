@@ -27,8 +27,10 @@ from benchmark.shared import ROOT
 IMPORTS = """
 import json
 import math
+from contextlib import ExitStack
 
 import matplotlib.pyplot as plt
+from gymnasium.wrappers import RecordVideo
 """
 FILE = """
 # What run directories get a copy of
@@ -36,18 +38,24 @@ __file__ = str(Path(utils.__file__).with_name("{script}.py"))
 """
 THREADS = """
 # Not in the script, where @utils.with_cleanup does this for main()
+utils.current.undo = ExitStack()
 torch.set_num_threads(args.threads or torch.get_num_threads())
 """
 VIDEOS = """
 # Not in the script: a video of the first environment every so many steps of it, while it trains
 if hasattr(envs, "envs"):  # Atari's environments are not in a list
     every = args.total_timesteps // args.num_envs // 4
-    envs.envs[0] = gym.wrappers.RecordVideo(
+    recorded = RecordVideo(
         make_env(args, "rgb_array"),
         video_folder=f"{args.runs_dir}/notebook_videos",
         step_trigger=lambda step: step % every == 0,
         video_length=200,
     )
+    envs.envs[0] = utils.Checked(recorded)
+"""
+END = """
+record = run.end()
+utils.current.undo.close()
 """
 NETWORKS = """
 # Not in the script: each network in a file of its own, such as actor.pt
@@ -133,7 +141,7 @@ def cells(source, script, changed):
             yield from setup_cells(parsed, first, last, changed)
         else:
             body = parsed.text(first, last)
-            yield new_code_cell(body.replace("return run.end()", "record = run.end()"))
+            yield new_code_cell(body.replace("return run.end()", END.strip()))
     for extra in (NETWORKS, EVALUATION, CURVES):
         yield new_code_cell(extra.strip())
 

@@ -192,15 +192,17 @@ class Outcome:
         utils.say_once.cache_clear()
         self.stopped = None
         try:
-            self.returns = self.module.main(self.module.Args(**flags))
+            record = self.module.main(self.module.Args(**flags))
         except (SystemExit, Exception) as error:
             self.stopped = error
             return
-        saved = helpers.load(self.returns.dir)
+        self.returns = record["returns"]
+        self.dir = record["dir"]
+        saved = helpers.load(self.dir)
         self.learning_rate = saved["args"].get("learning_rate") or saved["args"]["q_lr"]
         self.weights = {name: x for name, x in saved["agent"].items() if x.is_floating_point()}
         self.saved = saved
-        self.scalars = helpers.scalars(self.returns.dir)
+        self.scalars = helpers.scalars(self.dir)
         del self.scalars["charts/SPS"]
 
     def distance(self, other):
@@ -344,12 +346,19 @@ def test_acts_with_the_network_that_learns(name, script, monkeypatch, tmp_path):
     flags = {"start_e": 0.0, "end_e": 0.0} if script == "dqn" else {}
     ppo = script.startswith("ppo")
     step = utils.VectorEnv.step
+    init = utils.Run.__init__
+    runs = []
+    monkeypatch.setattr(
+        utils.Run,
+        "__init__",
+        lambda run, *args, **parts: runs.append(run) or init(run, *args, **parts),
+    )
     greedy = []  # the actions that are due
     checked = []
 
     @torch.no_grad()
     def act(obs):
-        run = utils.current.run
+        (run,) = runs
         action = run.agent.act(torch.as_tensor(obs, dtype=torch.float32)).numpy()
         space = run.envs.single_action_space
         discrete = script in ("ppo", "dqn", "sac_discrete")
@@ -409,7 +418,7 @@ def test_dropout_is_for_training(eager, monkeypatch):
     monkeypatch.syspath_prepend(helpers.ROOT / "docs/guides")
     import agents
 
-    agent, env = agents.load(outcome.returns.dir)  # of a copy
+    agent, env = agents.load(outcome.dir)  # of a copy
     assert type(agent.q_network[4]) is torch.nn.Dropout
     for seed in (1, 2):
         torch.manual_seed(seed)
@@ -423,8 +432,8 @@ def test_a_copy_resumes_with_the_state_that_it_adds(name, script, tmp_path):
     whole = Outcome(name, script, tmp_path / "whole", "eager", **schedules[script])
     half = {**schedules[script], "total_timesteps": whole.saved["global_step"] // 2}
     half = Outcome(name, script, tmp_path / "half", "eager", **half)
-    again = {**whole.saved["args"], "resume": str(half.returns.dir)}
-    rest = helpers.load(half.module.main(half.module.Args(**again)).dir)
+    again = {**whole.saved["args"], "resume": str(half.dir)}
+    rest = helpers.load(half.module.main(half.module.Args(**again))["dir"])
     for part in rest.keys() & {"agent", "adam", "critic_adam", "replay"}:
         helpers.assert_same_state(rest[part], whole.saved[part], part)
 
@@ -435,10 +444,11 @@ def test_a_copy_plays_and_resumes_runs_of_its_origin(original, tmp_path):
     path.write_text((helpers.SOURCE / "ppo.py").read_text())
     copy = helpers.import_file(path)
     args = {**origin.saved["args"], "exp_name": "my_idea"}
-    directory = str(origin.returns.dir)
-    assert copy.main(copy.Args(**{**args, "evaluate": directory})) == origin.returns
+    directory = str(origin.dir)
+    record = copy.main(copy.Args(**{**args, "evaluate": directory}))
+    assert record["returns"] == origin.returns
     longer = {"resume": directory, "total_timesteps": 640}
-    assert copy.main(copy.Args(**{**args, **longer})).dir == origin.returns.dir
+    assert copy.main(copy.Args(**{**args, **longer}))["dir"] == origin.dir
 
 
 def test_the_page_shows_them_all():

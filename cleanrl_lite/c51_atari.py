@@ -1,12 +1,13 @@
 """Categorical DQN (C51) for Atari games, learning from pixels; a variant of c51.py.
 
-Paper:    Bellemare et al. 2017 (arXiv:1707.06887), with the network of Mnih et al. 2015 (Nature).
+Paper:    Bellemare et al. 2017 (arXiv:1707.06887), with the network of Mnih et al. 2015
+          (Nature).
 Run:      python cleanrl_lite/c51_atari.py --env-id BreakoutNoFrameskip-v4
 Differs:  The projection loses no probability. The replay buffer stores each frame once. The
           environments are ale-py's own C++ vector environment. After a lost life, the script
           presses FIRE; the replay buffer stores the agent's action.
-Expected: PongNoFrameskip-v4 -16.1 after 1.91 of 10 million steps (mean of 100 games, --num-envs 8,
-          one seed, 0dd5ec7).
+Expected: PongNoFrameskip-v4 -16.1 after 1.91 of 10 million steps (mean of 100 games, --num-envs
+          8, one seed, 0dd5ec7).
 Details:  docs/c51_atari.md
 """
 
@@ -88,8 +89,8 @@ def game_settings(args):
 class Games(gym.vector.VectorWrapper):
     """ale-py's vector environment, in C++: stacks of 4 gray frames of 84 x 84, 4 frames a step.
 
-    A lost life terminates the episode, and FIRE continues the game. final_info in infos is
-    about whole games, with unclipped rewards.
+    A lost life terminates the episode, and FIRE continues the game. infos["episodes"] are
+    whole games, with unclipped rewards.
     """
 
     def __init__(self, num_envs, **settings):
@@ -127,9 +128,8 @@ class Games(gym.vector.VectorWrapper):
         returns = self.returns + rewards
         lengths = self.lengths + 1
         infos["_final_info"] = over
-        infos["final_info"] = {
-            n: {"statistics": {"r": returns[n], "l": lengths[n]}} for n in np.flatnonzero(over)
-        }
+        ended = np.flatnonzero(over)
+        infos["episodes"] = [(n, returns[n], lengths[n]) for n in ended]
         self.returns = returns * ~over
         self.lengths = lengths * ~over
         return obs, rewards, terminations, truncations, infos

@@ -205,7 +205,8 @@ def main(args: Args):
     min_size = max(args.batch_size, 8 * args.num_envs)
     check(args.buffer_size >= min_size, f"--buffer-size must be at least {min_size}")
 
-    envs = utils.vector_env([lambda: make_env(args)] * args.num_envs, args.async_envs)
+    env_fns = [lambda: make_env(args)] * args.num_envs
+    envs = utils.vector_env(env_fns, args.async_envs)
     obs_space = envs.single_observation_space
     action_space = envs.single_action_space
     from_zero = isinstance(action_space, Discrete) and action_space.start == 0
@@ -304,8 +305,9 @@ def main(args: Args):
             next_obs[n] = infos["final_obs"][n]
             writer.add_scalar("charts/episodic_return", episodic_return, global_step)
             writer.add_scalar("charts/episodic_length", episodic_length, global_step)
-            if "is_success" in infos["final_info"][n]:
-                success = infos["final_info"][n]["is_success"]
+            info = infos["final_info"][n]
+            if "is_success" in info:
+                success = info["is_success"]
                 writer.add_scalar("charts/success_rate", success, global_step)
         # terminations only: a truncated episode bootstraps from next_obs
         replay.add(obs, actions, rewards, next_obs, terminations)

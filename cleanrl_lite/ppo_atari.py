@@ -87,8 +87,8 @@ def game_settings(args):
 class Games(gym.vector.VectorWrapper):
     """ale-py's vector environment, in C++: stacks of 4 gray frames of 84 x 84, 4 frames a step.
 
-    A lost life terminates the episode, and FIRE continues the game. final_info in infos is
-    about whole games, with unclipped rewards.
+    A lost life terminates the episode, and FIRE continues the game. infos["episodes"] are
+    whole games, with unclipped rewards.
     """
 
     def __init__(self, num_envs, **settings):
@@ -126,9 +126,8 @@ class Games(gym.vector.VectorWrapper):
         returns = self.returns + rewards
         lengths = self.lengths + 1
         infos["_final_info"] = over
-        infos["final_info"] = {
-            n: {"statistics": {"r": returns[n], "l": lengths[n]}} for n in np.flatnonzero(over)
-        }
+        ended = np.flatnonzero(over)
+        infos["episodes"] = [(n, returns[n], lengths[n]) for n in ended]
         self.returns = returns * ~over
         self.lengths = lengths * ~over
         return obs, rewards, terminations, truncations, infos
@@ -279,8 +278,8 @@ def main(args: Args):
     divides = batch_size == minibatch_size * args.num_minibatches
     steps = f"--num-envs x --num-steps = {batch_size}"
     check(divides, f"{steps} must be a multiple of --num-minibatches {args.num_minibatches}")
-    can_normalize = minibatch_size > 1 or not args.norm_adv
-    check(can_normalize, "minibatches of one sample need --no-norm-adv")
+    several = minibatch_size > 1 or not args.norm_adv
+    check(several, "minibatches of one sample need --no-norm-adv")
 
     envs = Games(args.num_envs, num_threads=args.threads, **game_settings(args))
     obs_space = envs.single_observation_space

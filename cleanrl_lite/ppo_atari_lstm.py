@@ -99,8 +99,8 @@ def add_row(frames, begins):
 class Games(gym.vector.VectorWrapper):
     """ale-py's vector environment, in C++: gray frames of 84 x 84 and a row, 4 frames a step.
 
-    A lost life terminates the episode, and FIRE continues the game. final_info in infos is
-    about whole games, with unclipped rewards.
+    A lost life terminates the episode, and FIRE continues the game. infos["episodes"] are
+    whole games, with unclipped rewards.
     """
 
     def __init__(self, num_envs, **settings):
@@ -141,9 +141,8 @@ class Games(gym.vector.VectorWrapper):
         returns = self.returns + rewards
         lengths = self.lengths + 1
         infos["_final_info"] = over
-        infos["final_info"] = {
-            n: {"statistics": {"r": returns[n], "l": lengths[n]}} for n in np.flatnonzero(over)
-        }
+        ended = np.flatnonzero(over)
+        infos["episodes"] = [(n, returns[n], lengths[n]) for n in ended]
         self.returns = returns * ~over
         self.lengths = lengths * ~over
         return add_row(obs[:, 0], over), rewards, terminations, truncations, infos
@@ -330,8 +329,8 @@ def main(args: Args):
     divides = batch_size == minibatch_size * args.num_minibatches
     steps = f"--num-envs x --num-steps = {batch_size}"
     check(divides, f"{steps} must be a multiple of --num-minibatches {args.num_minibatches}")
-    can_normalize = minibatch_size > 1 or not args.norm_adv
-    check(can_normalize, "minibatches of one sample need --no-norm-adv")
+    several = minibatch_size > 1 or not args.norm_adv
+    check(several, "minibatches of one sample need --no-norm-adv")
     rest = args.num_steps % args.seq_len + minibatch_size % args.seq_len
     multiples = f"--num-steps and minibatches of {minibatch_size} must be multiples of"
     check(rest == 0, f"{multiples} --seq-len {args.seq_len}")

@@ -243,10 +243,11 @@ def main(args: Args):
     divides = batch_size == minibatch_size * args.num_minibatches
     steps = f"--num-envs x --num-steps = {batch_size}"
     check(divides, f"{steps} must be a multiple of --num-minibatches {args.num_minibatches}")
-    can_normalize = minibatch_size > 1 or not args.norm_adv
-    check(can_normalize, "minibatches of one sample need --no-norm-adv")
+    several = minibatch_size > 1 or not args.norm_adv
+    check(several, "minibatches of one sample need --no-norm-adv")
 
-    envs = utils.vector_env([lambda: make_env(args)] * args.num_envs, args.async_envs)
+    env_fns = [lambda: make_env(args)] * args.num_envs
+    envs = utils.vector_env(env_fns, args.async_envs)
     obs_space = envs.single_observation_space
     action_space = envs.single_action_space
     real = isinstance(action_space, Box) and action_space.dtype.kind == "f"
@@ -374,8 +375,7 @@ def main(args: Args):
         obs_mean = agent.obs_stats.mean.cpu().numpy()
         obs_std = (agent.obs_stats.var + 1e-8).sqrt().cpu().numpy()
         for t in range(args.num_steps):
-            rollout_obs[t] = obs
-            # in float64, for float32 loses what is small beside a large constant
+            rollout_obs[t] = obs  # in its own precision
             normalized = ((rollout_obs[t] - obs_mean) / obs_std).clip(-10, 10)
             actions[t] = actor(normalized.astype(np.float32)) + std * noise[t]
             # The policy is a Gaussian: its samples may lie outside the bounds.
@@ -391,8 +391,9 @@ def main(args: Args):
                 next_obs[t, n] = infos["final_obs"][n]
                 writer.add_scalar("charts/episodic_return", episodic_return, global_step)
                 writer.add_scalar("charts/episodic_length", episodic_length, global_step)
-                if "is_success" in infos["final_info"][n]:
-                    success = infos["final_info"][n]["is_success"]
+                info = infos["final_info"][n]
+                if "is_success" in info:
+                    success = info["is_success"]
                     writer.add_scalar("charts/success_rate", success, global_step)
 
         # values, log-probabilities and advantages of the whole rollout

@@ -1,15 +1,17 @@
 """PPO with LSTMs for Box (continuous) actions; a variant of ppo_lstm.py.
 
-Paper:    Schulman et al. 2017 (arXiv:1707.06347);
-          LSTM: Hochreiter & Schmidhuber 1997; Gers et al. 2000.
+Paper:    Schulman et al. 2017 (arXiv:1707.06347); LSTM:
+          Hochreiter & Schmidhuber 1997; Gers et al. 2000.
 Run:      python cleanrl_lite/ppo_continuous_lstm.py --env-id Hopper-v4
-Differs:  As ppo_lstm.py. The policy is a Gaussian, observations are
-          normalised and rewards scaled, as in ppo_continuous.py. The
-          flag that clears the memory is not normalised.
+Differs:  As ppo_lstm.py. The policy is a Gaussian, observations
+          are normalised and rewards scaled, as in
+          ppo_continuous.py. The flag that clears the memory is
+          not normalised.
 Expected: benchmark.environments.memory:PendulumHidden-v0 -197.7
-          (greedy -200.5; ppo_continuous.py with these flags: -1,062):
-          300,000 steps with the flags of its docs page, mean of the
-          last 100 training episodes, 3 seeds, 0a7ab71.
+          (greedy -200.5; ppo_continuous.py with these flags:
+          -1,062): 300,000 steps with the flags of its docs page,
+          mean of the last 100 training episodes, 3 seeds,
+          0a7ab71.
 Details:  docs/ppo_continuous_lstm.md
 """
 
@@ -302,10 +304,11 @@ def main(args: Args):
     divides = batch_size == minibatch_size * args.num_minibatches
     steps = f"--num-envs x --num-steps = {batch_size}"
     check(divides, f"{steps} must be a multiple of --num-minibatches {args.num_minibatches}")
-    can_normalize = minibatch_size > 1 or not args.norm_adv
-    check(can_normalize, "minibatches of one sample need --no-norm-adv")
+    several = minibatch_size > 1 or not args.norm_adv
+    check(several, "minibatches of one sample need --no-norm-adv")
 
-    envs = utils.vector_env([lambda: make_env(args)] * args.num_envs, args.async_envs)
+    env_fns = [lambda: make_env(args)] * args.num_envs
+    envs = utils.vector_env(env_fns, args.async_envs)
     obs_space = envs.single_observation_space
     action_space = envs.single_action_space
     real = isinstance(action_space, Box) and action_space.dtype.kind == "f"
@@ -433,8 +436,7 @@ def main(args: Args):
         obs_mean = agent.obs_stats.mean.cpu().numpy()
         obs_std = (agent.obs_stats.var + 1e-8).sqrt().cpu().numpy()
         for t in range(args.num_steps):
-            rollout_obs[t] = obs
-            # in float64, for float32 loses what is small beside a large constant
+            rollout_obs[t] = obs  # in its own precision
             normalized = ((rollout_obs[t] - obs_mean) / obs_std).clip(-10, 10)
             normalized = normalized.astype(np.float32)
             # The critic steps along, so that its memory holds the same observations.
@@ -454,8 +456,9 @@ def main(args: Args):
                 next_obs[t, n] = infos["final_obs"][n]
                 writer.add_scalar("charts/episodic_return", episodic_return, global_step)
                 writer.add_scalar("charts/episodic_length", episodic_length, global_step)
-                if "is_success" in infos["final_info"][n]:
-                    success = infos["final_info"][n]["is_success"]
+                info = infos["final_info"][n]
+                if "is_success" in info:
+                    success = info["is_success"]
                     writer.add_scalar("charts/success_rate", success, global_step)
 
         # The LSTM forgets by this number.

@@ -150,10 +150,8 @@ class EnvPool:
         infos = {}
         if self.ended.any():
             lengths = info["elapsed_step"]
-            infos["final_info"] = {
-                n: {"statistics": {"r": self.returns[n], "l": lengths[n]}}
-                for n in np.flatnonzero(self.ended)
-            }
+            ended = np.flatnonzero(self.ended)
+            infos["episodes"] = [(n, self.returns[n], lengths[n]) for n in ended]
         return obs, rewards, terminations, truncations, infos
 
     def close(self):
@@ -269,8 +267,8 @@ def main(args: Args):
     divides = batch_size == minibatch_size * args.num_minibatches
     steps = f"--num-envs x --num-steps = {batch_size}"
     check(divides, f"{steps} must be a multiple of --num-minibatches {args.num_minibatches}")
-    can_normalize = minibatch_size > 1 or not args.norm_adv
-    check(can_normalize, "minibatches of one sample need --no-norm-adv")
+    several = minibatch_size > 1 or not args.norm_adv
+    check(several, "minibatches of one sample need --no-norm-adv")
 
     envs = EnvPool(args)
     obs_space = envs.single_observation_space

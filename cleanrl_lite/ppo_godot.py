@@ -189,12 +189,8 @@ class Games:
         obs, rewards, dones = [np.concatenate(parts) for parts in zip(*received, strict=True)]
         self.returns += rewards
         self.lengths += 1
-        infos = {
-            "final_info": {
-                n: {"statistics": {"r": self.returns[n], "l": self.lengths[n]}}
-                for n in np.flatnonzero(dones)
-            }
-        }
+        ended = np.flatnonzero(dones)
+        infos = {"episodes": [(n, self.returns[n], self.lengths[n]) for n in ended]}
         self.returns[dones] = 0
         self.lengths[dones] = 0
         # All ends are terminations: games do not say which episodes they cut.
@@ -370,8 +366,8 @@ def main(args: Args):
     divides = batch_size == minibatch_size * args.num_minibatches
     steps = f"--num-envs x --num-steps = {batch_size}"
     check(divides, f"{steps} must be a multiple of --num-minibatches {args.num_minibatches}")
-    can_normalize = minibatch_size > 1 or not args.norm_adv
-    check(can_normalize, "minibatches of one sample need --no-norm-adv")
+    several = minibatch_size > 1 or not args.norm_adv
+    check(several, "minibatches of one sample need --no-norm-adv")
 
     envs = Games(args, args.seed, args.viz)
     obs_space = envs.single_observation_space
@@ -479,8 +475,7 @@ def main(args: Args):
         obs_mean = agent.obs_stats.mean.cpu().numpy()
         obs_std = (agent.obs_stats.var + 1e-8).sqrt().cpu().numpy()
         for t in range(args.num_steps):
-            rollout_obs[t] = obs
-            # in float64, for float32 loses what is small beside a large constant
+            rollout_obs[t] = obs  # in its own precision
             normalized = ((rollout_obs[t] - obs_mean) / obs_std).clip(-10, 10)
             actions[t] = actor(normalized.astype(np.float32)) + std * noise[t]
             obs, rewards[t], terminations[t], truncations, infos = envs.step(actions[t])

@@ -289,12 +289,13 @@ def main(args: Args):
     divides = batch_size == minibatch_size * args.num_minibatches
     steps = f"--num-envs x --num-steps = {batch_size}"
     check(divides, f"{steps} must be a multiple of --num-minibatches {args.num_minibatches}")
-    can_normalize = minibatch_size > 1 or not args.norm_adv
-    check(can_normalize, "minibatches of one sample need --no-norm-adv")
+    several = minibatch_size > 1 or not args.norm_adv
+    check(several, "minibatches of one sample need --no-norm-adv")
 
     check(args.image_size >= 36, f"--image-size must be at least 36, got {args.image_size}")
 
-    envs = utils.vector_env([lambda: make_env(args)] * args.num_envs, args.async_envs)
+    env_fns = [lambda: make_env(args)] * args.num_envs
+    envs = utils.vector_env(env_fns, args.async_envs)
     obs_space = envs.single_observation_space
     action_space = envs.single_action_space
     discrete = isinstance(action_space, Discrete) and action_space.start == 0
@@ -422,8 +423,9 @@ def main(args: Args):
             for n, episodic_return, episodic_length in run.finished_episodes(infos):
                 writer.add_scalar("charts/episodic_return", episodic_return, global_step)
                 writer.add_scalar("charts/episodic_length", episodic_length, global_step)
-                if "is_success" in infos["final_info"][n]:
-                    success = infos["final_info"][n]["is_success"]
+                info = infos["final_info"][n]
+                if "is_success" in info:
+                    success = info["is_success"]
                     writer.add_scalar("charts/success_rate", success, global_step)
             for n in np.flatnonzero(truncations):
                 # obs[n] is already the first observation of the next episode

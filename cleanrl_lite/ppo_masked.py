@@ -257,10 +257,11 @@ def main(args: Args):
     divides = batch_size == minibatch_size * args.num_minibatches
     steps = f"--num-envs x --num-steps = {batch_size}"
     check(divides, f"{steps} must be a multiple of --num-minibatches {args.num_minibatches}")
-    can_normalize = minibatch_size > 1 or not args.norm_adv
-    check(can_normalize, "minibatches of one sample need --no-norm-adv")
+    several = minibatch_size > 1 or not args.norm_adv
+    check(several, "minibatches of one sample need --no-norm-adv")
 
-    envs = utils.vector_env([lambda: make_env(args)] * args.num_envs, args.async_envs)
+    env_fns = [lambda: make_env(args)] * args.num_envs
+    envs = utils.vector_env(env_fns, args.async_envs)
     obs_space = envs.single_observation_space
     action_space = envs.single_action_space
     parts = len(action_space)
@@ -377,8 +378,9 @@ def main(args: Args):
                 next_obs[t, n] = infos["final_obs"][n]
                 writer.add_scalar("charts/episodic_return", episodic_return, global_step)
                 writer.add_scalar("charts/episodic_length", episodic_length, global_step)
-                if "is_success" in infos["final_info"][n]:
-                    success = infos["final_info"][n]["is_success"]
+                info = infos["final_info"][n]
+                if "is_success" in info:
+                    success = info["is_success"]
                     writer.add_scalar("charts/success_rate", success, global_step)
 
         # values, log-probabilities and advantages of the whole rollout

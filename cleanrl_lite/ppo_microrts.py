@@ -371,14 +371,15 @@ def main(args: Args):
     divides = batch_size == minibatch_size * args.num_minibatches
     steps = f"--num-envs x --num-steps = {batch_size}"
     check(divides, f"{steps} must be a multiple of --num-minibatches {args.num_minibatches}")
-    can_normalize = minibatch_size > 1 or not args.norm_adv
-    check(can_normalize, "minibatches of one sample need --no-norm-adv")
+    several = minibatch_size > 1 or not args.norm_adv
+    check(several, "minibatches of one sample need --no-norm-adv")
 
     weights = np.genfromtxt([args.reward_weights], delimiter=",")  # NaN for what is no number
     six = np.isfinite(weights).tolist() == [True] * 6
     check(six, f"--reward-weights must be six numbers, got {args.reward_weights}")
 
-    envs = utils.vector_env([lambda: make_env(args)] * args.num_envs, False)
+    env_fns = [lambda: make_env(args)] * args.num_envs
+    envs = utils.vector_env(env_fns, False)
     obs_space = envs.single_observation_space
     action_space = envs.single_action_space
     orders = min(args.max_orders, len(action_space.nvec))

@@ -1,13 +1,15 @@
 """Proximal Policy Optimization for teams of agents (MAPPO); a variant of ppo_masked.py.
 
-Paper:    Yu et al. 2022 (arXiv:2103.01955); PPO: Schulman et al. 2017 (arXiv:1707.06347).
+Paper:    Yu et al. 2022 (arXiv:2103.01955); PPO: Schulman et al. 2017
+          (arXiv:1707.06347).
 Run:      python cleanrl_lite/ppo_multiagent.py --env-id benchmark.environments.cleaner:Cleaner-v0
-Differs:  All agents share one actor, which sees each agent's own observation. The critic sees the
-          state. Each agent has its own probability ratio; advantages are the team's. One stored
-          vector holds own observations, state and masks. No recurrent networks, no value
-          normalisation.
-Expected: benchmark.environments.cleaner:Cleaner-v0 31.9, without a central critic 31.6 (150,000
-          steps, mean of the last 100 training episodes, 3 seeds, 0aa6b42).
+Differs:  All agents share one actor, which sees each agent's own observation. The
+          critic sees the state. Each agent has its own probability ratio; advantages
+          are the team's. One stored vector holds own observations, state and masks.
+          No recurrent networks, no value normalisation.
+Expected: benchmark.environments.cleaner:Cleaner-v0 31.9, without a central critic
+          31.6 (150,000 steps, mean of the last 100 training episodes, 3 seeds,
+          0aa6b42).
 Details:  docs/ppo_multiagent.md
 """
 
@@ -286,10 +288,11 @@ def main(args: Args):
     divides = batch_size == minibatch_size * args.num_minibatches
     steps = f"--num-envs x --num-steps = {batch_size}"
     check(divides, f"{steps} must be a multiple of --num-minibatches {args.num_minibatches}")
-    can_normalize = minibatch_size > 1 or not args.norm_adv
-    check(can_normalize, "minibatches of one sample need --no-norm-adv")
+    several = minibatch_size > 1 or not args.norm_adv
+    check(several, "minibatches of one sample need --no-norm-adv")
 
-    envs = utils.vector_env([lambda: make_env(args)] * args.num_envs, args.async_envs)
+    env_fns = [lambda: make_env(args)] * args.num_envs
+    envs = utils.vector_env(env_fns, args.async_envs)
     obs_space = envs.single_observation_space
     action_space = envs.single_action_space
     n_agents = len(action_space)
@@ -411,8 +414,9 @@ def main(args: Args):
                 next_obs[t, n] = infos["final_obs"][n]
                 writer.add_scalar("charts/episodic_return", episodic_return, global_step)
                 writer.add_scalar("charts/episodic_length", episodic_length, global_step)
-                if "is_success" in infos["final_info"][n]:
-                    success = infos["final_info"][n]["is_success"]
+                info = infos["final_info"][n]
+                if "is_success" in info:
+                    success = info["is_success"]
                     writer.add_scalar("charts/success_rate", success, global_step)
 
         # values, log-probabilities and advantages of the whole rollout

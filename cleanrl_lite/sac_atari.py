@@ -87,8 +87,8 @@ def game_settings(args):
 class Games(gym.vector.VectorWrapper):
     """ale-py's vector environment, in C++: stacks of 4 gray frames of 84 x 84, 4 frames a step.
 
-    A lost life terminates the episode, and FIRE continues the game. final_info in infos is
-    about whole games, with unclipped rewards.
+    A lost life terminates the episode, and FIRE continues the game. infos["episodes"] are
+    whole games, with unclipped rewards.
     """
 
     def __init__(self, num_envs, **settings):
@@ -126,9 +126,8 @@ class Games(gym.vector.VectorWrapper):
         returns = self.returns + rewards
         lengths = self.lengths + 1
         infos["_final_info"] = over
-        infos["final_info"] = {
-            n: {"statistics": {"r": returns[n], "l": lengths[n]}} for n in np.flatnonzero(over)
-        }
+        ended = np.flatnonzero(over)
+        infos["episodes"] = [(n, returns[n], lengths[n]) for n in ended]
         self.returns = returns * ~over
         self.lengths = lengths * ~over
         return obs, rewards, terminations, truncations, infos

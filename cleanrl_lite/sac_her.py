@@ -1,9 +1,10 @@
 """SAC with hindsight experience replay (HER) for goal environments; a variant of sac.py.
 
-Paper:    Andrychowicz et al. 2017 (arXiv:1707.01495), strategy "future"; SAC: arXiv:1812.05905.
+Paper:    Andrychowicz et al. 2017 (arXiv:1707.01495), strategy "future"; SAC:
+          arXiv:1812.05905.
 Run:      python cleanrl_lite/sac_her.py --env-id panda_gym:PandaReach-v3
-Differs:  SAC in place of DDPG. Every minibatch draws new goals, also from running episodes. A new
-          goal changes the reward, not `terminated`. No normalisation.
+Differs:  SAC in place of DDPG. Every minibatch draws new goals, also from running episodes. A
+          new goal changes the reward, not `terminated`. No normalisation.
 Expected: panda_gym:PandaReach-v3 -1.84, mean of the last 100 training episodes, all of them
           successes; 20,000 steps, 3 seeds, commit f482bdc.
 Details:  docs/sac_her.md
@@ -341,7 +342,8 @@ def main(args: Args):
     min_size = max(args.batch_size, 8 * args.num_envs)
     check(args.buffer_size >= min_size, f"--buffer-size must be at least {min_size}")
 
-    envs = utils.vector_env([lambda: make_env(args)] * args.num_envs, args.async_envs)
+    env_fns = [lambda: make_env(args)] * args.num_envs
+    envs = utils.vector_env(env_fns, args.async_envs)
     obs_space = envs.single_observation_space
     action_space = envs.single_action_space
     real = isinstance(action_space, Box) and action_space.dtype.kind == "f"
@@ -521,8 +523,9 @@ def main(args: Args):
             next_obs[n] = infos["final_obs"][n]
             writer.add_scalar("charts/episodic_return", episodic_return, global_step)
             writer.add_scalar("charts/episodic_length", episodic_length, global_step)
-            if "is_success" in infos["final_info"][n]:
-                success = infos["final_info"][n]["is_success"]
+            info = infos["final_info"][n]
+            if "is_success" in info:
+                success = info["is_success"]
                 writer.add_scalar("charts/success_rate", success, global_step)
         if args.n_sampled_goals and global_step <= args.learning_starts + 1_000:
             replay.check_rewards(rewards, next_obs)

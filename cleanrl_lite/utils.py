@@ -243,8 +243,12 @@ class VectorEnv(gym.vector.SyncVectorEnv):
 
     def _add_info(self, infos, info, n):
         """gymnasium's stacks values, whose shapes may differ."""
-        for name in info.keys() & {"final_obs", "final_info"}:
-            infos.setdefault(name, {})[n] = info[name]
+        if "final_info" in info:
+            statistics = info["final_info"]["statistics"]
+            episode = n, statistics["r"], statistics["l"]
+            infos.setdefault("episodes", []).append(episode)
+            infos.setdefault("final_obs", {})[n] = info["final_obs"]
+            infos.setdefault("final_info", {})[n] = info["final_info"]
         return infos
 
 
@@ -599,9 +603,9 @@ class Run:
 
     def finished_episodes(self, infos):
         """(index, return, length) of every environment whose episode ended in this step."""
-        ended = infos.get("final_info", {})
-        self.returns.extend(info["statistics"]["r"] for info in ended.values())
-        return [(n, info["statistics"]["r"], info["statistics"]["l"]) for n, info in ended.items()]
+        episodes = infos.get("episodes", [])
+        self.returns.extend(episodic_return for _, episodic_return, _ in episodes)
+        return episodes
 
     def log(self, scalars, global_step):
         """Writes {tag: tensor or number} and the speed; refuses NaN and vectors.

@@ -557,7 +557,7 @@ class GoalPendulum(gym.Wrapper):
         self.observation_space = Dict(achieved_goal=goal, desired_goal=goal, observation=speed)
 
     def parts(self, obs):
-        return dict(achieved_goal=obs[:2], desired_goal=self.goal, observation=obs[2:])
+        return dict(achieved_goal=obs[:2], desired_goal=self.goal.copy(), observation=obs[2:])
 
     def compute_reward(self, achieved_goal, desired_goal, info):
         return -(np.linalg.norm(achieved_goal - desired_goal, axis=-1) > 0.5).astype(np.float32)

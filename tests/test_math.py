@@ -492,14 +492,15 @@ ANNEALING = [
 @pytest.mark.parametrize("script", ANNEALING)
 def test_learning_rate_falls_by_environment_steps(script, anneal_lr, tmp_path):
     args = helpers.small_args(script, tmp_path)
-    batch = args.num_envs * args.num_steps
-    flags = dict(anneal_lr=anneal_lr, total_timesteps=3 * batch, update_epochs=1)
+    total = 3 * args.num_envs * args.num_steps  # three rollouts
+    flags = dict(anneal_lr=anneal_lr, total_timesteps=total, update_epochs=1)
     if script == "ppo_continuous_adaptive":
         flags["kl_threshold"] = 0  # --anneal-lr decides
     run_dir, _ = helpers.train(script, tmp_path, **flags)
-    rates = [rate for _, rate in helpers.scalars(run_dir)["charts/learning_rate"]]
-    parts = [1, 2 / 3, 1 / 3] if anneal_lr else [1, 1, 1]
-    assert rates == pytest.approx([args.learning_rate * part for part in parts], rel=1e-5)
+    logged = helpers.scalars(run_dir)["charts/learning_rate"]
+    rates = [rate / args.learning_rate for _, rate in logged]
+    expected = [1, 2 / 3, 1 / 3] if anneal_lr else [1, 1, 1]
+    assert rates == pytest.approx(expected, rel=1e-5)
 
 
 MEAN_KL = [((0, 0, 0, 9), 2.5, 12), ((3, 3, 3, 0), 2.5, 12), ((3, 3, 3, 0), 2.0, 4)]

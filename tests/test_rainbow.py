@@ -100,22 +100,29 @@ def test_like_a_binary_tree():
 
     In place of torchrl's sampler: none of its releases is compiled for the torch of
     constraints.txt (0.13.3 needs an older one, 0.14.0 a newer one)."""
-    rng, tree, alpha, size = np.random.default_rng(1), BinarySumTree(64), 0.6, 60
+    rng = np.random.default_rng(1)
+    size, alpha = 60, 0.6
     priorities = rng.uniform(0.01, 4, size) ** alpha
-    buffer, drawn = filled(priorities), set()
+    buffer = filled(priorities)
+    tree = BinarySumTree(64)
+    drawn = set()
     for place, priority in enumerate(priorities):
         tree.set(place, priority)
     for _ in range(300):
         state = torch.get_rng_state()
-        points = (np.arange(32) + torch.rand(32, dtype=torch.float64).numpy()) / 32
+        draws = torch.rand(32, dtype=torch.float64)
         torch.set_rng_state(state)
         index = buffer.sample(32)[2]
-        assert index.tolist() == [tree.draw(point * tree.sums[1]) for point in points]
-        errors = rng.uniform(0.01, 4, size)[index]  # one for each place
-        buffer.set_priorities(index, torch.from_numpy(errors**alpha))
-        for place, error in zip(index.tolist(), errors, strict=True):
-            tree.set(place, error**alpha)
-        drawn.update(index.tolist())
+        priorities = rng.uniform(0.01, 4, size) ** alpha
+        places = []
+        for k, draw in enumerate(draws.tolist()):
+            point = (k + draw) / 32 * tree.sums[1]
+            places.append(tree.draw(point))
+        assert index.tolist() == places
+        buffer.set_priorities(index, torch.from_numpy(priorities)[index])
+        for place in places:
+            tree.set(place, priorities[place])
+        drawn.update(places)
     assert len(drawn) == size
 
 

@@ -433,7 +433,7 @@ def steps_cell(found):
         return ""
     text = f"{found['median']:.0e}, {found['largest']:.0e}"
     if found["only_one_ended"]:
-        text += f"; {found['only_one_ended']} ends"
+        text += f"; only one ended: {found['only_one_ended']}"
     return marked(text, steps_differ(found))
 
 
@@ -467,7 +467,8 @@ def table(rows):
     refused = {}
     for row in rows:
         if "refused" in row:
-            reason = re.sub(r" \((ids are|https:).*", "", row["refused"])
+            reason = row["refused"].removeprefix(f"--env-id {row['env_id']} ")
+            reason = re.sub(r"( \((ids are|https:)|, for more).*|`", "", reason)
             refused.setdefault(reason, []).append(row["env_id"])
     newest = measured[-1]["versions"]
     inside = newest["envpool's MuJoCo"]
@@ -498,7 +499,7 @@ def table(rows):
 def parse():
     parser = shared.parser(__doc__)
     add = parser.add_argument
-    add("--only", nargs="+", metavar="ENV_ID", help="some of the ids (none: all)")
+    add("--only", nargs="*", metavar="ENV_ID", help="some of the ids; none: make the table only")
     add("--resets", type=int, default=1024, help="first observations of each engine")
     add("--episodes", type=int, default=64, help="of each engine; tenfold where they are short")
     add("--steps", type=int, default=200, help="of each of 16 environments, compared one by one")
@@ -514,11 +515,14 @@ def main():
         return print(json.dumps(found))
     import envpool
 
-    both = sorted(gym.registry.keys() & set(envpool.list_all_envs()))
+    env_ids = args.only
+    if env_ids is None:
+        env_ids = sorted(gym.registry.keys() & set(envpool.list_all_envs()))
     rows = json.loads(PATH.read_text()) if PATH.exists() else []
     with tempfile.TemporaryDirectory() as folder:
-        install_mujoco(folder)
-        for env_id in args.only or both:
+        if env_ids:
+            install_mujoco(folder)
+        for env_id in env_ids:
             base = {
                 "env_id": env_id,
                 "date": time.strftime("%F"),

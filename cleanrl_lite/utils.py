@@ -468,6 +468,8 @@ class Run:
         self.agent = agent
         self.parts = {"agent": agent, **parts}
         check_trained(agent, parts.values())
+        if any(isinstance(module, torch.nn.RNNBase) for module in agent.modules()):
+            tqdm.write("warning: nn.GRU and nn.LSTM forget between calls: see the *_lstm scripts")
         git_commit()  # now: at the end the checkout may be at another
         self.writer = None  # the script's SummaryWriter
         self.values = {}  # what goes_on() was given, if a checkpoint's episodes go on
@@ -708,6 +710,8 @@ def compiled(update):
             reason = "reads a Python number that changes: keep it in a tensor"
         except torch._dynamo.exc.TorchDynamoException as error:
             reason = "cannot be compiled: " + str(error).splitlines()[0]
+            if re.search(r"Optimizer\.|torch.optim", str(error)):
+                reason = "has torch.optim: see Another optimizer in docs/guides/change_a_script.md"
         tqdm.write(f"continuing in eager mode: {name} {reason}", file=sys.stderr)
         function = update
         return update(*tensors)
@@ -750,6 +754,7 @@ def numpy_forward(module, device):
     live = not isinstance(module, torch.nn.Module)
     module = module() if live else module
     known = type(module) is torch.nn.Sequential and not (live and device.type == "cuda")
+    known = known and not any(m._forward_hooks or m._forward_pre_hooks for m in module.modules())
     layers = [in_numpy(layer) for layer in module] if known else [None]
     calls = 0
 

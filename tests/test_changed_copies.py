@@ -5,9 +5,13 @@ in eager mode. Some are traced in the fast tier (torch.compile without its code 
 slow tier compiles those that change what is compiled.
 """
 
+import copy
 import functools
+import inspect
 import math
+import os
 import re
+import signal
 
 import numpy as np
 import pytest
@@ -56,6 +60,8 @@ FLAGS = {
     "clip_number": {"learning_rate": 1e-3},
     "dropout": {"learning_rate": 1e-2},
     "hook": {"learning_rate": 1e-2},
+    # Where an environment needs to be one that gives something.
+    "log_distance": {"env_id": "tests.odd_envs:Odd-v0"},
 }
 
 # What stops a run: the error and its message.
@@ -76,15 +82,20 @@ STOPS = {
 }
 # What a run prints where it goes on more slowly.
 RECOMPILES = "continuing in eager mode: update reads a Python number that changes"
+TORCH_OPTIM = "continuing in eager mode: update has torch.optim: see Another optimizer"
+FORGETS = "warning: nn.GRU and nn.LSTM forget between calls: see the *_lstm scripts"
 SAYS_COMPILED = {
     "clip_number": RECOMPILES,
     "counting": RECOMPILES,
     "counting_sac": "continuing in eager mode: update_critic reads a Python number that changes",
     "entropy_number": RECOMPILES,
+    "gru_without_state": "continuing in eager mode: update cannot be compiled",
+    "torch_optim_inside": TORCH_OPTIM,
 }
 IN_TORCH = "acts in torch: numpy"
 SAYS_ALWAYS = dict.fromkeys(
     [
+        "gru_without_state",
         "residual",
         "residual_dqn",
         "layer_norm_silu",
@@ -98,7 +109,7 @@ SAYS_ALWAYS = dict.fromkeys(
 # Compiled, these draw other random numbers than in eager mode.
 RANDOM = {"dropout", "dropout_dqn", "dropout_sac"}
 # These change nothing that a run computes.
-NO_EFFECT = {"counting", "counting_sac", "other_dtype"}
+NO_EFFECT = {"counting", "counting_sac", "log_distance", "other_dtype"}
 # These change what acts.
 ACTORS = [
     "bigger_network",
@@ -127,20 +138,27 @@ NOT_COMPILED = {
     "dropout_sac",
     "entropy_number",
     "forget_bias",
+    "gru_without_state",
     "layer_replaced",
     "layer_reset",
+    "log_distance",
     "residual_dqn",
+    "shaped_rewards",
     "temperature",
+    "torch_optim_inside",
 }
 TRACED = [
     ("clip_number", "ppo"),
     ("counting", "ppo"),
     ("counting_sac", "sac"),
     ("entropy_number", "ppo"),
+    ("gru_without_state", "ppo_continuous"),
     ("layer_replaced_later", "dqn"),
     ("other_dtype", "ppo"),
     ("other_dtype_sac", "sac"),
     ("temperature_per_state", "sac"),
+    ("torch_optim", "ppo"),
+    ("torch_optim_inside", "ppo"),
 ]
 
 
@@ -424,30 +442,153 @@ def test_dropout_is_for_training(eager, monkeypatch):
         assert agents.play(agent, env, seed=10_001) == pytest.approx(outcome.returns[0])
 
 
-@pytest.mark.parametrize("name, script", [("prioritised", "dqn"), ("second_optimizer", "ppo")])
-def test_a_copy_resumes_with_the_state_that_it_adds(name, script, tmp_path):
-    """As a run without a pause, bit for bit."""
-    schedules = {"dqn": {"start_e": 0.1, "end_e": 0.1}, "ppo": {"anneal_lr": False}}
-    whole = Outcome(name, script, tmp_path / "whole", "eager", **schedules[script])
-    half = {**schedules[script], "total_timesteps": whole.saved["global_step"] // 2}
-    half = Outcome(name, script, tmp_path / "half", "eager", **half)
-    again = {**whole.saved["args"], "resume": str(half.dir)}
-    rest = helpers.load(half.module.main(half.module.Args(**again))["dir"])
-    for part in rest.keys() & {"agent", "adam", "critic_adam", "replay"}:
+@pytest.mark.parametrize(
+    "name, script",
+    [
+        ("prioritised", "dqn"),
+        ("second_optimizer", "ppo"),
+        ("adamw", "ppo_continuous"),
+        ("torch_optim", "ppo"),
+    ],
+)
+def test_a_copy_resumes_with_the_state_that_it_adds(name, script, monkeypatch, tmp_path):
+    """Stopped by a signal, then resumed: as a run without a pause, bit for bit."""
+    whole = Outcome(name, script, tmp_path / "whole", "eager")
+    half = whole.saved["global_step"] // 2
+    goes_on = utils.Run.goes_on
+
+    def stopped(run, step, *rest, **values):
+        if step == half:
+            os.kill(os.getpid(), signal.SIGTERM)
+        return goes_on(run, step, *rest, **values)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(utils.Run, "goes_on", stopped)
+        paused = Outcome(name, script, tmp_path / "paused", "eager")
+    assert isinstance(paused.stopped, SystemExit)
+    run_dir = helpers.only_run(tmp_path / "paused/runs")
+    assert helpers.load(run_dir)["global_step"] == half
+    again = {**helpers.load(run_dir)["args"], "resume": str(run_dir)}
+    paused.module.main(paused.module.Args(**again))
+    rest = helpers.load(run_dir)
+    assert rest["global_step"] == 2 * half
+    for part in rest.keys() & {"agent", "adam", "critic_adam", "optimizer", "replay"}:
         helpers.assert_same_state(rest[part], whole.saved[part], part)
+
+
+@pytest.mark.parametrize("script", read("adamw")[0])
+def test_adamw_is_torchs(script, tmp_path):
+    """With the same gradients and a learning rate that anneals."""
+    path = tmp_path / "adamw.py"
+    path.write_text(changed("adamw", script))
+    network = torch.nn.Linear(7, 5)
+    reference = copy.deepcopy(network)
+    ours = helpers.import_file(path).Adam(network.parameters())
+    torchs = torch.optim.AdamW(reference.parameters(), eps=1e-5, weight_decay=0.01)
+    no_limit = [1e9] if "max_grad_norm" in inspect.signature(ours.update).parameters else []
+    learning_rate = torch.tensor(0.0)
+    for step in range(50):
+        learning_rate.fill_(0.1 * (1 - step / 50))
+        torchs.param_groups[0]["lr"] = learning_rate.item()
+        for param in reference.parameters():
+            param.grad = torch.randn_like(param)
+        grads = [param.grad.clone() for param in reference.parameters()]
+        ours.update(grads, learning_rate, *no_limit, eps=1e-5)
+        torchs.step()
+    for mine, theirs in zip(network.parameters(), reference.parameters(), strict=True):
+        torch.testing.assert_close(mine, theirs, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("script", read("torch_optim")[0])
+def test_all_ways_to_another_optimizer_agree(script, eager, tmp_path, monkeypatch):
+    """In whole runs: the script's own AdamW, torch.optim's in `update`, torch.optim's after it."""
+    adamw = eager("adamw", script)
+    inside = eager("torch_optim_inside", script)
+    in_text(monkeypatch, "RMSprop(params, alpha=0.99, ", "AdamW(params, weight_decay=0.01, ")
+    outside = Outcome("torch_optim", script, tmp_path, "eager")
+    for outcome in (inside, outside):
+        assert_same(outcome, adamw)
+    # Of the last update; the run's learning rate ends above 0.
+    (group,) = outside.saved["optimizer"]["param_groups"]
+    assert group["lr"] == pytest.approx(outside.scalars["charts/learning_rate"][-1][1])
+    assert 0 < group["lr"] < outside.learning_rate / 2
+
+
+def in_text(monkeypatch, old, new):
+    """Copies have `new` in place of `old`, once."""
+    before = changed
+
+    def replaced(name, script):
+        text = before(name, script)
+        assert text.count(old) == 1
+        return text.replace(old, new)
+
+    monkeypatch.setitem(globals(), "changed", replaced)
+
+
+@pytest.mark.parametrize("optimizer", ["SGD(params, momentum=0.9)", "NAdam(params)"])
+def test_any_of_torch_optim(optimizer, traced, tmp_path, monkeypatch, capfd):
+    """It follows the compiled gradients."""
+    in_text(monkeypatch, "RMSprop(params, alpha=0.99, eps=1e-5)", optimizer)
+    reference = Outcome("torch_optim", "ppo", tmp_path / "eager", "eager")
+    capfd.readouterr()
+    outcome = Outcome("torch_optim", "ppo", tmp_path / "traced", "traced")
+    assert_as_expected("torch_optim", outcome, capfd.readouterr(), "traced", reference)
+
+
+def test_torch_optim_without_a_cuda_graph(monkeypatch, tmp_path):
+    """The graph would leave out torch.optim's steps."""
+    monkeypatch.setattr(utils, "setup", lambda args: torch.device("cpu"))
+    outcome = Outcome("torch_optim", "ppo", tmp_path, "eager", cuda_graph=True)
+    assert "outside of the CUDA graph" in str(outcome.stopped)
+    assert not (tmp_path / "runs").exists()
+
+
+def test_a_gru_without_a_state_is_mentioned(monkeypatch, tmp_path, capfd):
+    """In one line, before other things happen: here it takes the environments for a sequence."""
+    Outcome("gru_without_state", "ppo_continuous", tmp_path, "eager")
+    assert capfd.readouterr().out.count(FORGETS) == 1
+    in_text(monkeypatch, "obs.reshape(-1, 1, obs.shape[-1])", "obs")
+    outcome = Outcome("gru_without_state", "ppo_continuous", tmp_path, "eager")
+    assert isinstance(outcome.stopped, SystemExit)
+    assert capfd.readouterr().out.count(FORGETS) == 1
+
+
+@pytest.mark.parametrize("async_envs", [False, True], ids=["sync", "workers"])
+def test_a_value_of_the_environments_infos(async_envs, tmp_path):
+    """At the end of every episode."""
+    flags = {**FLAGS["log_distance"], "async_envs": async_envs}
+    points = Outcome("log_distance", "ppo", tmp_path, "eager", **flags).scalars
+    steps = [step for step, _ in points["charts/episodic_return"]]
+    assert points["charts/distance"] == [(step, 0.5) for step in steps]
+    assert len(steps) == 4 * (128 // 10)
+
+
+@pytest.mark.parametrize("async_envs", [False, True], ids=["sync", "workers"])
+def test_shaped_and_unshaped_returns(async_envs, tmp_path):
+    """CartPole's reward is 1; a pole that starts near 0 has little to lose by the shaping."""
+    outcome = Outcome("shaped_rewards", "ppo", tmp_path, "eager", async_envs=async_envs)
+    shaped = outcome.scalars["charts/episodic_return"]
+    unshaped = outcome.scalars["charts/unshaped_return"]
+    lengths = outcome.scalars["charts/episodic_length"]
+    assert unshaped == lengths and len(lengths) > 10
+    losses = [theirs - mine for (_, mine), (_, theirs) in zip(shaped, unshaped, strict=True)]
+    assert all(0 < loss < 10 for loss in losses)
+    record = helpers.read_json(outcome.dir / "eval.json")
+    assert record["returns"] == record["lengths"]  # an evaluation has none of it
 
 
 def test_a_copy_plays_and_resumes_runs_of_its_origin(original, tmp_path):
     origin = original("", "ppo")
     path = tmp_path / "my_idea.py"
     path.write_text((helpers.SOURCE / "ppo.py").read_text())
-    copy = helpers.import_file(path)
+    my_idea = helpers.import_file(path)
     args = {**origin.saved["args"], "exp_name": "my_idea"}
     directory = str(origin.dir)
-    record = copy.main(copy.Args(**{**args, "evaluate": directory}))
+    record = my_idea.main(my_idea.Args(**{**args, "evaluate": directory}))
     assert record["returns"] == origin.returns
     longer = {"resume": directory, "total_timesteps": 640}
-    assert copy.main(copy.Args(**{**args, **longer}))["dir"] == origin.dir
+    assert my_idea.main(my_idea.Args(**{**args, **longer}))["dir"] == origin.dir
 
 
 def test_the_page_shows_them_all():
@@ -455,5 +596,5 @@ def test_the_page_shows_them_all():
     assert sorted(shown) == NAMES
     for name, (_, message) in STOPS.items():
         assert message in PAGE.read_text(), name
-    for message in {IN_TORCH, RECOMPILES}:
+    for message in {IN_TORCH, RECOMPILES, TORCH_OPTIM, FORGETS}:
         assert message in PAGE.read_text()

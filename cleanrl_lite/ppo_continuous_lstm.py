@@ -150,7 +150,8 @@ class LSTM(nn.Module):
     def in_numpy(self):
         """One step with the weights of now: the outputs and the state after it, in numpy."""
         weights = [param.detach().cpu().numpy().T for param in self.parameters()]
-        w_encoder, b_encoder, w_inputs, b_inputs, w_recurrent, b_recurrent, w_out, b_out = weights
+        w_encoder, b_encoder, *lstm, w_out, b_out = weights
+        w_inputs, b_inputs, w_recurrent, b_recurrent = lstm
 
         def step(obs, state):
             h, c = (state * (1 - obs[:, -1:, None])).swapaxes(0, 1)

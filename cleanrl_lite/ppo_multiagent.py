@@ -141,7 +141,8 @@ class ActionMask(gym.Wrapper):
 
 def team_shape(space):
     """(n_agents, own_dim) of a team's observations; refuses others."""
-    names = [name for name in space if name != "action_mask"] if isinstance(space, Dict) else []
+    names = list(space) if isinstance(space, Dict) else []
+    names = [name for name in names if name != "action_mask"]
     team = names == ["agents", "state"] and isinstance(space["agents"], Box | MultiBinary)
     team = team and len(space["agents"].shape) == 2
     layout = "Dict(agents=Box of shape (n_agents, own_dim), state=Box)"

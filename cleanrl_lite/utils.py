@@ -69,8 +69,9 @@ def parse(Args):
     args = tyro.cli(Args, args=words, description=title)
     path = args.evaluate or args.resume
     if path not in (None, "auto"):
+        evaluate = args.evaluate
         vars(args).update(load(path)["args"], resume=None)
-        args.capture_video &= not args.evaluate
+        args.capture_video &= not evaluate
         args = tyro.cli(Args, args=words, default=args)
     return args
 

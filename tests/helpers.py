@@ -473,14 +473,25 @@ def fresh_agent(script, monkeypatch, runs_dir, **flags):
 def spy_on_steps(monkeypatch, script, note):
     """Calls note(envs, actions, result of the step) after each step of training's environments."""
     kind = module(script).Games if script in ATARI_SCRIPTS else utils.VectorEnv
-    step = kind.step
 
-    def spied(envs, actions):
+    def spied(step, envs, actions):
         result = step(envs, actions)
         note(envs, actions, result)
         return result
 
-    monkeypatch.setattr(kind, "step", spied)
+    in_training(monkeypatch, kind, spied)
+
+
+def in_training(monkeypatch, kind, spied):
+    """The vector environment's step becomes spied(step, envs, actions), but not in evaluations."""
+    step, play = kind.step, utils.play
+
+    def unwatched(*args):
+        with mock.patch.object(kind, "step", step):
+            return play(*args)
+
+    monkeypatch.setattr(kind, "step", lambda envs, actions: spied(step, envs, actions))
+    monkeypatch.setattr(utils, "play", unwatched)
 
 
 def assert_stepped(agent, reference, learning_rate, names=("",)):

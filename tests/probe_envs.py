@@ -646,6 +646,16 @@ class Hidden(Constant):
         super().__init__()
 
 
+class Blind(Constant):
+    """Says that it cannot render only when a picture is due."""
+
+    def __init__(self, render_mode=None):
+        super().__init__(render_mode=render_mode)
+
+    def render(self):
+        raise NotImplementedError("no pictures")
+
+
 class Shows(Constant):
     """Has a render mode that nobody asked for."""
 
@@ -770,7 +780,11 @@ OTHERS = dict(
     ProbeDouble=Double,
 )
 OTHERS |= dict(
-    ProbeShows=Shows, ProbeInWorkers=InWorkers, ProbeMasked=Masked, ProbeSwitches=Switches
+    ProbeBlind=Blind,
+    ProbeShows=Shows,
+    ProbeInWorkers=InWorkers,
+    ProbeMasked=Masked,
+    ProbeSwitches=Switches,
 )
 OTHERS |= dict(ProbeCountedParts=CountedParts, ProbeReach=Reach, ProbeDrawn=Drawn)
 OTHERS |= dict(ProbeMixedPendulum=MixedPendulum, ProbePrivilegedPendulum=PrivilegedPendulum)

@@ -109,9 +109,9 @@ def test_a_lost_life_ends_the_episode_but_not_the_game():
             break
         assert infos["lives"][0] == 5 - sum(t[0] for t in terminations)
     assert sum(t[0] for t in terminations) == 5 and terminations[-1][0]
-    episode = infos["final_info"]["statistics"]
-    assert episode["r"][0] == sum(r[0] for r in rewards)
-    assert episode["l"][0] == len(rewards)
+    episode = infos["final_info"][0]["statistics"]
+    assert episode["r"] == sum(r[0] for r in rewards)
+    assert episode["l"] == len(rewards)
     assert infos["lives"][0] == 5  # a new game has begun
     _, _, _, _, infos = envs.step(np.zeros(2, dtype=np.int64))
     assert envs.lengths[0] == 1
@@ -305,7 +305,7 @@ def test_final_observation_of_a_truncated_game(monkeypatch):
         < 0.005
         < (obs[0, 2] != expected[0, 2]).mean()
     )
-    assert infos["_final_info"][0] and infos["final_info"]["statistics"]["l"][0] == 50
+    assert infos["_final_info"][0] and infos["final_info"][0]["statistics"]["l"] == 50
     assert (obs[0] != expected[0]).any() and (obs[0, :3] == 0).all()
 
 

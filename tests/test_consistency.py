@@ -1,5 +1,4 @@
-"""The copies stay copies: anatomy, flags, shared text and plainness of the scripts (DESIGN,
-sections 2, 3, 9).
+"""The copies stay copies: anatomy, flags, shared text and plainness of the scripts.
 
 Parents, flags and definitions are read from the scripts: a new one needs no entry here.
 """
@@ -33,7 +32,7 @@ from tests.helpers import (
     module,
 )
 
-# Plainness (DESIGN, section 3).
+# Plainness: at most so many nodes of the syntax tree and characters a line, and so long lines.
 NODES_A_LINE, MEAN_LENGTH, COLUMNS = 10, 52, 100
 PLAIN_LINES = 200  # of the scripts to learn from
 UTILS_LINES, UTILS_NODES = 691, 6_340  # DESIGN wants 560 and 5,000: it may shrink, not grow
@@ -149,7 +148,7 @@ def test_anatomy(script):
     inner = ["setup", "logging", "update", "training", "evaluation"]
     banners = [(len(indent), name) for indent, name in re.findall(r"^( *)# === (.+)$", text, re.M)]
     assert banners == [(0, name) for name in outer] + [(4, name) for name in inner]
-    main = text.index("@utils.leaves_no_trace\ndef main(args: Args):")
+    main = text.index("@utils.with_cleanup\ndef main(args: Args):")
     assert text.index("# === pure functions") < main < text.index("# === setup")
 
 
@@ -457,7 +456,7 @@ def test_every_function_is_called(name):
         assert function in used | others or function.startswith("__"), function
 
 
-IN_NUMPY = [name for name in SCRIPTS if "NumpyForward(" in TEXT[name]]
+IN_NUMPY = [name for name in SCRIPTS if "numpy_forward(" in TEXT[name]]
 
 
 @pytest.mark.parametrize("script", [name for name in IN_NUMPY if "ppo" in lineage(name)])

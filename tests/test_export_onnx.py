@@ -49,10 +49,10 @@ def evaluate(script, run_dir, monkeypatch, act):
         return steps[-1][1]
 
     monkeypatch.setattr(module.Agent, "act", watched)
-    returns = helpers.main(
+    record = helpers.main(
         script, module.Args(**helpers.load(run_dir)["args"] | dict(evaluate=str(run_dir)))
     )
-    return returns, *map(torch.cat, zip(*steps))
+    return record["returns"], *map(torch.cat, zip(*steps))
 
 
 def clipped(actions, space):

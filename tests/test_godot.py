@@ -416,7 +416,8 @@ def test_godot_and_signals(number, tmp_path):
     assert helpers.load(run_dir)["global_step"] == step + 4096
     trained = helpers.load(run_dir)["agent"]["obs_stats.count"]
     args = dict(PLAYED, total_timesteps=4096, evaluate=str(run_dir), eval_episodes=3)
-    assert len(helpers.main("ppo_godot", helpers.small_args("ppo_godot", tmp_path, **args))) == 3
+    record = helpers.main("ppo_godot", helpers.small_args("ppo_godot", tmp_path, **args))
+    assert len(record["returns"]) == 3
     assert helpers.load(run_dir)["agent"]["obs_stats.count"] == trained == step + 4096
 
 

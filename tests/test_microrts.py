@@ -377,23 +377,21 @@ def test_losses_time_limits_and_opponents_in_turn():
     """Who does nothing loses against a rush; nobody loses against the passive opponent, whose
     turn is next."""
     args = ppo_microrts.Args(opponents="workerRushAI,passiveAI", max_episode_steps=900)
-    envs = ppo_microrts.utils.vector_env(
-        [lambda: ppo_microrts.make_shaped_env(args)] * 2, False, gym.vector.AutoresetMode.SAME_STEP
-    )
+    envs = ppo_microrts.utils.vector_env([lambda: ppo_microrts.make_env(args)] * 2, False)
     (first, _), ends = envs.reset(seed=[1, 2]), []
     first = first.copy()
     while len(ends) < 2:
-        obs, rewards, terminations, truncations, infos = envs.step(np.stack([orders()] * 2))
+        obs, _, terminations, truncations, infos = envs.step(np.stack([orders()] * 2))
         if (terminations | truncations).any():
-            ends.append((terminations.tolist(), truncations.tolist(), rewards.tolist()))
-            ends[-1] += (
-                infos["final_info"]["statistics"]["r"].tolist(),
-                list(infos["final_obs"]),
-            )
+            # of the reasons for a reward, the first: won or lost
+            rewards = [env.unwrapped.rewards[0] for env in envs.envs]
+            ends.append((terminations.tolist(), truncations.tolist(), rewards))
+            returns = [infos["final_info"][n]["statistics"]["r"] for n in range(2)]
+            ends[-1] += returns, [infos["final_obs"][n] for n in range(2)]
             np.testing.assert_array_equal(obs, first)
     (lost, _, rewards, returns, finals), (_, timed_out, *_, undecided, others) = ends
     assert lost == timed_out == [True, True] and returns == [-1, -1] and undecided == [0, 0]
-    assert rewards == [-10, -10] and not any(final[..., OURS].any() for final in finals)
+    assert rewards == [-1, -1] and not any(final[..., OURS].any() for final in finals)
     assert all(final[..., OURS].any() and final[..., THEIRS].any() for final in others)
     assert ends[0][1] == ends[1][0] == [False, False]
 

@@ -168,7 +168,8 @@ def test_a_resumed_run_is_the_run(tmp_path, steps):
     whole, returns = helpers.train(SCRIPT, tmp_path / "whole", **LOGGED | dict(anneal_lr=False))
     helpers.next_second()
     flags = LOGGED | dict(anneal_lr=False, resume=str(part))
-    assert helpers.main(SCRIPT, helpers.small_args(SCRIPT, tmp_path, **flags)) == returns
+    record = helpers.main(SCRIPT, helpers.small_args(SCRIPT, tmp_path, **flags))
+    assert record["returns"] == returns
     mine, theirs = helpers.load(part), helpers.load(whole)
     for name in ("agent", "adam", "rng", "values"):
         helpers.assert_same_state(mine[name], theirs[name])

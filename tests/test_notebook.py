@@ -47,7 +47,7 @@ def test_every_script_has_a_notebook(script):
     code = [cell.source for cell in made.cells if cell.cell_type == "code"]
     for source in code:
         ast.parse(source)
-    left_out = {"@utils.leaves_no_trace", "def main(args: Args):"}
+    left_out = {"@utils.with_cleanup", "def main(args: Args):"}
     left_out |= {"if args.evaluate:", "envs.close()", "return run.end()"}
     left_out |= {"return utils.evaluate_saved(args, make_env, agent)"}
     left_out |= {'if __name__ == "__main__":', "main(utils.parse(Args))"}

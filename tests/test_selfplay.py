@@ -6,7 +6,6 @@ import itertools
 import numpy as np
 import pytest
 import torch
-from gymnasium.vector import AutoresetMode
 
 from cleanrl_lite import ppo_selfplay, utils
 from tests import helpers
@@ -56,7 +55,7 @@ def test_opponents(nim, tmp_path):
             "ppo_selfplay", tmp_path, env_id=NIM, opponent=opponent, evaluate=str(run_dir)
         )
         args.eval_episodes = 20
-        returns = helpers.main("ppo_selfplay", args)
+        returns = helpers.main("ppo_selfplay", args)["returns"]
         assert set(returns[::2]) == {1.0} and {*returns} == expected
     for env_id, opponent, line in (
         (NIM, "nobody", "cannot load .*nobody"),
@@ -145,11 +144,9 @@ def test_random_openings_in_processes():
     args, seen = ppo_selfplay.Args(env_id=NIM, num_envs=6, async_envs=True, random_moves=6), []
     for _ in range(2):
         utils.setup(args)
-        before = utils.rng_state()["numpy"]
-        envs = utils.vector_env(
-            [lambda: ppo_selfplay.make_game(args)] * 6, True, AutoresetMode.SAME_STEP
-        )
-        assert utils.rng_state()["numpy"] == before  # of the main process
+        before = np.random.get_state()
+        envs = utils.vector_env([lambda: ppo_selfplay.make_game(args)] * 6, True)
+        helpers.assert_same_state(np.random.get_state(), before)  # of the main process
         starts = [envs.reset(seed=seed)[0] for seed in (list(range(6)), *[None] * 4)]
         seen.append([start.argmax(1).tolist() for start in starts])
         envs.close()

@@ -9,7 +9,6 @@ import gymnasium as gym
 import numpy as np
 import pytest
 import torch
-from gymnasium.vector import AutoresetMode
 
 from cleanrl_lite import utils
 from tests import helpers, probe_envs
@@ -110,7 +109,7 @@ class Drawing(gym.Env):
 
 def test_each_worker_draws_its_own_random_numbers():
     """A fork has the generators of the main process, and so would all workers."""
-    envs = utils.vector_env([Drawing] * 3, True, AutoresetMode.SAME_STEP)
+    envs = utils.vector_env([Drawing] * 3, True)
     drawn, _ = envs.reset(seed=[5, 6, 7])
     again, _ = envs.reset(seed=[5, 6, 7])
     envs.close()
@@ -230,11 +229,14 @@ def test_what_a_run_leaves(script, finished):
         helpers.small_args(script, run_dir.parent, eval_episodes=2),
         helpers.read_json(run_dir / "eval.json"),
     )
-    assert helpers.read_json(run_dir / "args.json") == dict(script=script) | vars(args)
+    versions = record["versions"]
+    assert versions["torch"] == torch.__version__ and "gymnasium" in versions
+    content = dict(script=script) | vars(args) | dict(versions=versions)
+    assert helpers.read_json(run_dir / "args.json") == content
     assert vars(args) == helpers.load(run_dir)["args"] == record["args"]
     assert (run_dir / f"{script}.py").read_text() == (helpers.SOURCE / f"{script}.py").read_text()
     assert record["returns"] == list(returns)
-    assert len(returns) == len(record["lengths"]) == record["episodes"] == 2
+    assert len(returns) == len(record["lengths"]) == 2 and record["cut"] == [False] * 2
     assert (record["mean"], record["std"]) == pytest.approx((np.mean(returns), np.std(returns)))
     for tag, values in (
         ("eval/episodic_return", returns),
@@ -245,7 +247,7 @@ def test_what_a_run_leaves(script, finished):
     assert record["global_step"] == args.total_timesteps
     saved = (run_dir / "checkpoint.pt").read_bytes()
     args.evaluate = str(run_dir)
-    assert helpers.main(script, args) == returns
+    assert helpers.main(script, args)["returns"] == returns
     assert (run_dir / "checkpoint.pt").read_bytes() == saved and list(run_dir.parent.iterdir()) == [
         run_dir
     ]
@@ -413,10 +415,10 @@ def reaches(bar, script, runs_dir, monkeypatch, **flags):
     evaluate = utils.Run.evaluate
 
     def until_it_does(run, *name):
-        returns = evaluate(run, *name)
-        if np.mean(returns) >= bar:
+        record = evaluate(run, *name)
+        if record["mean"] >= bar:
             raise EnoughLearnt
-        return returns
+        return record
 
     monkeypatch.setattr(utils.Run, "evaluate", until_it_does)
     with pytest.raises(EnoughLearnt):

@@ -198,7 +198,7 @@ def test_a_copy_watches_a_run_of_the_parent(script, tmp_path, monkeypatch):
     make_env = copied.make_env
     monkeypatch.setattr(copied, "make_env", lambda *how: gym.wrappers.TimeLimit(make_env(*how), 5))
     args = helpers.small_args(parent, tmp_path, evaluate=str(run_dir), capture_video=True)
-    assert len(copied.main(copied.Args(**vars(args)))) == 1
+    assert len(copied.main(copied.Args(**vars(args)))["returns"]) == 1
     (video,) = (run_dir / "videos").glob("eval_*/*.mp4")
     assert imageio.imread(video).shape[1:] == (420, 640, 3)
 

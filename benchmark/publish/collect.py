@@ -184,7 +184,7 @@ def read_run(run_dir):
         "best_20_mean": best_20(values),
         "eval_mean": evaluation.get("mean"),
         "eval_std": evaluation.get("std"),
-        "eval_episodes": evaluation.get("episodes"),
+        "eval_episodes": len(evaluation["returns"]) if evaluation else None,
     }
     if len(evaluations) > 1:
         run["best_eval_mean"] = max(event.value for event in evaluations)

@@ -113,7 +113,7 @@ def card(saved, evaluation, run, video):
         flags=flags,
         mean=evaluation["mean"],
         std=evaluation["std"],
-        episodes=evaluation["episodes"],
+        episodes=len(evaluation["returns"]),
         evaluation=format_number(evaluation["mean"], evaluation["std"]),
         training=format_number(run["last_100_mean"]),
         commit=evaluation["commit"] or "unknown",

@@ -27,27 +27,35 @@ from benchmark.shared import ROOT
 IMPORTS = """
 import json
 import math
+from contextlib import ExitStack
 
 import matplotlib.pyplot as plt
+from gymnasium.wrappers import RecordVideo
 """
 FILE = """
 # What run directories get a copy of
 __file__ = str(Path(utils.__file__).with_name("{script}.py"))
 """
 THREADS = """
-# Not in the script, where @utils.leaves_no_trace does this for main()
+# Not in the script, where @utils.with_cleanup does this for main()
+utils.current.undo = ExitStack()
 torch.set_num_threads(args.threads or torch.get_num_threads())
 """
 VIDEOS = """
 # Not in the script: a video of the first environment every so many steps of it, while it trains
 if hasattr(envs, "envs"):  # Atari's environments are not in a list
     every = args.total_timesteps // args.num_envs // 4
-    envs.envs[0] = gym.wrappers.RecordVideo(
+    recorded = RecordVideo(
         make_env(args, "rgb_array"),
         video_folder=f"{args.runs_dir}/notebook_videos",
         step_trigger=lambda step: step % every == 0,
         video_length=200,
     )
+    envs.envs[0] = utils.Checked(recorded)
+"""
+END = """
+record = run.end()
+utils.current.undo.close()
 """
 NETWORKS = """
 # Not in the script: each network in a file of its own, such as actor.pt
@@ -57,10 +65,9 @@ print(*sorted(path.name for path in run.dir.glob("*.pt")))
 """
 EVALUATION = """
 # Not in the script: what the final evaluation recorded
-record = json.loads((run.dir / "eval.json").read_text())
-for name in ("returns", "lengths", "args"):
-    del record[name]
-print(json.dumps(record, indent=2))
+left_out = "returns", "lengths", "cut", "args", "dir"
+shown = {name: record[name] for name in record if name not in left_out}
+print(json.dumps(shown, indent=2))
 """
 CURVES = """
 # Not in the script: the curves that it logged
@@ -134,7 +141,7 @@ def cells(source, script, changed):
             yield from setup_cells(parsed, first, last, changed)
         else:
             body = parsed.text(first, last)
-            yield new_code_cell(body.replace("return run.end()", "returns = run.end()"))
+            yield new_code_cell(body.replace("return run.end()", END.strip()))
     for extra in (NETWORKS, EVALUATION, CURVES):
         yield new_code_cell(extra.strip())
 

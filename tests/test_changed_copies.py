@@ -425,14 +425,18 @@ def test_dropout_is_for_training(eager, monkeypatch):
 
 
 @pytest.mark.parametrize("name, script", [("prioritised", "dqn"), ("second_optimizer", "ppo")])
-def test_a_copy_resumes_with_the_state_that_it_adds(name, script, tmp_path):
+def test_a_copy_resumes_with_the_state_that_it_adds(name, script, monkeypatch, tmp_path):
     """As a run without a pause, bit for bit."""
-    schedules = {"dqn": {"start_e": 0.1, "end_e": 0.1}, "ppo": {"anneal_lr": False}}
-    whole = Outcome(name, script, tmp_path / "whole", "eager", **schedules[script])
-    half = {**schedules[script], "total_timesteps": whole.saved["global_step"] // 2}
-    half = Outcome(name, script, tmp_path / "half", "eager", **half)
-    again = {**whole.saved["args"], "resume": str(half.dir)}
-    rest = helpers.load(half.module.main(half.module.Args(**again))["dir"])
+    whole = Outcome(name, script, tmp_path / "whole", "eager")
+    with monkeypatch.context() as patch:
+        helpers.stop_at(whole.saved["global_step"] // 2, patch)
+        half = Outcome(name, script, tmp_path / "half", "eager")
+    assert half.stopped.code == 143
+    run_dir = helpers.only_run(tmp_path / "half/runs")
+    saved = helpers.load(run_dir)
+    assert saved["global_step"] < whole.saved["global_step"]
+    again = half.module.Args(**{**saved["args"], "resume": str(run_dir)})
+    rest = helpers.load(half.module.main(again)["dir"])
     for part in rest.keys() & {"agent", "adam", "critic_adam", "replay"}:
         helpers.assert_same_state(rest[part], whole.saved[part], part)
 

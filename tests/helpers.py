@@ -10,6 +10,7 @@ import os
 import re
 import runpy
 import shutil
+import signal
 import subprocess
 import sys
 import time
@@ -402,6 +403,18 @@ def assert_same_run(one, other, without=UNSEEDED):
     for state in states:
         state["rng"] = cloudpickle.loads(state["rng"])
     assert_same_state(*states)
+
+
+def stop_at(step, monkeypatch):
+    """SIGTERM comes to the run at this step."""
+    goes_on = utils.Run.goes_on
+
+    def spied(run, global_step, *rest, **values):
+        if global_step >= step:
+            os.kill(os.getpid(), signal.SIGTERM)
+        return goes_on(run, global_step, *rest, **values)
+
+    monkeypatch.setattr(utils.Run, "goes_on", spied)
 
 
 def spy_on_updates(monkeypatch, check=lambda update, main, tensors: update(*tensors)):

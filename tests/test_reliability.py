@@ -58,15 +58,8 @@ def interrupted(script, folder, steps, monkeypatch, **flags):
 
 def stopped(script, folder, step, monkeypatch, **flags):
     """The directory of a run that gets SIGTERM at this step."""
-    goes_on = utils.Run.goes_on
-
-    def spied(run, global_step, *rest, **values):
-        if global_step >= step:
-            os.kill(os.getpid(), signal.SIGTERM)
-        return goes_on(run, global_step, *rest, **values)
-
     with monkeypatch.context() as patch, pytest.raises(SystemExit, match="143"):
-        patch.setattr(utils.Run, "goes_on", spied)
+        helpers.stop_at(step, patch)
         helpers.train(script, folder, **flags)
     return helpers.only_run(folder)
 

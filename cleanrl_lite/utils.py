@@ -94,24 +94,20 @@ def seed_all(seed):
     torch.manual_seed(seed)
 
 
-AT_MOST_1 = {"gamma", "gae_lambda", "q_lambda", "tau", "start_e", "end_e"}
 current = threading.local()  # .undo: what ends with the run under way, one in each thread
 
 
 def with_cleanup(main):
-    """Decorates main(args): checks the numbers; afterwards, undoes what main has left behind.
-
-    Threads, signal handlers and locks are then as before; the random generators are not.
-    """
+    """Decorates main(args): checks numbers; puts threads, signals, locks back at the end."""
 
     @functools.wraps(main)
     def main_with_cleanup(args):
         for name, value in vars(args).items():
             if isinstance(value, int | float):
-                low = -1e15 if (getattr(type(args), name, None) or 0) < 0 else 0
-                high = 1 if name in AT_MOST_1 else 1e15
+                negative = (getattr(type(args), name, None) or 0) < 0
+                fine = math.isfinite(value) and (value >= 0 or negative)
                 flag = "--" + name.replace("_", "-")
-                check(low <= value <= high, f"{flag} must be from {low:g} to {high:g}, got {value}")
+                check(fine, f"{flag} must be finite and not negative, got {value}")
         with ExitStack() as current.undo:
             current.undo.callback(torch.set_num_threads, torch.get_num_threads())
             current.undo.enter_context(threadpool_limits(args.threads or None))  # numpy's BLAS
@@ -379,8 +375,7 @@ def git_commit():
 def versions():
     """Those of the imported packages that decide what a result is."""
     names = "torch", "numpy", "gymnasium", "mujoco", "ale_py", "Box2D", "envpool", "brax"
-    imported = {name: sys.modules[name] for name in names if name in sys.modules}
-    return {name: str(getattr(module, "__version__", "")) for name, module in imported.items()}
+    return {name: str(sys.modules[name].__version__) for name in names if name in sys.modules}
 
 
 # === a run's files
@@ -392,10 +387,7 @@ def write_json(path, content):
 
 
 def load(path, agent=None):
-    """A checkpoint, or the one in a run directory, on the CPU; fills `agent`.
-
-    Executes no code from the file. The replay buffer is read only when it is needed.
-    """
+    """A checkpoint, or that of a run directory; fills `agent`. Executes no code from the file."""
     path = Path(path)
     if path.is_dir():
         path = path / "checkpoint.pt"
@@ -486,7 +478,7 @@ class Run:
         self.last_save = self.global_step if saved else -1  # -1: save at once
         self.reset_envs()
         self.dir = saved["dir"] if saved else new_directory(args)
-        current.undo.enter_context(FileLock(self.dir / "lock", timeout=0))  # for one process only
+        current.undo.enter_context(FileLock(self.dir / "lock", timeout=0))  # one process only
         if saved:
             self.restore(saved)
         (self.dir / self.script.name).write_text(self.setting["script"])
@@ -505,10 +497,7 @@ class Run:
         current.undo.push(self.close)  # also after an error
 
     def reset_envs(self):
-        """Resets the environments, each with a seed of its own, and seeds the random actions.
-
-        A resumed run has other seeds: its new episodes are not the first ones again.
-        """
+        """Resets the environments, each with a seed of its own; a resumed run has other seeds."""
         streams = np.random.SeedSequence([self.args.seed, self.global_step])
         seeds = (streams.generate_state(self.args.num_envs + 1) >> 1).tolist()  # Atari: 31 bits
         if self.global_step == 0:
@@ -570,15 +559,17 @@ class Run:
                 raise NotFinite(f"error: {name} is not finite")
         if self.last_save < 1 and "obs_stats.mean" not in weights and np.abs(obs).max() > 1e3:
             tqdm.write("warning: observations beyond 1,000. See docs/guides/environments.md")
-        state = {name: part.state_dict() for name, part in self.parts.items()}
-        state["script"] = self.script.stem
-        state["setting"] = self.setting
-        state["args"] = vars(self.args)
-        state["global_step"] = self.global_step
-        state["last_eval"] = self.last_eval
-        state["values"] = values
-        state["rng"] = cloudpickle.dumps(rng_state())
-        state["envs"] = pickle_envs(self.envs, obs)
+        state = {
+            **{name: part.state_dict() for name, part in self.parts.items()},
+            "script": self.script.stem,
+            "setting": self.setting,
+            "args": vars(self.args),
+            "global_step": self.global_step,
+            "last_eval": self.last_eval,
+            "values": values,
+            "rng": cloudpickle.dumps(rng_state()),
+            "envs": pickle_envs(self.envs, obs),
+        }
         self.writer.flush()  # a resumed run does not log the steps up to here again
         temporary = self.dir / "checkpoint.tmp"
         with open(temporary, "wb") as file:
@@ -611,10 +602,7 @@ class Run:
         return episodes
 
     def log(self, scalars, global_step):
-        """Writes {tag: tensor or number} and the speed; refuses NaN and vectors.
-
-        Moves the bar on a terminal; elsewhere prints a line every ten seconds.
-        """
+        """Writes {tag: number} and the speed; on a terminal a bar, elsewhere a line each 10 s."""
         now = time.perf_counter()
         sps = (global_step - self.log_step) / (now - self.log_time)
         for tag, scalar in {**scalars, "charts/SPS": sps}.items():
@@ -628,7 +616,6 @@ class Run:
         if self.log_step == self.first_step:
             bar.unpause()  # the time that is left is without compiling
         bar.update(min(global_step, bar.total) - bar.n)
-        bar.n = min(global_step, bar.total)  # also where there is no terminal
         if bar.disable and (now - self.print_time > 10 or global_step >= bar.total):
             self.print_time = now
             print(f"step {global_step:,} of {bar.total:,} | {sps:,.0f} SPS | {mean}", flush=True)
@@ -791,17 +778,15 @@ def in_numpy(layer):
         return lambda x: np.dot(x, params["weight"].T) + params["bias"]
     if type(layer) is torch.nn.LayerNorm and params.keys() == {"weight", "bias"}:
         return functools.partial(layer_norm, **params, eps=layer.eps)
-    return {torch.nn.Tanh: np.tanh, torch.nn.ReLU: relu}.get(type(layer))
+    return {torch.nn.Tanh: np.tanh, torch.nn.ReLU: functools.partial(np.maximum, 0)}.get(
+        type(layer)
+    )
 
 
 def layer_norm(x, weight, bias, eps):
     centred = x - x.sum(-1, keepdims=True) / len(weight)  # .mean takes longer
     variance = np.square(centred).sum(-1, keepdims=True) / len(weight)
     return centred / np.sqrt(variance + eps) * weight + bias
-
-
-def relu(x):
-    return np.maximum(x, 0)
 
 
 def check_actions(taken, expected):

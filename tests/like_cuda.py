@@ -25,6 +25,12 @@ class Cuda(torch.Tensor):
     def __torch_function__(cls, function, types, args=(), kwargs=None):
         return call(function, args, kwargs or {})
 
+    def __deepcopy__(self, memo):
+        copied = self.detach().clone()
+        if isinstance(self, torch.nn.Parameter):
+            copied = torch.nn.Parameter(copied, requires_grad=self.requires_grad)
+        return memo.setdefault(id(self), copied)
+
 
 class Mode(TorchFunctionMode):
     def __torch_function__(self, function, types, args=(), kwargs=None):

@@ -204,11 +204,9 @@ def test_next_values_know_what_happened(script, monkeypatch, tmp_path):
     monkeypatch.setattr(helpers.module(script), "compute_gae", spy)
 
     def note(envs, actions, result):
-        return seen.append(
-            np.where(result[4]["_final_obs"][:, None], np.stack(result[4]["final_obs"]), result[0])
-            if "final_obs" in result[4]
-            else result[0].copy()
-        )
+        seen.append(result[0].copy())
+        for n, last_obs in result[4].get("final_obs", {}).items():
+            seen[-1][n] = last_obs
 
     sizes = dict(
         env_id=probe("Scripted", script),
@@ -422,8 +420,11 @@ def test_the_memory_is_in_the_checkpoint(script, env_id, monkeypatch, tmp_path):
         return goes_on(run, global_step, obs, **values)
 
     monkeypatch.setattr(utils.Run, "goes_on", spied)
-    flags = dict(env_id=env_id, num_envs=2, num_minibatches=2)
-    run_dir, _ = helpers.train(script, tmp_path, **flags)
+    flags = dict(env_id=env_id, num_envs=2, num_minibatches=2, total_timesteps=1024)
+    with monkeypatch.context() as patch, pytest.raises(SystemExit, match="143"):
+        helpers.stop_at(512, patch)
+        helpers.train(script, tmp_path, **flags)
+    run_dir = helpers.only_run(tmp_path)
     last = seen[-1][1]
     assert (
         torch.equal(helpers.load(run_dir)["values"]["state"], last)
@@ -431,8 +432,7 @@ def test_the_memory_is_in_the_checkpoint(script, env_id, monkeypatch, tmp_path):
     )
     helpers.next_second()
     seen.clear()
-    more = dict(total_timesteps=1024, resume=str(run_dir))
-    helpers.main(script, helpers.small_args(script, tmp_path, **flags | more))
+    helpers.train(script, tmp_path, **flags, resume=str(run_dir))
     assert torch.equal(seen[0][1], last) and (seen[0][0][:, -1] == 0).all()
 
 

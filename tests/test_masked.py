@@ -104,7 +104,7 @@ def test_actions_have_the_environments_type(script):
 def test_where_masks_come_from(source):
     """After the reset and after every step, in training's environments too; the observation
     comes first."""
-    env = env_of(source)
+    env = utils.Checked(env_of(source))
     (obs, _), mask = env.reset(seed=1), lambda: env.unwrapped.mask.tolist()
     seen = set()
     for _ in range(20):

@@ -429,7 +429,8 @@ def test_observation_statistics_are_those_of_all_observations(monkeypatch, tmp_p
 
     def spy(envs, **kwargs):
         result = reset(envs, **kwargs)
-        seen[0] = result[0].copy()
+        if envs.num_envs == 3:  # not an evaluation's
+            seen[0] = result[0].copy()
         return result
 
     monkeypatch.setattr(utils.VectorEnv, "reset", spy)

@@ -160,16 +160,16 @@ def test_means_of_the_episodes_of_a_rollout(tmp_path, steps):
     ]
 
 
-def test_a_resumed_run_is_the_run(tmp_path, steps):
+def test_a_resumed_run_is_the_run(monkeypatch, tmp_path, steps):
     """It goes on in the middle of the episodes."""
-    part, _ = helpers.train(
-        SCRIPT, tmp_path / "part", **LOGGED | dict(total_timesteps=240, anneal_lr=False)
-    )
-    whole, returns = helpers.train(SCRIPT, tmp_path / "whole", **LOGGED | dict(anneal_lr=False))
+    with monkeypatch.context() as patch, pytest.raises(SystemExit, match="143"):
+        helpers.stop_at(240, patch)
+        helpers.train(SCRIPT, tmp_path / "part", **LOGGED)
+    part = helpers.only_run(tmp_path / "part")
+    whole, returns = helpers.train(SCRIPT, tmp_path / "whole", **LOGGED)
     helpers.next_second()
-    flags = LOGGED | dict(anneal_lr=False, resume=str(part))
-    record = helpers.main(SCRIPT, helpers.small_args(SCRIPT, tmp_path, **flags))
-    assert record["returns"] == returns
+    _, again = helpers.train(SCRIPT, tmp_path / "part", **LOGGED, resume=str(part))
+    assert again == returns
     mine, theirs = helpers.load(part), helpers.load(whole)
     for name in ("agent", "adam", "rng", "values"):
         helpers.assert_same_state(mine[name], theirs[name])

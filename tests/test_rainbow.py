@@ -279,21 +279,23 @@ def test_n_step_returns_of_an_endless_episode():
 
 
 @pytest.mark.parametrize("pickles", [True, False])
-def test_windows_across_a_resume(pickles, tmp_path):
+def test_windows_across_a_resume(pickles, monkeypatch, tmp_path):
     """Where the environments go on in their episodes, windows do too; where these begin anew, their
     steps do, and so no window leads into them."""
     # gymnasium's own environments are saved with a checkpoint, those of the tests are not
     env_id = "CartPole-v1" if pickles else probe("Scripted", "rainbow")
     flags = {"env_id": env_id, "num_envs": 2, "buffer_size": 1000, "seed": 3}
-    run_dir, _ = helpers.train("rainbow", tmp_path, total_timesteps=200, **flags)
+    flags["total_timesteps"] = 400
+    with monkeypatch.context() as patch, pytest.raises(SystemExit, match="143"):
+        helpers.stop_at(200, patch)
+        helpers.train("rainbow", tmp_path, **flags)
+    run_dir = helpers.only_run(tmp_path)
     before = helpers.load(run_dir)
     assert bool(before["envs"]) == pickles
     going = before["values"]["steps"]
     assert len(going) == 2 and min(going) > 0
     helpers.next_second()
-    resumed = helpers.small_args("rainbow", tmp_path, total_timesteps=400, **flags)
-    resumed.resume = str(run_dir)
-    helpers.main("rainbow", resumed)
+    helpers.train("rainbow", tmp_path, **flags, resume=str(run_dir))
     rows = helpers.load(run_dir)["replay"]["rows"]
     assert rows[198:200, -1].tolist() == [step - 1 for step in going]
     assert rows[200:202, -1].tolist() == (going if pickles else [0, 0])

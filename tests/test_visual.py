@@ -175,7 +175,7 @@ def test_a_run_is_its_parents(script, tmp_path):
         and len(curves[0]["eval/episodic_return"]) == 2
     )
     states = [
-        {k: v for k, v in helpers.load(run).items() if k not in ("script", "args")}
+        {k: v for k, v in helpers.load(run).items() if k not in ("script", "setting", "args")}
         for run in (ours, theirs)
     ]
     helpers.assert_same_state(*states)

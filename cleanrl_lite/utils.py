@@ -201,7 +201,7 @@ class Checked(gym.Wrapper):
 
     def step(self, action):
         obs, reward, terminated, truncated, info = self.env.step(action)
-        reward = float(np.asarray(reward).item())  # it may be a tensor, or of shape (1,)
+        reward = float(np.asarray(reward).sum())  # a tensor, or one for each objective
         self.statistics["r"] += reward
         self.statistics["l"] += 1
         over = bool(terminated or truncated)

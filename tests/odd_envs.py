@@ -61,6 +61,8 @@ class Odd(gym.Env):
             return obs, np.array([reward]), np.array([over]), np.array([False]), self.info()
         if self.kind == "tensors":
             return obs, torch.tensor([reward]), torch.tensor(over), False, self.info()
+        if self.kind == "objectives":
+            return obs, [reward, 0.0], over, False, self.info()
         return obs, reward, over, False, self.info()
 
     def render(self):

@@ -30,7 +30,8 @@ def nothing_is_alive():
 
 @WORKERS
 @pytest.mark.parametrize(
-    "kind", ["ragged_infos", "same_infos", "our_infos", "arrays", "tensors", "key"]
+    "kind",
+    ["ragged_infos", "same_infos", "our_infos", "arrays", "tensors", "objectives", "key"],
 )
 def test_it_trains(kind, async_envs, tmp_path):
     """The right returns: nobody looks at infos, and nothing of ours is in the environment's."""

@@ -159,7 +159,7 @@ def make(args, render_mode=None, **kwargs):
     except (gym.error.Error, ImportError, json.JSONDecodeError) as error:
         check(False, f"--env-id {args.env_id} --env-kwargs {args.env_kwargs}: {error}")
     seeded = inspect.signature(env.unwrapped.reset).parameters.keys() & {"seed", "kwargs"}
-    check(seeded, f"{args.env_id} is of gym before 0.26: reset takes no seed. shimmy converts it")
+    check(seeded, f"{args.env_id}: reset takes no seed. shimmy converts those of gym before 0.26")
     return env
 
 

@@ -126,4 +126,16 @@ def trading(csv, **kwargs):
 
 
 gym.register("Trading-v0", trading)
+
+
 # --8<-- [end:trading]
+# --8<-- [start:descent]
+def descent(**kwargs):
+    import bluesky_gym
+
+    bluesky_gym.register_envs()
+    return gym.make("DescentEnv-v0", **kwargs)
+
+
+gym.register("Descent-v0", descent)
+# --8<-- [end:descent]

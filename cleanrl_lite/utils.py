@@ -155,7 +155,7 @@ def make(args, render_mode=None, **kwargs):
     except (gym.error.Error, ImportError, json.JSONDecodeError) as error:
         check(False, f"--env-id {args.env_id} --env-kwargs {args.env_kwargs}: {error}")
     seeded = inspect.signature(env.unwrapped.reset).parameters.keys() & {"seed", "kwargs"}
-    check(seeded, f"{args.env_id} is of gym before 0.26: reset takes no seed. shimmy converts it")
+    check(seeded, f"{args.env_id}: reset takes no seed. shimmy converts those of gym before 0.26")
     return env
 
 
@@ -197,7 +197,7 @@ class Checked(gym.Wrapper):
 
     def step(self, action):
         obs, reward, terminated, truncated, info = self.env.step(action)
-        reward = float(np.asarray(reward).item())  # it may be a tensor, or of shape (1,)
+        reward = float(np.asarray(reward).sum())  # a tensor, or one for each objective
         self.statistics["r"] += reward
         self.statistics["l"] += 1
         over = bool(terminated or truncated)

@@ -61,6 +61,8 @@ class Odd(gym.Env):
             return obs, np.array([reward]), np.array([over]), np.array([False]), self.info()
         if self.kind == "tensors":
             return obs, torch.tensor([reward]), torch.tensor(over), False, self.info()
+        if self.kind == "objectives":
+            return obs, [reward, 0.0], over, False, self.info()
         return obs, reward, over, False, self.info()
 
     def render(self):
@@ -89,6 +91,13 @@ class Old(gym.Env):
         return np.zeros(1, np.float32), 0.0, True, {}
 
 
+class NoSeed(Odd):
+    """gymnasium's, but reset takes no seed: nothing for shimmy."""
+
+    def reset(self):
+        return super().reset()
+
+
 class Clock(Odd):
     """The sign beside a large constant, as in seconds since 1970; a Box action is rewarded."""
 
@@ -104,4 +113,5 @@ class Clock(Odd):
 
 gym.register("Odd-v0", Odd, disable_env_checker=True)
 gym.register("Old-v0", Old, disable_env_checker=True)
+gym.register("NoSeed-v0", NoSeed, disable_env_checker=True)
 gym.register("Clock-v0", Clock, disable_env_checker=True)

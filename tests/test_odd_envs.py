@@ -30,7 +30,8 @@ def nothing_is_alive():
 
 @WORKERS
 @pytest.mark.parametrize(
-    "kind", ["ragged_infos", "same_infos", "our_infos", "arrays", "tensors", "key"]
+    "kind",
+    ["ragged_infos", "same_infos", "our_infos", "arrays", "tensors", "objectives", "key"],
 )
 def test_it_trains(kind, async_envs, tmp_path):
     """The right returns: nobody looks at infos, and nothing of ours is in the environment's."""
@@ -106,10 +107,10 @@ def test_a_bug_has_its_traceback(tmp_path, capfd):
     assert "odd_envs.py" in said and "self.speed = self.velocity" in said
 
 
-@pytest.mark.parametrize("kind", ["empty", "old"])
-def test_one_line_before_anything_is_created(kind, tmp_path):
-    flags = odd("empty") if kind == "empty" else {"env_id": "tests.odd_envs:Old-v0"}
-    told = "not a few numbers" if kind == "empty" else "reset takes no seed"
+@pytest.mark.parametrize("env", ["Odd", "Old", "NoSeed"])
+def test_one_line_before_anything_is_created(env, tmp_path):
+    flags = odd("empty") if env == "Odd" else {"env_id": f"tests.odd_envs:{env}-v0"}
+    told = "not a few numbers" if env == "Odd" else f"{env}-v0: reset takes no seed"
     with pytest.raises(SystemExit, match=f"^error: .*{told}"):
         helpers.train("ppo", tmp_path, **flags)
     assert not list(tmp_path.iterdir())

@@ -197,7 +197,8 @@ class Checked(gym.Wrapper):
 
     def step(self, action):
         obs, reward, terminated, truncated, info = self.env.step(action)
-        reward = float(np.asarray(reward).sum())  # a tensor, or one for each objective
+        if not isinstance(reward, float):  # but a tensor, or one for each objective
+            reward = float(np.asarray(reward).sum())
         self.statistics["r"] += reward
         self.statistics["l"] += 1
         over = bool(terminated or truncated)
@@ -598,7 +599,7 @@ class Run:
     def finished_episodes(self, infos):
         """(index, return, length) of every environment whose episode ended in this step."""
         episodes = infos.get("episodes", [])
-        self.returns.extend(episodic_return for _, episodic_return, _ in episodes)
+        self.returns.extend(episode[1] for episode in episodes)
         return episodes
 
     def log(self, scalars, global_step):
@@ -667,8 +668,8 @@ def check_trained(agent, parts):
         for group in getattr(part, "param_groups", []):  # torch.optim's
             trained.update(group["params"])
     for name, param in agent.named_parameters():
-        known = param in trained or not param.requires_grad
-        check(known, f"no optimizer has {name}, so it would never learn")
+        if param.requires_grad:
+            check(param in trained, f"no optimizer has {name}, so it would never learn")
 
 
 def is_due(every, last, step):
@@ -684,7 +685,7 @@ def compiled(update):
     twice: torch compiles before it runs anything.
     """
     name = update.__name__
-    print(f"compiling {name} at its first call ...", flush=True)
+    print(f"compiling {name} at its first call ...")
     update.__code__ = update.__code__.replace()  # each run in a process compiles its own
     options = {"cpp_wrapper": not torch.cuda.is_initialized(), "cpp.use_decompose_tanh": True}
     function = torch.compile(update, fullgraph=True, dynamic=False, options=options)

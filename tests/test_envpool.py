@@ -3,6 +3,7 @@ nowhere; the pool's seeds, episodes and faults. Fast tests step tests/like_envpo
 envpool itself."""
 
 import functools
+import json
 import os
 import signal
 import sys

@@ -608,7 +608,7 @@ def test_no_compiler(tmp_path):
 
 @pytest.mark.slow
 def test_without_the_system_packages_for_rendering(tmp_path):
-    """MuJoCo trains without the video, and the line says which packages are missing."""
+    """MuJoCo trains without the video, and a line says why there is none."""
     code = f"""
 import ctypes.util
 ctypes.util.find_library = lambda name: None  # a machine without libEGL, libGL and libglib
@@ -626,7 +626,7 @@ ppo_continuous.main(ppo_continuous.Args(capture_video=True, runs_dir={str(tmp_pa
         [sys.executable, "-c", code], capture_output=True, text=True, env=environ, cwd=tmp_path
     )
     assert done.returncode == 0, done.stderr
-    assert re.search("cannot render: .*libegl1 libgl1 libglib2.0-0", done.stderr), done.stderr
+    assert done.stdout.count("no video: ") == 1, done.stdout
     assert "evaluation at step 128" in done.stdout and not list(tmp_path.rglob("*.mp4"))
 
 

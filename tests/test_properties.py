@@ -1,5 +1,5 @@
 """Numbers from a hat: whatever the numeric flags are, a run is refused in one line, or stops
-with one, or finishes."""
+with one, or finishes. Sizes of 0 are not drawn, nor seeds that no generator takes."""
 
 import contextlib
 import math
@@ -12,9 +12,11 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
+from cleanrl_lite import utils
 from tests import helpers
 
-SIZES = st.integers(-2, 40)  # of everything that costs time or memory
+SIZES = st.integers(-2, 40).filter(bool)  # of everything that costs time or memory
+MAY_BE_0 = {"learning_starts", "eval_every", "save_every"}
 NUMBERS = st.one_of(
     st.floats(-0.5, 1.5),
     st.floats(),  # NaN, infinities, the smallest and the largest
@@ -25,20 +27,20 @@ COUNTS += "gradient_steps policy_frequency target_network_frequency eval_episode
 COUNTS += "n_quantiles top_quantiles_to_drop "
 COUNTS += "learning_starts eval_every save_every"
 FIXED = {"threads", "cuda", "compile"}
-# each may cost a gradient step
-DEAR = {"gradient_steps": st.integers(-2, 6), "policy_frequency": st.integers(-2, 6)}
-DEAR["n_critics"] = st.integers(-2, 6)
+FEW = st.integers(-2, 6).filter(bool)  # each may cost a gradient step
+OTHERS = {"gradient_steps": FEW, "policy_frequency": FEW, "n_critics": FEW}
+OTHERS |= dict.fromkeys(MAY_BE_0, st.integers(-2, 40))
+OTHERS["seed"] = st.integers(-(2**70), 2**31 - 1)
 
 
 def strategies(script):
     """A strategy for each numeric flag of the script."""
     for name, value in vars(helpers.small_args(script, "unused")).items():
         if type(value) is int and name not in FIXED:
-            yield (
-                name,
-                DEAR.get(name)
-                or (SIZES if name in COUNTS.split() else st.integers(-(2**70), 2**70)),
-            )
+            size = SIZES if name in COUNTS.split() else st.integers(-(2**70), 2**70)
+            yield name, OTHERS.get(name, size)
+        elif name == "exploration_fraction":
+            yield name, NUMBERS.filter(bool)
         elif type(value) is float or name == "target_kl":
             yield name, NUMBERS
 
@@ -47,7 +49,7 @@ def flags(script):
     """Some of the flags, the others as in the small run: with all of them wrong, only the first
     check is tried."""
     drawn = dict(strategies(script)) | dict(
-        total_timesteps=st.integers(-10, 300), buffer_size=st.integers(-5, 500)
+        total_timesteps=st.integers(-10, 300).filter(bool), buffer_size=st.integers(-5, 500)
     )
     names = st.lists(st.sampled_from(sorted(drawn)), min_size=1, max_size=4, unique=True)
     known = set(vars(helpers.small_args(script, "unused")))
@@ -81,14 +83,14 @@ def attempt(script, drawn):
             # of returns that are all the same, it is no number of meaning
             if tag != "losses/explained_variance":
                 assert all(math.isfinite(value) for _, value in points), tag
+    except utils.NotFinite as fault:  # it began, and then something was not finite
+        assert fault.code.startswith("error: ") and "\n" not in fault.code
+        helpers.load(helpers.only_run(folder / "runs"))
+        return fault.code
     except SystemExit as end:
         assert str(end.code).startswith("error: ") and "\n" not in end.code
         assert not (folder / "runs").exists()
         return end.code
-    except FloatingPointError as fault:  # it began, and then something was not finite
-        assert "\n" not in str(fault)
-        helpers.load(helpers.only_run(folder / "runs"))
-        return str(fault)
     finally:
         shutil.rmtree(folder)
 

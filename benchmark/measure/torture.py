@@ -24,6 +24,8 @@ import time
 from contextlib import suppress
 from pathlib import Path
 
+import cloudpickle
+import numpy as np
 import torch
 
 from benchmark import shared
@@ -252,6 +254,8 @@ def same(one, other):
         return one.keys() == other.keys() and all(same(one[key], other[key]) for key in one)
     if isinstance(one, list | tuple):
         return len(one) == len(other) and all(map(same, one, other))
+    if isinstance(one, np.ndarray):
+        return np.array_equal(one, other)
     return one == other
 
 
@@ -263,6 +267,8 @@ def updates(state):
 def compare(script, whole, parts):
     """The names of what differs between the two runs; of RESTARTED ones only steps and counts."""
     states = [torch.load(run / "checkpoint.pt", weights_only=True) for run in (whole, parts)]
+    for state in states:
+        state["rng"] = cloudpickle.loads(state["rng"])
     curves = [scalars(run) for run in (whole, parts)]
     wrong = [] if states[0]["global_step"] == states[1]["global_step"] else ["global_step"]
     if RESTARTED.search(script):
@@ -272,8 +278,8 @@ def compare(script, whole, parts):
                 wrong += [tag] if steps[0] != steps[1] else []
         return wrong + (["updates"] if updates(states[0]) != updates(states[1]) else [])
     wrong += [tag for tag in curves[0] | curves[1] if curves[0].get(tag) != curves[1].get(tag)]
-    # Pickles of equal environments may differ in their bytes.
-    names = states[0].keys() - {"args", "envs"}
+    # Pickles of equal environments may differ in their bytes; the runs are in other folders.
+    names = states[0].keys() - {"args", "envs", "setting"}
     wrong += sorted(name for name in names if not same(states[0][name], states[1][name]))
     returns = [json.loads((run / "eval.json").read_text())["returns"] for run in (whole, parts)]
     return wrong + (["eval.json"] if returns[0] != returns[1] else [])

@@ -95,8 +95,8 @@ def test_same_observations(game, monkeypatch):
 
 
 def test_a_lost_life_ends_the_episode_but_not_the_game():
-    """Breakout has five lives: five terminations, one game in final_info, with all of its frames
-    and rewards."""
+    """Breakout has five lives: five terminations, one game in infos["episodes"], with all of its
+    steps and rewards."""
     envs = games(2)
     envs.reset(seed=[1, 2])
     rng, rewards, terminations = np.random.default_rng(0), [], []
@@ -105,13 +105,11 @@ def test_a_lost_life_ends_the_episode_but_not_the_game():
         rewards.append(reward.copy())
         terminations.append(terminated.copy())
         assert not truncated.any()
-        if "final_info" in infos and infos["_final_info"][0]:
+        if infos["_final_info"][0]:
             break
         assert infos["lives"][0] == 5 - sum(t[0] for t in terminations)
     assert sum(t[0] for t in terminations) == 5 and terminations[-1][0]
-    episode = infos["final_info"][0]["statistics"]
-    assert episode["r"] == sum(r[0] for r in rewards)
-    assert episode["l"] == len(rewards)
+    assert infos["episodes"][0] == (0, sum(r[0] for r in rewards), len(rewards))
     assert infos["lives"][0] == 5  # a new game has begun
     _, _, _, _, infos = envs.step(np.zeros(2, dtype=np.int64))
     assert envs.lengths[0] == 1
@@ -305,7 +303,7 @@ def test_final_observation_of_a_truncated_game(monkeypatch):
         < 0.005
         < (obs[0, 2] != expected[0, 2]).mean()
     )
-    assert infos["_final_info"][0] and infos["final_info"][0]["statistics"]["l"] == 50
+    assert infos["_final_info"][0] and infos["episodes"][0][2] == 50
     assert (obs[0] != expected[0]).any() and (obs[0, :3] == 0).all()
 
 

@@ -111,7 +111,7 @@ def test_the_flag_is_behind_the_observation(script):
             obs[-1] == 1
             and len(obs) == 5  # CartPole's and InvertedPendulum's have four numbers
             and env.observation_space.contains(obs)
-            and obs.dtype == np.float32
+            and obs.dtype == env.observation_space.dtype
         )
         obs, *_ = env.step(env.action_space.sample())
         assert obs[-1] == 0 and env.observation_space.contains(obs)

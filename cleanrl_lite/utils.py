@@ -530,9 +530,10 @@ class Run:
     def catch_signals(self):
         with suppress(ValueError):  # Signals are for the main thread.
             for number in SIGNALS:
-                if signal.getsignal(number) is not signal.SIG_IGN:  # as nohup wants it
-                    before = signal.signal(number, self.on_signal)
-                    current.undo.callback(signal.signal, number, before)
+                ignored = signal.getsignal(number) is signal.SIG_IGN  # as nohup wants it
+                handler = signal.SIG_IGN if ignored else self.on_signal
+                before = signal.signal(number, handler)
+                current.undo.callback(signal.signal, number, before)
 
     def on_signal(self, number, _):
         """Asks the loop to stop at its next goes_on(); a second Ctrl-C interrupts at once."""

@@ -318,6 +318,8 @@ def in_background(command, cwd):
         stderr=subprocess.PIPE,
         text=True,
         start_new_session=True,
+        # A shell's background jobs, and so their children, ignore Ctrl-C.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
     BACKGROUND.append(process)
     return process

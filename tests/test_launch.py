@@ -226,7 +226,9 @@ def test_the_run_directory_is_in_the_log(tmp_path):
     log = launch.log_path(tmp_path, "job")
     log.parent.mkdir()
     log.write_text(
-        "run directory: runs/one\ncpu\n" + "wandb: Run history:\n" * 25 + "wandb: Find logs at: x\n"
+        "run directory: runs/one (cpu)\n"
+        + "wandb: Run history:\n" * 25
+        + "wandb: Find logs at: x\n"
     )
     launch.ended(found.jobs["job"], 0, 1.0, log)
     assert (found.jobs["job"]["state"], found.jobs["job"]["run_dir"]) == ("finished", "runs/one")

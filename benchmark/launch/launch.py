@@ -45,7 +45,7 @@ from benchmark.shared import ROOT, commit, machine
 CRASHES = 2  # how often a job may crash
 KILLS = 20  # how often it may be killed from outside
 PROGRESS = re.compile(r"step ([\d,]+) of ([\d,]+)")  # what a script prints every 10 s
-RUN_DIR = re.compile(r"^run directory: (.+)$", re.M)  # and once, at its start
+RUN_DIR = re.compile(r"^run directory: (.+) \(\w+\)$", re.M)  # and once, at its start
 IN_QUEUE = {*slurm.IN_QUEUE, *aws_batch.IN_QUEUE}
 ONE_THREAD = {
     "OMP_NUM_THREADS": "1",

@@ -236,7 +236,7 @@ def test_runs_are_what_their_episodes_give():
             ROOT / "benchmark/results/episodes" / name, delimiter=",", skiprows=1, ndmin=2
         )[:, 1]
         assert run["last_100_mean"] == pytest.approx(returns[-100:].mean(), abs=1e-6)
-        assert collect.figure(run["last_100_mean"]) == collect.figure(returns[-100:].mean())
+        assert collect.format_number(run["last_100_mean"]) == collect.figure(returns[-100:].mean())
 
 
 @pytest.mark.parametrize("script", SCRIPTS)
@@ -374,13 +374,13 @@ def test_a_picture(tmp_path):
 
 
 def test_figures():
-    assert [collect.figure(n) for n in (-0.04, -0.06, 999.94, -1234.5)] == [
+    assert [collect.format_number(n) for n in (-0.04, -0.06, 999.94, -1234.5)] == [
         "0.0",
         "-0.1",
         "999.9",
         "-1,234",
     ]
-    assert collect.figure(2.5, 0.04) == "2.5 ± 0.0"
+    assert collect.format_number(2.5, 0.04) == "2.5 ± 0.0"
 
 
 def test_a_published_figure_of_the_same_steps_comes_first():

@@ -275,7 +275,7 @@ LONGEST_EPISODE = 100_000  # steps; an evaluation cuts an endless one
 
 def evaluate_saved(args, make_env, agent):
     """--evaluate: plays --eval-episodes with a saved agent."""
-    saved = load(args.evaluate, agent=agent)
+    saved = load(args.evaluate, agent)
     return evaluate(args, make_env, agent, saved["dir"], saved["global_step"])
 
 
@@ -370,16 +370,16 @@ def write_json(path, content):
     temporary.replace(path)
 
 
-def load(path, **parts):
-    """A checkpoint, or that of a run directory; fills `parts`. Executes no code from the file."""
+def load(path, agent=None):
+    """A checkpoint, or that of a run directory; fills `agent`. Executes no code from the file."""
     path = Path(path)
     if path.is_dir():
         path = path / "checkpoint.pt"
     try:
         saved = torch.load(path, "cpu", weights_only=True, mmap=True)
         known = {name: saved[name] for name in ("args", "agent", "global_step")}
-        for name, part in parts.items():
-            part.load_state_dict(saved[name])
+        if agent:
+            agent.load_state_dict(saved["agent"])
         return {**saved, **known, "dir": path.resolve().parent}
     except Exception as error:
         check(False, f"cannot load {path}: {error!r:.200} (wanted: a run directory of this script)")
@@ -451,7 +451,7 @@ class Run:
         self.setting = {**setting, "text": text, "resume": None}
 
         path = last_checkpoint(args, self.script) if args.resume == "auto" else args.resume
-        saved = load(path, **self.parts) if path else {}
+        saved = load(path, agent) if path else {}
         self.global_step = self.log_step = saved.get("global_step", 0)
         self.last_save = self.global_step if saved else -1
         self.reset_envs()
@@ -492,6 +492,11 @@ class Run:
     def restore(self, saved):
         """Continues the run from its checkpoint."""
         check("setting" in saved, f"{self.dir} is of an older version, or for --evaluate only")
+        for name in {"num_envs", "buffer_size"} & saved["args"].keys():
+            same = saved["args"][name] == getattr(self.args, name)
+            check(same, "a resumed run keeps its --num-envs and --buffer-size")
+        for name, part in self.parts.items():
+            part.load_state_dict(saved[name])
         set_rng_state(cloudpickle.loads(saved["rng"]))
         obs = unpickle_envs(self.envs, saved["envs"]) if saved["setting"] == self.setting else None
         if obs is None:

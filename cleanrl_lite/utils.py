@@ -80,7 +80,10 @@ def parse(Args):
     args = command_line()
     path = args.evaluate or args.resume
     if path not in (None, "auto"):
-        vars(args).update(load(path)["args"], resume=None)
+        saved = {**load(path)["args"], "resume": None}
+        if args.evaluate:
+            saved["capture_video"] = False
+        vars(args).update(saved)
         args = command_line(default=args)
     return args
 
@@ -154,7 +157,10 @@ def make(args, render_mode=None, **kwargs):
     try:
         env = gym.make(args.env_id, **kwargs, **json.loads(args.env_kwargs))
     except (gym.error.Error, ImportError, json.JSONDecodeError) as error:
-        check(False, f"--env-id {args.env_id} --env-kwargs {args.env_kwargs}: {error}")
+        unknown = isinstance(error, gym.error.UnregisteredEnv | ModuleNotFoundError)
+        advice = "(Atari: ppo_atari.py. Other packages: a my_envs.py that imports them)"
+        message = f"--env-id {args.env_id} --env-kwargs {args.env_kwargs}: {error}"
+        check(False, f"{message} {advice}" if unknown else message)
     seeded = inspect.signature(env.unwrapped.reset).parameters.keys() & {"seed", "kwargs"}
     check(seeded, f"{args.env_id}: reset takes no seed. shimmy converts those of gym before 0.26")
     return env
@@ -171,13 +177,14 @@ def close(env):
 def flatten(env):
     """`env` with vectors as observations; refuses images, text and the like."""
     space = env.observation_space
-    flat = FlattenObservation(env)
-    same = flat.observation_space == space
-    size = 0 if "Text(" in str(space) else gym.spaces.flatdim(space)
+    flat = None
+    with suppress(NotImplementedError):  # a space of one's own, such as MiniGrid's
+        flat = gym.spaces.flatten_space(space)
+    numbers = isinstance(flat, Box) and "Text(" not in str(space)
+    few = numbers and flat.shape[0] > 0 and (space == flat or flat.shape[0] <= 2000)
     advice = "leave parts out or convert them. Images: ppo_image.py; Atari games: ppo_atari.py"
-    few = 0 < size <= 2000 or (size and same)
     check(few, f"the observation space is {space}, not a few numbers: {advice}")
-    return env if same else flat
+    return env if space == flat else FlattenObservation(env)
 
 
 class Checked(gym.Wrapper):
@@ -285,12 +292,13 @@ def evaluate(args, make_env, agent, directory, step):
 
     Training's random numbers stay as they are.
     """
+    name = f"eval_{time.time():.0f}" if args.evaluate else "eval"
     agent = copy.deepcopy(agent).eval()  # Dropout and batch statistics are for training
     state = rng_state()
     infos = play(args, make_env, agent, args.eval_episodes)
     if args.capture_video:
-        folder = f"{directory}/videos/step-{step}"
-        tqdm.write(f"video of the first episode, at most 1,000 frames: {folder}")
+        folder = f"{directory}/videos/{name if args.evaluate else f'step-{step}'}"
+        tqdm.write(f"video: {folder} (at most 1,000 frames)")
         try:
             play(args, make_env, agent, 1, folder)
         except Exception as error:
@@ -302,19 +310,20 @@ def evaluate(args, make_env, agent, directory, step):
     std = float(np.std(returns))
     cut = [length == LONGEST_EPISODE for length in lengths]
     record = {
+        "env_id": args.env_id,
         "global_step": step,
         "mean": mean,
         "std": std,
         "returns": returns,
         "lengths": lengths,
         "cut": cut,
+        "date": time.strftime("%FT%T%z"),
         "commit": git_commit(),
         "versions": versions(),
         "args": vars(args),
     }
     if "is_success" in infos[0]:
         record["success_rate"] = float(np.mean([info["is_success"] for info in infos]))
-    name = f"eval_{time.time():.0f}" if args.evaluate else "eval"
     write_json(directory / f"{name}.json", record)
     episodes = f"mean return {mean:.2f} +- {std:.2f} over {len(returns)} episodes"
     tqdm.write(f"evaluation at step {step:,}: {episodes}")
@@ -331,7 +340,7 @@ def play(args, make_env, agent, episodes, folder=None):
         env = ClipAction(env)
     if folder:
         fps = env.metadata.get("render_fps") or 30
-        env = RecordVideo(env, folder, video_length=1000, fps=fps)
+        env = RecordVideo(env, folder, lambda n: n == 0, video_length=1000, fps=fps)
     envs = vector_env([lambda: env], async_envs=False)
     infos = []
     try:
@@ -388,10 +397,11 @@ def load(path, agent=None):
 def new_directory(args):
     """Creates a run's directory. Its name is an id that W&B takes."""
     name = re.sub(r"[^\w.+=-]", "-", f"{args.env_id}__{args.exp_name}__{args.seed}")
+    Path(args.runs_dir).mkdir(parents=True, exist_ok=True)
     for number in itertools.count(int(time.time())):  # another run may begin in this second
         directory = Path(args.runs_dir, f"{name}__{number}")
         with suppress(FileExistsError):
-            directory.mkdir(parents=True)
+            directory.mkdir()
             return directory
 
 
@@ -461,7 +471,7 @@ class Run:
             self.restore(saved)
         (self.dir / self.script.name).write_text(text)
         write_json(self.dir / "args.json", setting)
-        print(f"device: {next(agent.parameters()).device}, run directory: {self.dir}")
+        print(f"run directory: {self.dir} ({next(agent.parameters()).device})")
         self.catch_signals()
         self.bar = tqdm(
             desc=self.dir.name,
@@ -481,7 +491,7 @@ class Run:
             seeds[0] = self.args.seed
         self.envs.action_space.seed(seeds.pop())
         self.obs, _ = self.envs.reset(seed=seeds)
-        if np.abs(self.obs).max() > 1e3:
+        if np.abs(self.obs).max() > 1e3 and not hasattr(self.agent, "obs_stats"):
             tqdm.write("warning: observations beyond 1,000. See docs/guides/environments.md")
         if self.args.eval_every:
             try:
@@ -590,7 +600,7 @@ class Run:
         bar = self.bar
         bar.set_postfix_str(mean, refresh=False)
         bar.update(global_step - bar.n)
-        if bar.disable and now - self.print_time > 10:
+        if bar.disable and (now - self.print_time > 10 or global_step >= bar.total):
             self.print_time = now
             print(f"step {global_step:,} of {bar.total:,} | {sps:,.0f} SPS | {mean}", flush=True)
         self.log_step = global_step
@@ -686,6 +696,8 @@ def check_trained(agent, parts):
     for name, param in agent.named_parameters():
         learns = param in trained or not param.requires_grad
         check(learns, f"no optimizer has {name}, so it would never learn")
+    if any(isinstance(module, nn.RNNBase) for module in agent.modules()):
+        tqdm.write("warning: nn.GRU and nn.LSTM forget between calls: see the *_lstm scripts")
 
 
 def is_due(every, last, step):
@@ -702,6 +714,7 @@ def numpy_forward(module, device, live=False):
     calls; on a GPU, torch acts then.
     """
     known = type(module) is nn.Sequential and not (live and device.type == "cuda")
+    known = known and not any(m._forward_hooks or m._forward_pre_hooks for m in module.modules())
     layers = [in_numpy(layer) for layer in module] if known else [None]
     calls = 0
 
@@ -739,8 +752,7 @@ def in_numpy(layer):
         nn.Tanh: np.tanh,
         nn.ReLU: lambda x: np.maximum(x, 0),
     }
-    hooked = layer._forward_hooks or layer._forward_pre_hooks
-    return None if hooked else functions.get(type(layer))
+    return functions.get(type(layer))
 
 
 def layer_norm(x, eps, weight=1, bias=0):

@@ -193,8 +193,8 @@ class Checked(gym.Wrapper):
     Refuses NaN and observations of other shapes. A worker has random numbers of its own.
     """
 
-    def __init__(self, env_fn, in_worker):
-        super().__init__(env_fn())
+    def __init__(self, env, in_worker=False):
+        super().__init__(env)
         self.in_worker = in_worker
 
     def reset(self, *, seed=None, **options):
@@ -264,7 +264,7 @@ SIGNALS = signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1
 def vector_env(env_fns, async_envs):
     """Steps environments together: all in this process, or each in its own."""
     kind = AsyncVectorEnv if async_envs else VectorEnv
-    checked_fns = [functools.partial(Checked, env_fn, async_envs) for env_fn in env_fns]
+    checked_fns = [lambda env_fn=env_fn: Checked(env_fn(), async_envs) for env_fn in env_fns]
     # Workers inherit what is blocked: signals are for the main process.
     before = signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS if async_envs else ())
     try:

@@ -157,9 +157,8 @@ def test_the_commands_of_the_readme(tmp_path):
     + [pytest.param(script, marks=pytest.mark.slow) for script in helpers.ATARI_SCRIPTS],
 )
 def test_a_trained_agent_from_python(script, tmp_path, monkeypatch):
-    """docs/guides/agents.py: the loaded agent plays as the run's evaluation did."""
-    monkeypatch.syspath_prepend(ROOT / "docs/guides")
-    import agents
+    """cleanrl_lite/tools/agents.py: the loaded agent plays as the run's evaluation did."""
+    from cleanrl_lite.tools import agents
 
     run_dir, returns = helpers.train(script, tmp_path)
     agent, env = agents.load(run_dir)

@@ -1,4 +1,4 @@
-"""benchmark/publish/export_onnx.py: onnxruntime plays a run's exported policy as the script's own evaluation does."""
+"""cleanrl_lite/tools/export_onnx.py: onnxruntime plays a run's exported policy as the script's own evaluation does."""
 
 import importlib.util
 import re
@@ -9,7 +9,7 @@ import pytest
 import torch
 from gymnasium.spaces import Box
 
-from benchmark.publish import export_onnx
+from cleanrl_lite.tools import export_onnx
 from tests import helpers
 
 AGENTS = helpers.ROOT / "benchmark/results/agents"
@@ -151,7 +151,7 @@ def test_bfloat16(tmp_path):
 @pytest.mark.slow
 def test_the_guide(tmp_path, monkeypatch):
     """Its command writes one file and prints its name only; its program plays the agent."""
-    words = [sys.executable, "-m", "benchmark.publish.export_onnx", AGENTS / "CartPole-v1__ppo"]
+    words = [sys.executable, "-m", "cleanrl_lite.tools.export_onnx", AGENTS / "CartPole-v1__ppo"]
     done = helpers.run([*words, "policy.onnx"], cwd=tmp_path, PYTHONPATH=str(helpers.ROOT))
     assert (done.returncode, done.stdout, done.stderr) == (0, "policy.onnx\n", "")
     assert [path.name for path in tmp_path.iterdir()] == ["policy.onnx"]
@@ -168,8 +168,7 @@ def test_the_guide(tmp_path, monkeypatch):
 @pytest.mark.slow
 def test_the_guide_on_memory(tmp_path, monkeypatch):
     """Its program plays an agent of ppo_lstm.py as torch does, without cleanrl_lite's wrapper."""
-    monkeypatch.syspath_prepend(helpers.ROOT / "docs/guides")
-    import agents
+    from cleanrl_lite.tools import agents
 
     run_dir, _ = helpers.train("ppo_lstm", tmp_path, learning_rate=1e-2)
     export_onnx.export(run_dir, tmp_path / "policy.onnx")
@@ -206,7 +205,7 @@ def test_refusals(tmp_path):
         export_onnx.export(tmp_path, tmp_path / "policy.onnx")
     words = ["export_onnx.py", str(AGENTS / "CartPole-v1__ppo"), "policy.onnx"]
     program = f"import runpy, sys; sys.argv = {words}; sys.modules['onnxscript'] = None; "
-    program += "runpy.run_module('benchmark.publish.export_onnx', run_name='__main__')"
+    program += "runpy.run_module('cleanrl_lite.tools.export_onnx', run_name='__main__')"
     done = helpers.run([sys.executable, "-c", program], cwd=tmp_path, PYTHONPATH=str(helpers.ROOT))
     message = (
         "error: onnx(script)? is not installed. Run: pip install -c constraints.txt -e '.[onnx]'\n"

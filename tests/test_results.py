@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 from types import SimpleNamespace
 
+import matplotlib.pyplot as plt
 import numpy as np
 import pytest
 import stable_baselines3
@@ -31,6 +32,7 @@ from benchmark.measure import (
 )
 from benchmark.publish import collect, overview, plot, readme
 from cleanrl_lite import utils
+from cleanrl_lite.tools.plot import band
 from tests import helpers
 from tests.helpers import ROOT, VISUAL_SCRIPTS
 
@@ -342,10 +344,10 @@ def test_learning_curves(tmp_path, monkeypatch):
 def test_the_band_of_a_curve():
     """The 95 % interval of the mean of eight seeds; drawn from two seeds it is from the lower to the higher."""
     values = np.random.default_rng(0).normal([0.0, 10.0], [1.0, 4.0], size=(400, 2))
-    low, high = plot.bootstrap(values)
+    low, high = band(values)
     assert (high - low) / 2 == pytest.approx(1.96 * np.array([1, 4]) / 20, rel=0.15)
     assert (low < values.mean(0)).all() and (values.mean(0) < high).all()
-    low, high = plot.bootstrap(np.array([[1.0], [3.0]]))
+    low, high = band(np.array([[1.0], [3.0]]))
     assert (low, high) == (1, 3)
 
 
@@ -367,10 +369,8 @@ def test_a_picture(tmp_path):
         np.mean([plot.curve(run)[1][-1] for run in runs]), rel=0.01
     )
     assert set(cleanrl.get_ydata()) == {float(collect.published(runs[0])["training"]["mean"])}
-    plot.save(figure, tmp_path / "ppo.png", "environment steps", "return")
-    assert (
-        plot.plt.imread(tmp_path / "ppo.png").shape[2] == 4
-    )  # transparent, for light and dark pages
+    plot.save(figure, tmp_path / "ppo.png", "environment steps", "return", transparent=True)
+    assert plt.imread(tmp_path / "ppo.png").shape[2] == 4  # transparent, for light and dark pages
 
 
 def test_figures():
@@ -703,7 +703,7 @@ def events(path, *points):
 def test_the_clock_stands_still_while_a_run_does(files, want, tmp_path):
     for number, points in enumerate(files):
         events(tmp_path / f"events.out.tfevents.{number}", *points)
-    seconds = collect.clock(tmp_path)
+    seconds = collect.clock(collect.read_events(tmp_path))
     assert {at: float(seconds(at)) for at in want} == want
 
 

@@ -1,6 +1,6 @@
 """Writes the greedy policy of a run as ONNX.
 
-    python -m benchmark.publish.export_onnx RUN_DIR [FILE]
+    python -m cleanrl_lite.tools.export_onnx RUN_DIR [FILE]
 
 The file (RUN_DIR/policy.onnx by default) holds all that lies between a batch of observations, as
 the environment gives them, and the actions that an evaluation plays: normalisation, network, and
@@ -18,8 +18,8 @@ import torch
 from gymnasium.spaces import Box
 from torch import nn
 
-from benchmark import shared
 from benchmark.shared import ROOT
+from cleanrl_lite.tools import runs as tools
 from cleanrl_lite.utils import check
 
 GUIDE = ROOT / "docs" / "guides" / "agents.py"
@@ -91,7 +91,7 @@ def export(run_dir, path):
 
 
 def main():
-    parser = shared.parser(__doc__)
+    parser = tools.parser(__doc__)
     parser.add_argument("run_dir")
     parser.add_argument("file", nargs="?", help="default: RUN_DIR/policy.onnx")
     args = parser.parse_args()

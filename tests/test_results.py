@@ -178,7 +178,7 @@ def test_stable_baselines3_with_our_hyperparameters(script, tmp_path, monkeypatc
         f"stable_baselines3.{name}.learn", lambda self, n: seen.append(self) or learn(self, n)
     )
     monkeypatch.setattr(returns_sb3, "ROOT", tmp_path)
-    args = collect.default_args((ROOT / f"cleanrl_lite/{script}.py").read_text())
+    args = shared.default_args((ROOT / f"cleanrl_lite/{script}.py").read_text())
     args |= dict(
         num_envs=2,
         train_frequency=2,
@@ -238,7 +238,9 @@ def test_runs_are_what_their_episodes_give():
             ROOT / "benchmark/results/episodes" / name, delimiter=",", skiprows=1, ndmin=2
         )[:, 1]
         assert run["last_100_mean"] == pytest.approx(returns[-100:].mean(), abs=1e-6)
-        assert collect.figure(run["last_100_mean"]) == collect.figure(returns[-100:].mean())
+        assert collect.format_number(run["last_100_mean"]) == collect.format_number(
+            returns[-100:].mean()
+        )
 
 
 @pytest.mark.parametrize("script", SCRIPTS)
@@ -374,13 +376,13 @@ def test_a_picture(tmp_path):
 
 
 def test_figures():
-    assert [collect.figure(n) for n in (-0.04, -0.06, 999.94, -1234.5)] == [
+    assert [collect.format_number(n) for n in (-0.04, -0.06, 999.94, -1234.5)] == [
         "0.0",
         "-0.1",
         "999.9",
         "-1,234",
     ]
-    assert collect.figure(2.5, 0.04) == "2.5 ± 0.0"
+    assert collect.format_number(2.5, 0.04) == "2.5 ± 0.0"
 
 
 def test_a_published_figure_of_the_same_steps_comes_first():
@@ -498,11 +500,11 @@ def test_three_seeds_join_by_themselves(tmp_path, monkeypatch):
     )
     drawn = []
     monkeypatch.setattr(plot, "curve", lambda run: ([0, 1_000_000], [0, run["last_100_mean"]]))
-    monkeypatch.setattr(plot, "save", lambda figure, *_: drawn.append(figure))
+    monkeypatch.setattr(plot, "save", lambda figure, *_, **__: drawn.append(figure))
     plot.draw_aggregate(tmp_path / "aggregate.png", points=3, resamples=20)
     titles = [ax.get_title("left") for ax in drawn[0].axes if ax.get_visible()]
     assert titles == ["ddpg.py", "td3.py", "sac.py"]
-    plot.plt.close(drawn[0])
+    plt.close(drawn[0])
 
 
 def test_bfloat16_never_joins_the_cells_with_default_flags(tmp_path, monkeypatch):
@@ -655,7 +657,7 @@ def test_stable_baselines3_updates_as_often_as_ours(script, delay, tmp_path, mon
         self.num_timesteps = total
 
     monkeypatch.setattr(f"stable_baselines3.{name}.learn", learn)
-    args = collect.default_args((ROOT / f"cleanrl_lite/{script}.py").read_text())
+    args = shared.default_args((ROOT / f"cleanrl_lite/{script}.py").read_text())
     args |= dict(buffer_size=100)
     env_id = "CartPole-v1" if script == "dqn" else "Pendulum-v1"
     speed_sb3.main(script, env_id, json.dumps(args), "100", "100", str(tmp_path))

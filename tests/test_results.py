@@ -32,6 +32,7 @@ from benchmark.measure import (
 )
 from benchmark.publish import collect, overview, plot, readme
 from cleanrl_lite import utils
+from cleanrl_lite.tools import compare as rule
 from cleanrl_lite.tools.plot import band
 from tests import helpers
 from tests.helpers import ROOT, VISUAL_SCRIPTS
@@ -60,7 +61,7 @@ def test_bold_is_what_is_better():
     """In the README: a mean above CleanRL's, a speed that was above in every pair of runs."""
     bold = re.findall(r"^\|.*\*\*.*\|$", (ROOT / "README.md").read_text(), re.M)
     faster = [r for r in readme.speeds().values() if min(r["ratios"]) > 1]
-    above = [runs for runs in overview.compared() if overview.verdict(runs) == overview.ABOVE]
+    above = [runs for runs in overview.compared() if overview.verdict(runs) == rule.ABOVE]
     assert len(bold) == len(faster) + len(above)
 
 
@@ -71,7 +72,7 @@ def test_the_counts_in_the_readme_are_those_of_its_table():
     marks = re.findall(r"\| (▲ above|within noise|▼ below)[^|]* \|$", table, re.M)
     assert len(marks) == table.count("\n|") - 1  # all rows but the rule
     headline = " ".join(text.split())
-    counts = [marks.count(mark) for mark in (overview.ABOVE, overview.SAME, overview.BELOW)]
+    counts = [marks.count(mark) for mark in (rule.ABOVE, rule.SAME, rule.BELOW)]
     assert sum(counts) == len(marks) >= 14
     told = "[CleanRL](https://github.com/vwxyzjn/cleanrl) in {} of {} pairs of script and environment, within noise of it in {}, and below it in {}"
     above, same, below = counts
@@ -418,9 +419,9 @@ def test_above_within_noise_below(ours, verdict):
 def test_a_verdict_without_spread():
     """MountainCar: all seeds of both sides at -200. There is no t."""
     theirs = dict(mean="-200.00", std="0.00", seeds="3")
-    assert overview.judge([-200.0] * 5, theirs) == overview.SAME
-    assert overview.judge([-199.0] * 5, theirs) == overview.ABOVE
-    assert overview.judge([-201.0] * 5, theirs) == overview.BELOW
+    assert overview.judge([-200.0] * 5, theirs) == rule.SAME
+    assert overview.judge([-199.0] * 5, theirs) == rule.ABOVE
+    assert overview.judge([-201.0] * 5, theirs) == rule.BELOW
 
 
 @pytest.mark.parametrize("spread", [0.2, 1.0, 5.0])
@@ -431,7 +432,7 @@ def test_how_often_a_verdict_is_wrong(spread):
     for _ in range(2000):
         ours, theirs = rng.normal(0, spread, 5), rng.normal(0, 1, 3)
         verdicts.append(overview.judge(ours, dict(mean=theirs.mean(), std=theirs.std(), seeds=3)))
-    above, below = (verdicts.count(word) / 2000 for word in (overview.ABOVE, overview.BELOW))
+    above, below = (verdicts.count(word) / 2000 for word in (rule.ABOVE, rule.BELOW))
     assert above + below < 0.075 and above == pytest.approx(below, abs=0.02)
 
 

@@ -32,6 +32,7 @@ MOST = 1000  # seeds, beyond which the answer is: more
 ABOVE = "▲ above"
 SAME = "within noise"
 BELOW = "▼ below"
+FEW = f"fewer than {SEEDS} seeds"
 
 
 # === a run
@@ -43,11 +44,11 @@ def measures(run, metric, until=None):
     steps, _, values = curve
     if not run.finished and (until is None or steps[-1] < until):
         return None
+    if until and steps[0] > until:
+        return None
     kept = steps <= (until or np.inf)
     steps = steps[kept]
     values = values[kept]
-    if not len(values):
-        return None
     by_episode = metric.startswith("charts/episodic_")
     last = values[-100:] if by_episode else values[steps >= 0.95 * steps[-1]]
     smooth = plot.smoothed(values, plot.window_of(metric, len(values)))
@@ -146,9 +147,11 @@ def difference(values, others, size):
     low, high = difference_interval(values, others)
     text += f" [{low:+,.1f}, {high:+,.1f}]"
     p = chance(values, others)
-    few = min(len(values), len(others)) < SEEDS
-    word = f"fewer than {SEEDS} seeds" if few else judge(p, change)
-    return text, f"{p:.2f}" if p >= 0.01 else "< 0.01", word, needed(values, others, size)
+    p_text = f"{p:.2f}" if p >= 0.01 else "< 0.01"
+    word = judge(p, change)
+    if min(len(values), len(others)) < SEEDS:
+        word = FEW
+    return text, p_text, word, needed(values, others, size)
 
 
 def needed(values, others, size):
@@ -241,8 +244,7 @@ def main():
         if baseline in settings and len(settings) > 1:
             lines = list(differences(settings, baseline, args.size))
             print(*markdown(lines), "", sep="\n")
-            verdicts = [line[4] for line in lines]
-            tested += sum(verdicts.count(word) for word in (ABOVE, SAME, BELOW))
+            tested += sum(line[4] in (ABOVE, SAME, BELOW) for line in lines)
     if tested:
         wrong = (1 - CONFIDENCE) * tested
         print(f"If nothing differed, {wrong:.1f} of {tested} tests would still say above or below.")

@@ -82,7 +82,8 @@ def draw_group(ax, curves, colour, label, dashed=False, hold=False):
     if len(curves) > 1:
         for x, y in curves:
             own = np.linspace(x[0], x[-1], 200)
-            ax.plot(own, np.interp(own, x, y), style, color=colour, linewidth=0.7, alpha=0.5)
+            line = np.interp(own, x, y)
+            ax.plot(own, line, color=colour, linewidth=0.7, linestyle=style, alpha=0.5)
         ax.fill_between(grid, *band(values), color=colour, alpha=0.2, linewidth=0)
     ax.plot(grid, values.mean(0), color=colour, linewidth=1.9, linestyle=style, label=label)
 

@@ -3,14 +3,15 @@
     python -m benchmark.publish.plot
 
 Reads benchmark/results (see collect.py) and draws docs/img/{script}.png, the same against time as
-{script}_time.png, aggregate.png and readme.png. A picture has one panel for each environment, a
-panel one colour for each experiment (a name and its flags); dashes mark experiments that were
-stopped before their end. Thin lines are seeds: the mean return of the last training episodes (5 %
-of the run's episodes, at least 10 and at most 100). The thick line is their mean, the band its 95 %
-bootstrap interval over resampled seeds. The orange line and its band are CleanRL's published mean
-and standard deviation. In the aggregate, returns are normalised (0 is the random policy's, 1
-CleanRL's published one), the line is the interquartile mean over seeds and environments, and the
-bootstrap is stratified: our seeds and CleanRL's are drawn within each environment.
+{script}_time.png, aggregate.png, readme.png and speed.png. A picture has one panel for each
+environment, a panel one colour for each experiment (a name and its flags); dashes mark experiments
+that were stopped before their end. Thin lines are seeds: the mean return of the last training
+episodes (5 % of the run's episodes, at least 10 and at most 100). The thick line is their mean, the
+band its 95 % bootstrap interval over resampled seeds. The orange line and its band are CleanRL's
+published mean and standard deviation. In the aggregate, returns are normalised (0 is the random
+policy's, 1 CleanRL's published one), the line is the interquartile mean over seeds and
+environments, and the bootstrap is stratified: our seeds and CleanRL's are drawn within each
+environment.
 """
 
 import gzip
@@ -29,6 +30,7 @@ from benchmark.publish.collect import (
     steps,
 )
 from benchmark.publish.overview import SCRIPTS, interquartile_mean, interval, units
+from benchmark.publish.readme import CORE, speeds
 from cleanrl_lite.tools.plot import (
     COLOURS,
     INK,
@@ -163,6 +165,45 @@ def draw_aggregate(path, points=30, resamples=1000):
     save(figure, path, "% of the steps", "normalised return", transparent=True)
 
 
+def draw_speed(path):
+    """Steps per second of each core script, compiled and eager, where those of SB3 are 1."""
+    figure, (ax,) = grid_of_axes(1)
+    figure.set_size_inches(7.2, 3.6)
+    for offset, (mode, alpha) in enumerate({"compiled": 1.0, "eager": 0.45}.items()):
+        records = speeds(mode)
+        for place, script in enumerate(CORE):
+            if script not in records:
+                continue
+            record = records[script]
+            ratio = record["ratio"]
+            at = place + 0.36 * offset
+            ends = [[ratio - min(record["ratios"])], [max(record["ratios"]) - ratio]]
+            ax.barh(at, ratio, height=0.34, color=OURS, alpha=alpha, linewidth=0)
+            ax.errorbar(ratio, at, xerr=ends, color=INK, linewidth=1)
+            ax.text(
+                max(record["ratios"]) + 0.06,
+                at,
+                f"{ratio:.1f}",
+                va="center",
+                fontsize=7.5,
+                color=INK,
+            )
+        ax.barh(0, 0, color=OURS, alpha=alpha, label=mode)  # in the legend only
+    ax.axvline(1, color=THEIRS, linewidth=1.4, linestyle=(0, (5, 3)), label="Stable-Baselines3")
+    decorate(ax)
+    ax.set_yticks(np.arange(len(CORE)) + 0.18, CORE)
+    ax.invert_yaxis()
+    ax.grid(visible=False, axis="y")
+    ax.legend(loc="lower right", fontsize=8, labelcolor=INK, frameon=False)
+    save(
+        figure,
+        path,
+        "steps per second, where those of Stable-Baselines3 are 1",
+        "",
+        transparent=True,
+    )
+
+
 def main():
     parser = shared.parser(__doc__)
     parser.add_argument("--out", type=Path, default=Path("docs/img"), help="folder of the pictures")
@@ -176,6 +217,7 @@ def main():
     chosen = [found[script, env_id, script, True] for script, env_id in README]
     draw(chosen, args.out / "readme.png")
     draw_aggregate(args.out / "aggregate.png")
+    draw_speed(args.out / "speed.png")
 
 
 if __name__ == "__main__":

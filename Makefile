@@ -43,6 +43,7 @@ results: .venv/run  # tables and pictures, from the files in benchmark/results o
 	$(BIN)/python -m benchmark.measure.time_to_return --from-results > /dev/null
 	$(BIN)/python -m benchmark.publish.plot
 	$(BIN)/python -m benchmark.publish.readme
+	$(BIN)/python -m benchmark.publish.pages
 
 format: .venv/test
 	$(BIN)/ruff format .

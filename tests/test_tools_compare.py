@@ -124,6 +124,7 @@ def test_the_rule_is_that_of_the_published_tables():
             assert p == pytest.approx(overview.chance(ours, row))
             verdicts.append(compare.judge(p, ours.mean() - theirs.mean()))
             assert verdicts[-1] == overview.judge(ours, row)
+            assert (verdicts[-1] == compare.SAME) == (p >= 0.05)
             low, high = compare.difference_interval(ours, theirs)
             assert (low > 0 or high < 0) == (p < 0.05)
     assert {*verdicts} == {compare.ABOVE, compare.SAME, compare.BELOW}

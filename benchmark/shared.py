@@ -76,10 +76,11 @@ def row(cells):
 
 
 def folded(title, lines, is_open=False):
-    """A Markdown block that opens at a click; mkdocs-material reads it."""
-    mark = "???+" if is_open else "???"
-    inside = [f"    {line}".rstrip() for line in lines]
-    return "\n".join([f'{mark} note "{title}"', "", *inside])
+    """A Markdown block that opens at a click, on a code host and on the site."""
+    state = " open" if is_open else ""
+    head = f'<details class="note"{state} markdown="1"><summary>{title}</summary>'
+    inside = [line.rstrip() for line in lines]
+    return "\n".join([head, "", *inside, "", "</details>"])
 
 
 def made_by(command, places, commits):

@@ -94,10 +94,10 @@ def test_no_table_is_wider_than_seven_columns():
 def test_commits_and_machines_are_folded():
     """A script's table comes first, then its experiments' flags; what made them opens at a click."""
     text = collect.table("td3")
-    table, notes = text.split('??? note "Commands, machines, versions and commits"')
+    table, notes = text.split("<summary>Commands, machines, versions and commits</summary>")
     assert "torch" not in table and "c17942a" not in table and "c17942a" in notes
     assert text.startswith(collect.HEAD) and "| `td3_bf16` | HalfCheetah-v4 | `--bf16` |" in table
-    assert all(not line or line.startswith("    ") for line in notes.splitlines())
+    assert notes.rstrip().endswith("</details>")
 
 
 def test_unfinished_runs_and_starts_of_longer_runs_are_not_in_the_table():

@@ -168,6 +168,7 @@ def test_a_picture(tmp_path, monkeypatch, capsys):
     window = 10  # 5 % of 200 episodes
     last = RAMP[-window:].mean() + np.mean([0, 10, 40])
     assert mean.get_ydata()[-1] == pytest.approx(last)
+    assert mean.get_xdata()[0] == 100 * window  # whole windows only
     assert mean.get_linestyle() == "-" and unfinished.get_linestyle() == "--"
     assert unfinished.get_ydata()[-1] == RAMP[40:50].mean() + 1000
     band = cartpole.collections[0].get_paths()[0].vertices

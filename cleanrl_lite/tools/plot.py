@@ -228,7 +228,9 @@ def curve_of(run, x, metric, smooth):
     window = smooth or window_of(metric, len(values))
     if not smooth and isinstance(run, Foreign) and run.averages:
         window = 1
-    return (minutes if x == "time" else steps), smoothed(values, window)
+    first = min(window - 1, len(values) // 2)  # before it, a mean is of few points
+    at = minutes if x == "time" else steps
+    return at[first:], smoothed(values, window)[first:]
 
 
 # === other libraries' runs

@@ -82,7 +82,7 @@ STOPS = {
 }
 # What a run prints where it goes on more slowly.
 RECOMPILES = "continuing in eager mode: update reads a Python number that changes"
-TORCH_OPTIM = "continuing in eager mode: update has torch.optim: see Another optimizer"
+TORCH_OPTIM = "continuing in eager mode: update cannot be compiled: Attempted to inline"
 FORGETS = "warning: nn.GRU and nn.LSTM forget between calls: see the *_lstm scripts"
 SAYS_COMPILED = {
     "clip_number": RECOMPILES,

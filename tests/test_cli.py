@@ -160,7 +160,7 @@ def test_videos_of_an_evaluation_have_a_folder_of_their_own(tmp_path, capfd):
     "kind, reason",
     [
         ("Plain", "render_mode"),  # which it does not take
-        ("Hidden", "render_mode is None"),  # although it takes one
+        ("Hidden", "Render mode is None"),  # although it takes one
         ("Blind", "no pictures"),  # as it says when one is due
     ],
 )
@@ -297,7 +297,7 @@ IMAGE, MASKED, COUNTED = (
     f"{PROBES}{kind}-v0" for kind in ("ImageObsDiscrete", "Masked", "Counted")
 )
 IDS = [
-    bad("ppo", r"--env-id CartPole-v7: .*v1", env_id="CartPole-v7"),
+    bad("ppo", r"--env-id CartPole-v7 .*v1", env_id="CartPole-v7"),
     bad("ppo", r"CartPol.*Did you mean: `CartPole`", env_id="CartPol-v1"),
     bad("dqn_atari", r"BreakoutNoFramskip", env_id="BreakoutNoFramskip-v4"),
     bad("ppo", r"what is this", env_id="what is this"),

@@ -581,7 +581,7 @@ def test_an_environment_that_returns_the_same_array(async_envs):
         obs, _, _, truncated, infos = envs.step(np.zeros(2, dtype=np.int64))
         assert truncated.all() == (step == 3) and (obs == step % 3).all()
     assert {n: last.tolist() for n, last in infos["final_obs"].items()} == {0: [3.0], 1: [3.0]}
-    assert [infos["final_info"][n]["statistics"]["l"] for n in range(2)] == [3, 3]
+    assert [infos["final_info"][n]["statistics"][1] for n in range(2)] == [3, 3]
     envs.close()
 
 

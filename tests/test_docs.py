@@ -129,6 +129,15 @@ def test_a_page_can_be_read_as_it_is(page):
     assert marks[::2] == [""] * (len(marks) // 2) and marks[1::2] == ["end"] * (len(marks) // 2)
 
 
+@pytest.mark.parametrize("page", [*PAGES, "benchmark/README.md", "CONTRIBUTING.md", "CHANGELOG.md"])
+def test_links_lead_to_files(page):
+    """Also on a code host, where nothing is built."""
+    text = re.sub(r"^```.*?^```$|`[^`\n]+`", "", (ROOT / page).read_text(), flags=re.M | re.S)
+    for target in re.findall(r"\]\(([^)#]+?)(?:#[^)]*)?\)", text):
+        if not re.match("https?://|mailto:", target):
+            assert ((ROOT / page).parent / target).exists(), target
+
+
 def test_a_part_that_is_not_there():
     with pytest.raises(
         SystemExit, match="code cleanrl_lite/ppo.py nothing: found 0 times, not once"

@@ -105,10 +105,15 @@ def test_what_is_no_run(tmp_path, capsys):
     run_dir = write_run(tmp_path, RAMP)
     broken = write_run(tmp_path, RAMP)
     (broken / "args.json").write_text('{"seed":')
+    other = write_run(tmp_path, RAMP)
+    (other / "args.json").write_text('{"seed": 1, "env": "CartPole-v1"}')
     exported = write_run(tmp_path, RAMP)
     next(exported.glob("events*")).unlink()
     assert [run.dir for run in tools.find([tmp_path])] == [run_dir]
-    assert capsys.readouterr().err.startswith(f"note: left out {broken}: JSONDecodeError")
+    notes = capsys.readouterr().err.splitlines()
+    assert notes[0].startswith(f"note: left out {broken}: JSONDecodeError")
+    why = "its args.json has no env_id, exp_name, total_timesteps"
+    assert notes[1] == f"note: left out {other}: {why}"
 
 
 # --- curves

@@ -41,6 +41,7 @@ MACHINE_FLAGS = {
     "capture_video",
     "render",
 }
+NEEDED = {"env_id", "exp_name", "seed", "total_timesteps"}  # in args.json
 PAUSE = 120  # seconds without an event; no script is silent for as long
 RETURN = "charts/episodic_return"
 # What other libraries call our metrics, in their own TensorBoard files
@@ -231,20 +232,24 @@ def find(folders):
 
 
 def read_run(run_dir, folder):
-    """A run, or None where its files are broken: it may begin just now."""
+    """A run, or None where its files are broken (it may begin just now) or another project's."""
     try:
         args = read_json(run_dir / "args.json")
         evaluation = read_json(run_dir / "eval.json")
+        missing = NEEDED - set(args)
+        if missing:
+            say(f"left out {run_dir}: its args.json has no {', '.join(sorted(missing))}")
+            return None
         sources = sorted(run_dir.glob("*.py"))
         args.setdefault("script", sources[0].stem if sources else args["exp_name"])
         source = run_dir / f"{args['script']}.py"
         args["code"] = code_of(source) if source.exists() else None
-        args["folder"] = str(folder)
-        # The evaluation may be one on the way, or the last before the run was resumed for longer.
-        finished = evaluation.get("global_step", -1) >= args["total_timesteps"]
-    except (ValueError, KeyError, SyntaxError) as error:
+    except (ValueError, SyntaxError) as error:
         say(f"left out {run_dir}: {error!r}")
         return None
+    args["folder"] = str(folder)
+    # The evaluation may be one on the way, or the last before the run was resumed for longer.
+    finished = evaluation.get("global_step", -1) >= args["total_timesteps"]
     return Run(run_dir, args, started(run_dir), finished)
 
 

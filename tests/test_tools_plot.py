@@ -205,6 +205,17 @@ def test_against_time_and_with_another_metric(tmp_path, monkeypatch):
         drawn(monkeypatch, tmp_path / "runs", tmp_path)
 
 
+def test_hours(tmp_path, monkeypatch):
+    """200 episodes of 100 s are 5.5 hours."""
+    folder = write_run(tmp_path / "runs", RAMP)
+    for path in folder.glob("events*"):
+        path.unlink()
+    write_events(folder, tools.RETURN, RAMP, seconds=100)
+    figure = drawn(monkeypatch, tmp_path / "runs", tmp_path, "--x", "time")
+    ticks = [tick.get_text() for tick in figure.axes[0].get_xticklabels()]
+    assert figure.get_supxlabel() == "hours" and ticks[1:6] == ["0", "1", "2", "3", "4"]
+
+
 def test_long_legends_do_not_squeeze_the_panels(tmp_path, monkeypatch):
     for gamma in (0.9, 0.99):
         long = dict(env_kwargs='{"a_long_name": 1, "another_long_name": 2}', gamma=gamma)

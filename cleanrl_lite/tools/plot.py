@@ -25,7 +25,7 @@ import matplotlib
 matplotlib.use("agg")
 import matplotlib.pyplot as plt
 import numpy as np
-from matplotlib.ticker import EngFormatter, MaxNLocator
+from matplotlib.ticker import EngFormatter, MaxNLocator, MultipleLocator
 from scipy import stats
 
 from cleanrl_lite.tools import runs as tools
@@ -37,6 +37,7 @@ DASHES = (0, (3, 1))
 FORMATS = ".png", ".svg", ".pdf"
 NAMES = {tools.RETURN: "return of training episodes", "eval/episodic_return": "return, evaluated"}
 LONG = 180  # minutes, from which on an axis has hours
+HOURS = 0.5, 1, 2, 4, 6, 12, 24, 48, 120, 240, 10_000
 WIDTH = 40  # characters of a line of the legend
 SPACE = "\u00a0"  # where no line may break
 
@@ -209,15 +210,21 @@ def draw(groups, path, x="steps", metric=tools.RETURN, smooth=None):
         for found in panel.values():
             ends += [curve[0][-1] for _, curve in found]
     figure, axes = grid_of_axes(len(panels), max(lines))
-    in_hours = x == "time" and max(ends) > LONG
+    words = {"steps": "environment steps", "time": "minutes"}
     for ax, (env_id, panel) in zip(axes, sorted(panels.items()), strict=True):
         draw_panel(ax, env_id, panel, colours_of(labels), x)
-        if in_hours:
-            ax.xaxis.set_major_formatter(lambda minutes, _: f"{minutes / 60:.3g}")
-            ax.xaxis.set_major_locator(MaxNLocator(6, steps=[1.2, 3, 6]))
-    words = {"steps": "environment steps", "time": "hours" if in_hours else "minutes"}
+    if x == "time" and max(ends) > LONG:
+        words["time"] = "hours"
+        for ax in axes:
+            ax.xaxis.set_major_locator(MultipleLocator(hours_between(ax.get_xlim()[1]) * 60))
+            ax.xaxis.set_major_formatter(lambda minutes, _: f"{minutes / 60:g}")
     save(figure, path, words[x], NAMES.get(metric, metric))
     return panels
+
+
+def hours_between(minutes):
+    """Hours between the ticks of an axis of so many minutes: at most six of them."""
+    return next(hours for hours in HOURS if minutes <= 6 * 60 * hours)
 
 
 def curve_of(run, x, metric, smooth):

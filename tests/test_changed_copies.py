@@ -432,8 +432,7 @@ def test_n_step_transitions(script, num_envs, tmp_path):
 def test_dropout_is_for_training(eager, monkeypatch):
     """An evaluation is the same whatever random numbers are drawn meanwhile."""
     outcome = eager("dropout_dqn", "dqn")
-    monkeypatch.syspath_prepend(helpers.ROOT / "docs/guides")
-    import agents
+    from cleanrl_lite.tools import agents
 
     agent, env = agents.load(outcome.dir)  # of a copy
     assert type(agent.q_network[4]) is torch.nn.Dropout

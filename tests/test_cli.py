@@ -242,7 +242,7 @@ def test_evaluating_needs_no_replay_buffer(script, capsys, tmp_path):
 
 
 def test_networks_only(tmp_path):
-    """Such as `benchmark.publish.hub export` writes: enough for --evaluate, not for --resume."""
+    """Such as `cleanrl_lite.tools.hub export` writes: enough for --evaluate, not for --resume."""
     run_dir, returns = helpers.train("sac", tmp_path)
     kept = "script", "args", "global_step", "agent"
     torch.save({name: helpers.load(run_dir)[name] for name in kept}, run_dir / "checkpoint.pt")

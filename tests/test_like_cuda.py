@@ -82,7 +82,7 @@ def test_scripts(script, monkeypatch, tmp_path):
         return goes_on(run, global_step, *rest, **values)
 
     monkeypatch.setattr(utils.Run, "goes_on", without_saving)
-    monkeypatch.setattr(torch, "save", lambda state, path: path.touch())
+    monkeypatch.setattr(torch, "save", lambda state, path, **options: path.touch())
     flags = {} if script in helpers.PLAIN_SCRIPTS else {"cuda_graph": True}
     with like_cuda.cuda():
         helpers.main(

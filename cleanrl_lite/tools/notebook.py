@@ -50,7 +50,7 @@ if hasattr(envs, "envs"):  # Atari's environments are not in a list
         step_trigger=lambda step: step % every == 0,
         video_length=200,
     )
-    envs.envs[0] = utils.Checked(lambda: recorded, in_worker=False)
+    envs.envs[0] = utils.Checked(recorded)
 """
 END = """
 record = run.end()

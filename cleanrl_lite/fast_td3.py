@@ -63,9 +63,9 @@ class Args:
     gamma: float = 0.99  # discount factor
     n_step: int = 1  # rewards that are summed before the target bootstraps
     n_atoms: int = 101  # atoms of the return distribution
-    v_min: float = -100.0  # lower end of the return distribution's support
+    v_min: float = -500.0  # lower end of the return distribution's support
     v_max: float = 500.0  # upper end of the return distribution's support
-    tau: float = 0.02  # step size of the target: target += tau * (network - target)
+    tau: float = 0.1  # step size of the target: target += tau * (network - target)
     policy_frequency: int = 2  # gradient steps of the critic between updates of the actor
     policy_noise: float = 0.2  # std of the target policy's noise, in half action ranges
     noise_clip: float = 0.5  # limit of the target policy's noise, in half action ranges

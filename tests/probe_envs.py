@@ -799,7 +799,7 @@ for name, cls in (
         gym.register(f"{name}-v0", cls)
 
 
-BOX_SCRIPTS = "ddpg", "td3", "sac", "sac_her", "tqc", "crossq"
+BOX_SCRIPTS = "ddpg", "td3", "fast_td3", "sac", "sac_her", "tqc", "crossq"
 
 
 def probe(name, script):

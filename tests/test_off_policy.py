@@ -760,6 +760,8 @@ def test_the_acting_networks_are_the_learning_ones(script, monkeypatch, tmp_path
     flags |= dict(policy_lr=1e-2) if stochastic else dict(learning_rate=1e-2)
     if stochastic:
         monkeypatch.setattr(torch, "randn", torch.zeros)
+    elif script == "fast_td3":
+        flags |= dict(std_min=0.0, std_max=0.0)
     elif script in POLICY:
         flags |= dict(exploration_noise=0.0)
     else:
@@ -789,10 +791,11 @@ def test_what_is_stored(off_policy_mlp_script, num_envs, buffer_size, tmp_path):
         np.concatenate([np.ravel(part) for part in parts])
         for _, *parts in probe_envs.TRANSITIONS[:300]
     ]
-    # rainbow adds the step of the episode, which the observation has too
+    # where there are windows of n steps: the step of the episode, which the observation has too
     rows, steps = np.split(state["rows"].numpy(), [len(stepped[0])], axis=1)
     assert (steps == rows[:, 1:2]).all()
-    assert (steps.size > 0) == (off_policy_mlp_script == "rainbow")
+    windows = helpers.default(off_policy_mlp_script, "n_step") is not None
+    assert (steps.size > 0) == windows
     length = min(300, buffer_size // num_envs * num_envs)
     np.testing.assert_array_equal(
         np.roll(rows, -state["position"], axis=0), np.float32(stepped[-length:])

@@ -17,13 +17,15 @@ REPLAY = dict(num_envs=2, buffer_size=2_000, learning_starts=200, train_frequenc
 REPLAY |= dict(total_timesteps=1_500, save_every=0)
 DQN = dict(**REPLAY, target_network_frequency=40, start_e=1.0, end_e=0.5, learning_rate=2e-3)
 DDPG = dict(**REPLAY, tau=0.1, exploration_noise=0.3, learning_rate=3e-3)
+SUPPORT = dict(v_min=-20.0, v_max=20.0, n_atoms=81)
 SAC = dict(**REPLAY, tau=0.1, autotune=False, alpha=0.01, policy_lr=3e-3, q_lr=3e-3)
 FAST = dict(
     dqn=DQN,
-    c51=dict(**DQN, v_min=-20.0, v_max=20.0, n_atoms=81),
-    rainbow=dict(**DQN, v_min=-20.0, v_max=20.0, n_atoms=81),
+    c51=dict(**DQN, **SUPPORT),
+    rainbow=dict(**DQN, **SUPPORT),
     ddpg=DDPG,
     td3=dict(**DDPG, policy_noise=0.05, noise_clip=0.1),
+    fast_td3=dict(**DDPG, **SUPPORT, policy_noise=0.05, noise_clip=0.1, gradient_steps=1),
     sac=SAC,
     tqc=dict(**SAC, n_critics=2, n_quantiles=5, top_quantiles_to_drop=1),
     crossq={**SAC, "renorm_warmup": 300, "train_frequency": 1, "policy_frequency": 1}
@@ -85,13 +87,13 @@ def values(agent, *observations):
     """The values of raw observations, in units of the environment's reward: those of the greedy
     actions."""
     obs = batch(agent, *observations)
-    if hasattr(agent, "obs_stats"):
+    if hasattr(agent, "return_stats"):
         scale = (agent.return_stats.var + 1e-8).sqrt().float()
         mean, scale = agent.value_scale() if hasattr(agent, "value_scale") else (0.0, scale)
         return (agent(agent.normalize(obs))[1] * scale + mean).numpy()
     if hasattr(agent, "critic"):
         return agent(obs)[1].numpy()
-    if hasattr(agent, "atoms"):
+    if hasattr(agent, "atoms") and hasattr(agent, "q_network"):
         return (agent.logits(agent.q_network, obs).softmax(-1) @ agent.atoms).amax(1).numpy()
     if hasattr(agent, "q_network"):
         return agent.q_network(obs).amax(1).numpy()

@@ -80,6 +80,7 @@ CHECK = {  # a few seconds of each
     "rainbow_atari": f"{ATARI} {OFF_POLICY} --total-timesteps 2000 --num-envs 2",
     "ddpg": f"{OFF_POLICY} --total-timesteps 2000",
     "td3": f"{OFF_POLICY} --total-timesteps 2000",
+    "fast_td3": f"{OFF_POLICY} --total-timesteps 8000",
     "sac": f"{OFF_POLICY} --total-timesteps 2000",
     "tqc": f"{OFF_POLICY} --total-timesteps 2000",
     "crossq": f"{OFF_POLICY} --total-timesteps 2000",

@@ -74,6 +74,7 @@ RUNS = {
     "rainbow_atari": FRAMES,
     "ddpg": DDPG,
     "td3": DDPG,
+    "fast_td3": DDPG,
     "sac": f"{DDPG} --num-envs 2",
     "tqc": DDPG,
     "crossq": DDPG,

@@ -91,6 +91,7 @@ RUNS = {
     "rainbow": f"--env-id Acrobot-v1 --total-timesteps 6000 {OFF_POLICY}",
     "ddpg": f"--env-id Pendulum-v1 --total-timesteps 4000 --num-envs 2 {OFF_POLICY}",
     "td3": f"--env-id Hopper-v4 --total-timesteps 3000 {OFF_POLICY}",
+    "fast_td3": f"--env-id Hopper-v4 --total-timesteps 16000 {OFF_POLICY}",
     "sac": f"--env-id HalfCheetah-v4 --total-timesteps 2500 --num-envs 2 {OFF_POLICY}",
     "tqc": f"--env-id Pendulum-v1 --total-timesteps 2500 --num-envs 2 {OFF_POLICY}",
     "crossq": f"--env-id Pendulum-v1 --total-timesteps 2500 --num-envs 2 {OFF_POLICY}",

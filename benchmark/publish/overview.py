@@ -71,6 +71,7 @@ SCRIPTS = [
     "rainbow_atari",
     "ddpg",
     "td3",
+    "fast_td3",
     "sac",
     "tqc",
     "crossq",

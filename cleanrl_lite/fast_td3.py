@@ -6,7 +6,8 @@ Differs:  Sizes for one CPU core: 16 environments, batches of 512, networks of 2
           decay. The actor learns from the first critic, as in td3.py. Windows of --n-step
           transitions end where episodes do, and at the newest transition; unless that
           terminated, they bootstrap from the true last observation.
-Expected: EXPECTED
+Expected: Pendulum-v1 -000.0 (20,000 steps, mean of the last 100 training episodes, 3 seeds, commit
+          xxxxxxx).
 Details:  docs/fast_td3.md
 """
 
@@ -52,20 +53,20 @@ class Args:
     env_kwargs: str = "{}"  # keyword arguments of the environment, as JSON
     max_episode_steps: int | None = None  # time limit (none: the environment's own)
     total_timesteps: int = 1_000_000  # environment steps, summed over the environments
-    learning_rate: float = 3e-4  # the optimizer's learning rate
+    learning_rate: float = 1e-3  # the optimizer's learning rate
     num_envs: int = 16  # environments stepped together
     async_envs: bool = False  # run each environment in a process of its own
     buffer_size: int = 1_000_000  # capacity of the replay buffer, in transitions
     learning_starts: int = 10_000  # environment steps before training starts
     train_frequency: int = 16  # environment steps, of all environments, between trainings
-    gradient_steps: int = 2  # gradient steps each time it trains
+    gradient_steps: int = 4  # gradient steps each time it trains
     batch_size: int = 512  # transitions per minibatch
     gamma: float = 0.99  # discount factor
-    n_step: int = 1  # rewards that are summed before the target bootstraps
+    n_step: int = 1  # rewards that are summed before the target bootstraps (1: as c51)
     n_atoms: int = 101  # atoms of the return distribution
     v_min: float = -500.0  # lower end of the return distribution's support
     v_max: float = 500.0  # upper end of the return distribution's support
-    tau: float = 0.1  # step size of the target: target += tau * (network - target)
+    tau: float = 0.05  # step size of the target: target += tau * (network - target)
     policy_frequency: int = 2  # gradient steps of the critic between updates of the actor
     policy_noise: float = 0.2  # std of the target policy's noise, in half action ranges
     noise_clip: float = 0.5  # limit of the target policy's noise, in half action ranges

@@ -53,7 +53,7 @@ class Args:
     env_kwargs: str = "{}"  # keyword arguments of the environment, as JSON
     max_episode_steps: int | None = None  # time limit (none: the environment's own)
     total_timesteps: int = 1_000_000  # environment steps, summed over the environments
-    learning_rate: float = 1e-3  # the optimizer's learning rate
+    learning_rate: float = 3e-4  # the optimizer's learning rate
     num_envs: int = 16  # environments stepped together
     async_envs: bool = False  # run each environment in a process of its own
     buffer_size: int = 1_000_000  # capacity of the replay buffer, in transitions

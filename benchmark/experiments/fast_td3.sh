@@ -12,7 +12,7 @@ for env in ${ENVS:-Pendulum-v1 Hopper-v4 Walker2d-v4 HalfCheetah-v4}; do
         Pendulum-v1)
             steps=20000 name=fast_td3
             flags="--learning-starts 1000 --v-min -1500 --v-max 0" ;;
-        HalfCheetah-v4) flags="--bf16 --v-max 1200" ;;
+        HalfCheetah-v4) flags="--bf16 --v-min -1000 --v-max 1000" ;;
     esac
     for seed in ${SEEDS:-1 2 3}; do
         echo "python cleanrl_lite/fast_td3.py --env-id $env --seed $seed --total-timesteps" \

@@ -298,7 +298,8 @@ def evaluate(args, make_env, agent, directory, step):
     state = rng_state()
     infos = play(args, make_env, agent, args.eval_episodes)
     if args.capture_video:
-        folder = f"{directory}/videos/{name if args.evaluate else f'step-{step}'}"
+        occasion = name if args.evaluate else f"step-{step}"
+        folder = f"{directory}/videos/{occasion}"
         tqdm.write(f"video: {folder} (at most 1,000 frames)")
         try:
             play(args, make_env, agent, 1, folder)

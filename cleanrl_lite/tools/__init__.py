@@ -1,1 +1,1 @@
-"""Commands for a person's own environments and runs, from any folder. Scripts never import them."""
+"""Commands for your environments and your runs."""

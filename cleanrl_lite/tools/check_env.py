@@ -35,6 +35,7 @@ from gymnasium.wrappers import OrderEnforcing, TimeLimit
 from cleanrl_lite import utils
 
 MOST_STEPS = 100_000  # of the long play
+ENOUGH_STEPS = 20_000  # what did not happen in so many is told
 CAREFUL_STEPS = 2_000  # of it: those whose infos, actions and arrays are looked at
 MOST_SAMPLES = 2_000  # observations that are kept
 MOST_PIXELS = 20_000  # of an image that are compared
@@ -133,6 +134,8 @@ def parts_of(space, value, name=""):
     """(name, space, value) of each part of an observation that is no Dict or Tuple."""
     if isinstance(space, Dict):
         for key, part in space.items():
+            if key not in value:
+                utils.check(False, f"the observation {value} has no {key!r}")
             yield from parts_of(part, value[key], f"{name}[{key!r}]")
     elif isinstance(space, Tuple):
         for n, part in enumerate(space):
@@ -199,15 +202,18 @@ class Part:
         self.name = f"obs{name}"
         self.space = space
         self.kinds = set()  # (shape, dtype)
-        self.low = np.inf
-        self.high = -np.inf
+        self.low = None  # the least and the largest numbers
+        self.high = None
 
     def add(self, value):
         array = np.asarray(value)
         self.kinds.add((array.shape, array.dtype))
-        if array.shape == self.space.shape:
-            self.low = np.minimum(self.low, array)
-            self.high = np.maximum(self.high, array)
+        if array.shape != self.space.shape:
+            return
+        if self.low is None:
+            self.low = self.high = array.copy()
+        self.low = np.minimum(self.low, array)
+        self.high = np.maximum(self.high, array)
 
     def is_finite(self):
         return bool(np.isfinite(self.low).all() and np.isfinite(self.high).all())
@@ -334,14 +340,16 @@ class Play:
         zeros = True
         keep = self.steps % self.every == 0
         for name, space, value in parts_of(self.obs_space, obs):
-            if bounds_of(space) is None:
+            if name not in self.parts and bounds_of(space) is not None:
+                self.parts[name] = Part(name, space)
+                if is_image(space):
+                    self.clocks[name] = Clock(np.size(value))
+            if name not in self.parts:  # Text and the like
                 continue
-            part = self.parts.setdefault(name, Part(name, space))
-            part.add(value)
+            self.parts[name].add(value)
             zeros = zeros and not np.any(value)
-            if is_image(space):
-                clock = self.clocks.setdefault(name, Clock(np.size(value)))
-                clock.add(length, value)
+            if name in self.clocks:
+                self.clocks[name].add(length, value)
             elif keep:
                 vectors.append(np.ravel(value))
         self.zero_obs += zeros
@@ -420,12 +428,14 @@ def check_time_limit(game, play):
     cut = [episode for episode in last if not episode.terminated]
     again = f"in {len(last)} of {count} episodes, after exactly {longest} steps"
     means = "learners take the value of what comes after as 0, and so learn wrong values"
-    # by chance few episodes have the largest length, and nearly as many the one before
-    piled = len(ended) >= max(5, count / 5) and len(ended) > 5 * lengths.count(longest - 1)
+    # by chance few episodes have the largest length, and nearly as many the next smaller one
+    shorter = max((length for length in lengths if length < longest), default=0)
+    piled = longest >= 5 and len(ended) >= 5 and len(ended) > 5 * lengths.count(shorter)
+    told = piled and tells_time(play, longest)
     if len(both) >= 3:
         seen = f"terminated and truncated are both true {again}"
         yield wrong(topic, seen, means, "at a time limit, return terminated=False (a wrapper can)")
-    elif piled and longest >= 5 and not tells_time(play, longest):
+    elif piled and not told:
         seen = f"terminated {again}: probably a time limit reported as the end of the task"
         advice = "return truncated=True instead (a wrapper can), unless the task truly ends there"
         yield wrong(topic, seen, means, advice)
@@ -435,8 +445,10 @@ def check_time_limit(game, play):
         seen = f"episodes are cut after {longest} steps, not after --max-episode-steps {asked}"
         means = "the environment has a limit inside, which that flag cannot lengthen"
         yield note(topic, seen, means, "set its own limit with --env-kwargs, or drop the flag")
-    seen = f"{count:,} episodes of {min(lengths)} to {longest:,} steps; "
+    seen = f"{count:,} episodes of {min(lengths):,} to {longest:,} steps; "
     seen += f"limit: {number(limit) if limit else 'none registered'}"
+    if told:
+        seen += f"; {len(ended)} ended after exactly {longest}, and the observation tells the time"
     if inside:
         seen += f"; that of {longest} is inside: --max-episode-steps can only shorten it"
     yield fact(topic, seen)
@@ -444,7 +456,7 @@ def check_time_limit(game, play):
 
 def check_endless(play, limit):
     seen = f"no episode ended in {play.steps:,} steps; "
-    if limit or play.steps < 20_000:
+    if limit or play.steps < ENOUGH_STEPS:
         longer = f"limit: {limit:,}" if limit else f"perhaps it needs --max-episode-steps {LIMIT}"
         yield fact("time limit", seen + longer)
         return
@@ -500,6 +512,8 @@ def check_observations(play, normalizes):
     scaled = "use Scaled-v0 of docs/guides/scaled.py, or ppo_continuous.py for Box actions"
     for part in play.parts.values():
         yield from check_kinds(part)
+        if part.low is None:
+            continue
         if not part.is_finite():
             seen = f"{part.name} is not finite somewhere in {play.steps:,} steps"
             yield wrong(topic, seen, "a run stops at the first one", "mend the environment")
@@ -525,18 +539,29 @@ def check_observations(play, normalizes):
         seen += "changed by the next step: the same arrays are returned again"
         means = "harmless here, as the scripts copy; lists of observations elsewhere are wrong"
         yield note(topic, seen, means, "return copies")
-    numeric = [part for part in play.parts.values() if not is_image(part.space)]
-    total = sum(np.size(part.low) for part in play.parts.values())
-    constant = sum(np.sum(part.low == part.high) for part in play.parts.values())
+    yield from check_constants(play)
+
+
+def check_constants(play):
+    topic = "observations"
+    parts = [part for part in play.parts.values() if part.low is not None]
+    total = sum(np.size(part.low) for part in parts)
+    constant = sum(np.sum(part.low == part.high) for part in parts)
+    numeric = [part for part in parts if not is_image(part.space)]
+    share = 100 * constant / max(total, 1)
     if total and constant == total:
         seen = f"all {total} numbers are the same in {play.steps:,} steps"
         yield wrong(topic, seen, "the agent sees nothing", "look at what reset and step return")
+    elif len(numeric) == len(parts) and share >= 50 and total > 2:
+        seen = f"{constant} of {total} numbers never change in {play.steps:,} steps"
+        means = "they teach nothing; where they change later, normalised ones jump to -10 or 10"
+        yield note(topic, seen, means, "leave them out (gymnasium.wrappers.FilterObservation)")
     seen = f"{total:,} numbers"
-    if numeric and all(part.is_finite() for part in numeric):
+    if numeric:
         low = min(np.min(part.low, initial=np.inf) for part in numeric)
         high = max(np.max(part.high, initial=-np.inf) for part in numeric)
         seen += f", {number(low)} to {number(high)}"
-    yield fact(topic, f"{seen}; {100 * constant / max(total, 1):.0f} % never change")
+    yield fact(topic, f"{seen}; {share:.0f} % never change")
 
 
 def check_kinds(part):
@@ -563,7 +588,7 @@ def check_kinds(part):
 def check_precision(play):
     """Large constants, such as seconds since 1970: float32 rounds what varies away."""
     samples = [vector for _, _, vector in play.samples]
-    if not samples:
+    if len({len(vector) for vector in samples}) != 1:
         return
     vectors = np.array(samples, np.float64)
     largest = np.abs(vectors).max(axis=0)
@@ -581,7 +606,7 @@ def check_precision(play):
 def check_ends(play):
     """Last observations that have only zeros."""
     zeros = [episode for episode in play.episodes if episode.zeros]
-    size = sum(np.size(part.low) for part in play.parts.values())
+    size = gym.spaces.flatdim(play.obs_space) if play.parts else 0
     elsewhere = play.zero_obs - len(zeros)
     if len(zeros) < 3 or len(zeros) < len(play.episodes) or size < 2:
         return
@@ -617,7 +642,7 @@ def check_rewards(play, normalizes):
         means = "the script that fits does not scale them: learning fails without an error"
         advice = "use Scaled-v0 of docs/guides/scaled.py"
         yield note(topic, f"they are up to {largest:.3g} in size", means, advice)
-    if largest == 0 and play.steps >= 20_000:
+    if largest == 0 and play.steps >= ENOUGH_STEPS:
         seen = f"all are 0 in {play.steps:,} random steps"
         means = "exploration by noise meets no reward: nothing is learned"
         yield note(topic, seen, means, "reward parts of the task, or begin nearer to the goal")
@@ -627,7 +652,7 @@ def check_rewards(play, normalizes):
 
 def check_infos(play):
     topic = "infos"
-    ragged = sorted(key for key, shapes in play.info_shapes.items() if len(shapes) > 1)
+    ragged = sorted(str(key) for key, shapes in play.info_shapes.items() if len(shapes) > 1)
     if ragged:
         seen = f"{', '.join(ragged)}: the shape changes from step to step"
         means = "harmless here; vector environments of other libraries cannot stack them"
@@ -697,7 +722,7 @@ def check_memory(play):
 def check_speed(play):
     resets = 1000 * np.mean(play.reset_times)
     per_second = number(play.steps_per_second())
-    yield fact("speed", f"{per_second} steps per second, {resets:.2g} ms per reset")
+    yield fact("speed", f"{per_second} steps per second, {number(resets)} ms per reset")
 
 
 def seed_everything(seed):
@@ -939,7 +964,7 @@ def check_render(game):
         yield note(topic, seen, means, "return (height, width, 3) in uint8, always of one size")
         return
     each = (time.perf_counter() - begin) / len(frames)
-    yield fact(topic, f"{seen}, {1000 * each:.2g} ms each")
+    yield fact(topic, f"{seen}, {number(1000 * each)} ms each")
 
 
 # === the script that fits
@@ -996,7 +1021,7 @@ def command_for(game, script, play):
         words += ["--env-kwargs", args.env_kwargs]
     limit = args.max_episode_steps
     registered = game.env.spec.max_episode_steps
-    if not play.episodes and not registered and play.steps >= 20_000:
+    if not play.episodes and not registered and play.steps >= ENOUGH_STEPS:
         limit = limit or LIMIT
     if limit and script != "ppo_atari":
         words += ["--max-episode-steps", str(limit)]
@@ -1023,12 +1048,13 @@ def main(args: Args):
 
         gym.register_envs(ale_py)
     game = Game(args)
-    play = Play(game.fresh(), args.seconds / 2)
-    script, why = choose_script(game.env, play)
+    env = game.fresh()
+    spaces = f"{env.observation_space}, {env.action_space}"
+    print(wrapped(f"{args.env_id}: ", " ".join(spaces.split())[:300]) + "\n", flush=True)
+    play = Play(env, args.seconds / 2)
+    script, why = choose_script(env, play)
     normalizes = str(script).startswith(("ppo_continuous", "ppo_atari"))
     steps = int(np.clip(play.steps_per_second() * args.seconds / 40, 6, 300))
-    spaces = f"{play.obs_space}, {play.action_space}"
-    print(wrapped(f"{args.env_id}: ", " ".join(spaces.split())[:300]) + "\n")
     lines = []
     for line in itertools.chain(
         check_time_limit(game, play),

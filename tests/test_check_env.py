@@ -97,7 +97,7 @@ class LaterUnseeded(Task):
         return super().reset(seed=seed)
 
 
-@wanted(("WRONG", "seeds", "new instances with seeds"), ("note", "seeds", "in a new instance"))
+@wanted(("WRONG", "seeds", "new instances with seeds"), ("note", "seeds", "what was played before"))
 class SameGames(Task):
     def __init__(self, render_mode=None):
         super().__init__(render_mode)
@@ -107,7 +107,7 @@ class SameGames(Task):
         return super().reset()
 
 
-@wanted(("note", "seeds", "another episode after an episode than in a new instance"))
+@wanted(("note", "seeds", "depending on what was played before"))
 class Remembers(Task):
     total = 0
 

@@ -159,7 +159,9 @@ def bounds_of(space):
 
 
 def is_image(space):
-    return isinstance(space, Box) and space.dtype == np.uint8 and len(space.shape) in (2, 3)
+    """Not a board or a map: those have fewer than 32 rows, or other numbers than 0 to 255."""
+    in_bytes = isinstance(space, Box) and space.dtype == np.uint8 and len(space.shape) in (2, 3)
+    return in_bytes and sorted(space.shape)[-2] >= 32 and space.high.max() == 255
 
 
 def content(space, obs):
@@ -423,12 +425,12 @@ def check_with_gymnasium(game, play, seconds):
             error = str(found) or repr(found)
     said = [re.sub(r"\x1b\[\d*m|WARN: ", "", str(warning.message)) for warning in caught]
     said = [text for text in said if not re.search(OF_NO_MATTER, text)]
-    for text in dict.fromkeys([*said, error]):
-        if text:
-            means = "other libraries may refuse it; what spoils results has a line of its own"
-            yield note(topic, f"gymnasium's checker: {text:.300}", means, "mend it if it is yours")
-    if not said and not error:
+    texts = [f"{text:.300}" for text in dict.fromkeys([*said, error]) if text]
+    if not texts:
         yield fact(topic, "gymnasium's own checker finds nothing")
+        return
+    means = "other libraries may refuse it; what spoils results has a line of its own"
+    yield note(topic, " // ".join(texts), means, "mend it if it is yours")
 
 
 def check_time_limit(game, play):
@@ -524,7 +526,6 @@ def tells_time(play, length):
 
 def check_observations(play, normalizes):
     topic = "observations"
-    scaled = "use Scaled-v0 of docs/guides/scaled.py, or ppo_continuous.py for Box actions"
     for part in play.parts.values():
         yield from check_kinds(part)
         if part.low is None:
@@ -541,12 +542,8 @@ def check_observations(play, normalizes):
         elif beyond > 0 and not isinstance(part.space, Box):
             means = "one-hot vectors cannot show it: the run stops, or the agent is blind"
             yield wrong(topic, seen, means, "declare the numbers that occur")
-        largest = part.largest()
-        if is_image(part.space) or not isinstance(part.space, Box) or normalizes:
-            continue
-        if largest > 1000 or 0 < largest < 1e-3:
-            means = "the script that fits does not scale them: learning fails without an error"
-            yield note(topic, f"{part.name} is up to {largest:.3g} in size", means, scaled)
+    if not normalizes:
+        yield from check_sizes(play)
     yield from check_precision(play)
     yield from check_ends(play)
     if play.overwritten:
@@ -555,6 +552,21 @@ def check_observations(play, normalizes):
         means = "harmless here, as the scripts copy; lists of observations elsewhere are wrong"
         yield note(topic, seen, means, "return copies")
     yield from check_constants(play)
+
+
+def check_sizes(play):
+    """Numbers too large or too small for networks."""
+    odd = []
+    for part in play.parts.values():
+        is_vector = isinstance(part.space, Box) and not is_image(part.space)
+        if is_vector and part.low is not None and part.is_finite():
+            largest = part.largest()
+            if largest > 1000 or 0 < largest < 1e-3:
+                odd.append(f"{part.name} is up to {largest:.3g} in size")
+    if odd:
+        means = "the script that fits does not scale them: learning fails without an error"
+        advice = "use Scaled-v0 of docs/guides/scaled.py, or ppo_continuous.py for Box actions"
+        yield note("observations", "; ".join(odd), means, advice)
 
 
 def check_constants(play):
@@ -828,8 +840,8 @@ def check_seeds(game, steps):
         yield from check_repeats(where, repeats, used)
         return
     game.reference = first
-    if first_difference(third, first) is not None:
-        seen = "reset(seed=1) gave another episode after an episode than in a new instance"
+    if first_difference(third, first) is not None or resets_remember(game.env, steps):
+        seen = "reset(seed=...) gives other episodes, depending on what was played before it"
         means = "runs repeat, as they seed new instances once; reset(seed=...) later does not"
         yield note("seeds", seen, means, "make a new instance where a seed must repeat an episode")
     others = [list(rows(game.fresh(), seed, steps)) for seed in (2, 3)]
@@ -845,6 +857,20 @@ def check_seeds(game, steps):
             "parallel environments play the same episodes, and a loop over seeds repeats one run",
             "pass the seed on to what draws random numbers: super().reset(seed=seed)",
         )
+
+
+def resets_remember(env, steps):
+    """Are the first observations of some seeds others when the seeds come in another order?"""
+    found = []
+    seeds = list(range(min(20, steps // 6)))
+    for order in (seeds, seeds[::-1]):
+        first = {}
+        for seed in order:
+            obs, info = env.reset(seed=seed)
+            first[seed] = content(env.observation_space, obs)
+            list(random_steps(env, obs, info, 5))
+        found.append(first)
+    return found[0] != found[1]
 
 
 def check_shared(used, reseeded):
@@ -970,7 +996,8 @@ def check_render(game):
             yield fact(topic, "not tried: no OpenGL here (apt-get install libegl1 libgl1)")
         else:
             seen = f"frame {len(frames) + 1} fails: {error!r:.200}"
-            yield note(topic, seen, means, "mend render, or leave --capture-video out")
+            advice = "mend render (has it a display?), or leave --capture-video out"
+            yield note(topic, seen, means, advice)
         return
     shapes = sorted({np.shape(frame) for frame in frames})
     dtypes = sorted({str(np.asarray(frame).dtype) for frame in frames})
@@ -1010,8 +1037,8 @@ def choose_script(env, play):
         return None, "Tuples, as of a team: see Team-v0 in docs/guides/my_envs.py (ppo_multiagent)"
     try:
         utils.flatten(env)
-    except SystemExit as error:
-        return None, str(error).removeprefix("error: ")
+    except SystemExit:
+        return None, "the observations are not a few numbers (at most 2,000), nor one image"
     if isinstance(actions, MultiDiscrete | MultiBinary):
         return "ppo_masked", "several choices at once"
     if discrete and play.has_mask:
@@ -1066,7 +1093,7 @@ def main(args: Args):
     game = Game(args)
     env = game.fresh()
     spaces = f"{env.observation_space}, {env.action_space}"
-    print(wrapped(f"{args.env_id}: ", " ".join(spaces.split())[:300]) + "\n", flush=True)
+    print(f"{args.env_id}\n" + wrapped("  ", " ".join(spaces.split())[:400]) + "\n", flush=True)
     play = Play(env, args.seconds / 2)
     script, why = choose_script(env, play)
     normalizes = str(script).startswith(("ppo_continuous", "ppo_atari"))

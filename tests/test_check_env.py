@@ -179,6 +179,22 @@ class Single(Task):
         Single.alive = 0
 
 
+@wanted(
+    ("WRONG", "again", "check_seeds ends with .*licence"),
+    ("note", "video", "licence"),
+)
+class OnlyOnce(Task):
+    """Cannot be made again, even after close()."""
+
+    made = 0
+
+    def __init__(self, render_mode=None):
+        super().__init__(render_mode)
+        OnlyOnce.made += 1
+        if OnlyOnce.made > 1:
+            raise RuntimeError("there is no licence left")
+
+
 @wanted(("note", "close", "nothing to close"))
 class BadClose(Task):
     def close(self):
@@ -244,6 +260,12 @@ class ClockInObs(Task):
 
     def ends(self):
         return self.steps == 20, False
+
+
+@fine("20 ended|ended after exactly 20, and the observation tells the time")
+class ClockAtBoth(ClockInObs):
+    def ends(self):
+        return self.steps == 20, self.steps == 20
 
 
 @fine("ended after exactly 80, and the observation tells the time")

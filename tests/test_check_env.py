@@ -270,7 +270,7 @@ class ClockAmongMany(ClockInObs):
 
     def draw(self):
         others = self.np_random.uniform(-1, 1, 1199).astype(np.float32)
-        return np.append(others, np.float32(self.steps / 20))
+        return np.append(np.float32(self.steps / 20), others)
 
 
 @fine("ended after exactly 20, and the observation tells the time")

@@ -210,6 +210,14 @@ class Late(Task):
         return self.steps == 20, False
 
 
+@wanted(("WRONG", "time limit", "in 3 of 3 episodes, after exactly 300 steps: probably"))
+class LongAndLate(Task):
+    registered = None
+
+    def ends(self):
+        return self.steps == 300, False
+
+
 @wanted(("WRONG", "time limit", "after exactly 20 steps: probably"))
 class LateOrFailed(Task):
     def ends(self):

@@ -452,7 +452,8 @@ def check_time_limit(game, play):
     means = "learners take the value of what comes after as 0, and so learn wrong values"
     # by chance few episodes have the largest length, and nearly as many the next smaller one
     shorter = max((length for length in lengths if length < longest), default=0)
-    piled = longest >= 5 and len(ended) >= 5 and len(ended) > 5 * lengths.count(shorter)
+    enough = 3 if shorter == 0 and longest >= 20 else 5
+    piled = longest >= 5 and len(ended) >= enough and len(ended) > 5 * lengths.count(shorter)
     suspicious = piled or len(both) >= 3
     told = suspicious and tells_time(play, longest)
     if len(both) >= 3 and not told:

@@ -305,6 +305,16 @@ class ClockInImage(Task):
 
 
 @wanted(("WRONG", "time limit", "after exactly 80 steps: probably"))
+class BeginningInImage(ClockInImage):
+    """The first picture is another one, as where a weapon is drawn; then nothing tells the time."""
+
+    def draw(self):
+        image = super().draw()
+        image[0, 0] = self.steps == 0
+        return image
+
+
+@wanted(("WRONG", "time limit", "after exactly 80 steps: probably"))
 class NoClockInImage(ClockInImage):
     def draw(self):
         return self.np_random.integers(0, 255, (40, 40, 3), np.uint8)
@@ -588,6 +598,16 @@ class Leak(Task):
         return {}
 
 
+@fine("2,000 numbers")
+class ManyNumbers(Task):
+    """What the check itself keeps is no growth of the environment."""
+
+    observation_space = Box(-1, 1, (2000,))
+
+    def draw(self):
+        return self.np_random.uniform(-1, 1, 2000).astype(np.float32)
+
+
 @fine("cannot be pickled .*begins new episodes")
 class Unpicklable(Task):
     def __init__(self, render_mode=None):
@@ -704,6 +724,15 @@ class Board(Words):
 
     def draw(self):
         return self.np_random.integers(0, 255, (8, 8, 3), np.uint8)
+
+
+class Maps(Words):
+    """Several parts in bytes: ppo_image.py would not know which is the image."""
+
+    observation_space = Dict({name: Box(0, 255, (40, 40), np.uint8) for name in ("at", "near")})
+
+    def draw(self):
+        return {name: np.full((40, 40), self.steps, np.uint8) for name in ("at", "near")}
 
 
 class Pictures(ClockInImage):
@@ -852,7 +881,10 @@ def test_slow_environments_get_scripts_that_learn_from_fewer_steps(monkeypatch):
     assert check("Unbounded")["script"] == "ppo_continuous"
 
 
-@pytest.mark.parametrize("name, words", [("Words", "not a few numbers"), ("Sentences", "Text")])
+@pytest.mark.parametrize(
+    "name, words",
+    [("Words", "not a few numbers"), ("Maps", "nor one image"), ("Sentences", "Text")],
+)
 def test_no_script_fits(name, words):
     record = check(name)
     assert record["script"] is None and record["wrong"] == 1

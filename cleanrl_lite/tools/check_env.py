@@ -39,7 +39,8 @@ MOST_STEPS = 100_000  # of the long play
 ENOUGH_STEPS = 20_000  # what did not happen in so many is told
 CAREFUL_STEPS = 2_000  # of it: those whose infos, actions and arrays are looked at
 MOST_SAMPLES = 2_000  # observations that are kept
-MOST_PIXELS = 20_000  # of an image that are compared
+MOST_NUMBERS = 2_000  # in one of them; scripts do not take more either
+MOST_PIXELS = 100_000  # of an image that are compared
 LIMIT = 1_000  # the time limit that is proposed where there is none
 
 
@@ -246,7 +247,7 @@ class Part:
 
 
 class Clock:
-    """Are there pixels that change with time, and in the same way in every episode?"""
+    """Are there pixels that tell the time, in the same way in every episode?"""
 
     def __init__(self, size):
         self.size = size
@@ -256,14 +257,20 @@ class Clock:
         self.same = np.ones(count, bool)
 
     def add(self, step, image):
-        if step % 32 == 0 and step < 3200 and np.size(image) == self.size:
+        often = step < 96 and step % 4 == 0
+        if (often or step % 32 == 0) and step < 3200 and np.size(image) == self.size:
             pixels = np.ravel(image)[self.columns]
             self.same &= pixels == self.first.setdefault(step, pixels)
 
-    def is_seen(self):
-        rows = np.array(list(self.first.values()))
-        varies = (rows != rows[0]).any(axis=0)
-        return bool((self.same & varies).any())
+    def size_in_memory(self):
+        return len(self.first) * len(self.columns)
+
+    def is_seen(self, length):
+        """Do these pixels differ from each moment to each other, in episodes of this length?"""
+        every = 4 if length < 96 else 32
+        steps = [step for step in self.first if step % every == 0 and step < length]
+        moments = {self.first[step][self.same].tobytes() for step in steps}
+        return len(moments) > max(2, 0.8 * len(steps))
 
 
 @dataclass
@@ -291,6 +298,7 @@ class Play:
         self.clocks = {}
         self.samples = []  # (episode, step in it, numbers)
         self.every = 1  # steps between samples
+        self.most_kept = 0  # bytes in samples
         self.rewards = []
         self.reward_kinds = set()  # (type, shape)
         self.info_shapes = {}  # {key: shapes}
@@ -330,7 +338,8 @@ class Play:
                 episode = Episode(length, bool(terminated), bool(truncated), zeros)
                 self.episodes.append(episode)
             if self.share(begin, seconds) > len(self.memory) / 8:
-                self.memory.append((self.steps, process.memory_info().rss))
+                kept = self.most_kept + sum(c.size_in_memory() for c in self.clocks.values())
+                self.memory.append((self.steps, process.memory_info().rss - kept))
 
     def share(self, begin, seconds):
         """How much of the play is over."""
@@ -372,8 +381,10 @@ class Play:
             else:
                 vectors.append(np.ravel(value))
         self.zero_obs += zeros
-        if vectors and self.steps % self.every == 0:
-            self.samples.append((len(self.episodes), length, np.concatenate(vectors)))
+        if self.steps % self.every == 0 and 0 < sum(map(len, vectors)) <= MOST_NUMBERS:
+            vector = np.concatenate(vectors)
+            self.samples.append((len(self.episodes), length, vector))
+            self.most_kept = max(self.most_kept, len(self.samples) * vector.nbytes)
         if len(self.samples) == MOST_SAMPLES:
             self.samples = self.samples[::2]
             self.every *= 2
@@ -513,7 +524,7 @@ def has_right_shapes(play):
 
 def tells_time(play, length):
     """Do the observations say how many steps are left? Then an end by the clock can be learned."""
-    if any(clock.is_seen() for clock in play.clocks.values()):
+    if any(clock.is_seen(length) for clock in play.clocks.values()):
         return True
     lengths = dict(enumerate(episode.length for episode in play.episodes))
     samples = [sample for sample in play.samples if lengths.get(sample[0]) == length]
@@ -1028,8 +1039,9 @@ def choose_script(env, play):
     speed = f"{number(per_second)} steps per second"
     slow = per_second < 1000
     names = set(space) if isinstance(space, Dict) else set()
-    images = [part for part in space.values() if is_image(part)] if names else [space]
-    has_image = len(images) == 1 and is_image(images[0])
+    parts = space.values() if names else [space]
+    in_bytes = [part for part in parts if part.dtype == np.uint8 and len(part.shape) in (2, 3)]
+    has_image = len(in_bytes) == 1 and is_image(in_bytes[0])
     discrete = isinstance(actions, Discrete)
     vector = isinstance(actions, Box) and actions.dtype.kind == "f" and len(actions.shape) == 1
     if env.spec.entry_point == "ale_py.env:AtariEnv" and has_image:

@@ -266,11 +266,12 @@ class Clock:
         return len(self.first) * len(self.columns)
 
     def is_seen(self, length):
-        """Do these pixels differ from each moment to each other, in episodes of this length?"""
+        """Do these pixels change again and again until the end of episodes of this length?"""
         every = 4 if length < 96 else 32
-        steps = [step for step in self.first if step % every == 0 and step < length]
-        moments = {self.first[step][self.same].tobytes() for step in steps}
-        return len(moments) > max(2, 0.8 * len(steps))
+        steps = [step for step in sorted(self.first) if step % every == 0 and step < length]
+        moments = [self.first[step][self.same].tobytes() for step in steps]
+        late = moments[3 * len(moments) // 4 :]
+        return len(set(moments)) >= 5 and len(set(late)) > 1
 
 
 @dataclass

@@ -23,7 +23,7 @@ RUN uv pip install --system --no-cache --torch-backend "${TORCH_BACKEND}" -c con
 
 # The dependencies, installed with an empty package.
 COPY pyproject.toml README.md LICENSE ./
-RUN mkdir cleanrl_lite \
+RUN mkdir -p cleanrl_lite/tools \
     && uv pip install --system --no-cache -c constraints.txt -e ".[mujoco,atari,box2d,aws]"
 
 COPY benchmark benchmark

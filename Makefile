@@ -35,7 +35,7 @@ torture: .venv/test  # kills runs at random moments and compares them with whole
 docs: .venv/docs
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
-results: .venv/results  # tables and pictures, from the files in benchmark/results only
+results: .venv/run  # tables and pictures, from the files in benchmark/results only
 	$(BIN)/python -m benchmark.publish.collect --from-results
 	$(BIN)/python -m benchmark.publish.overview > /dev/null
 	$(BIN)/python -m benchmark.measure.returns_sb3 > /dev/null
@@ -43,6 +43,7 @@ results: .venv/results  # tables and pictures, from the files in benchmark/resul
 	$(BIN)/python -m benchmark.measure.time_to_return --from-results > /dev/null
 	$(BIN)/python -m benchmark.publish.plot
 	$(BIN)/python -m benchmark.publish.readme
+	$(BIN)/python -m benchmark.publish.pages
 
 format: .venv/test
 	$(BIN)/ruff format .
@@ -62,7 +63,7 @@ clean:
 	touch $@
 
 .venv/test: .venv/run
-	$(BIN)/pip install -q -c constraints.txt -e ".[test,results,docs]"
+	$(BIN)/pip install -q -c constraints.txt -e ".[test,docs]"
 	$(BIN)/pip install -q -c constraints.txt --no-deps godot-rl  # its other requirements are older than ours
 	touch $@
 
@@ -72,8 +73,4 @@ clean:
 
 .venv/docs: .venv/run
 	$(BIN)/pip install -q -c constraints.txt -e ".[docs]"
-	touch $@
-
-.venv/results: .venv/run
-	$(BIN)/pip install -q -c constraints.txt -e ".[results]"
 	touch $@

@@ -1,7 +1,5 @@
 """What the tools here share: where things are, and on what a figure was made."""
 
-import argparse
-import ast
 import os
 import platform
 import re
@@ -9,27 +7,15 @@ import subprocess
 from importlib import metadata
 from pathlib import Path
 
+from cleanrl_lite.tools.runs import default_args as default_args
+from cleanrl_lite.tools.runs import parser as parser
+from cleanrl_lite.tools.runs import script_defaults as script_defaults
+
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "benchmark" / "results"
 PACKAGES = (
     "torch numpy gymnasium stable-baselines3 mujoco ale-py envpool panda-gym pybullet gym-microrts"
 )
-
-
-def default_args(source):
-    """The defaults of the class Args in a script's source, read without running it."""
-    classes = [node for node in ast.parse(source).body if isinstance(node, ast.ClassDef)]
-    (args,) = [node for node in classes if node.name == "Args"]
-    defaults = {}
-    for field in args.body:
-        if isinstance(field, ast.AnnAssign) and field.target.id != "exp_name":
-            defaults[field.target.id] = ast.literal_eval(field.value)
-    return defaults
-
-
-def script_defaults(script):
-    """default_args() of cleanrl_lite/SCRIPT.py as it is here."""
-    return default_args((ROOT / "cleanrl_lite" / f"{script}.py").read_text())
 
 
 def versions():
@@ -90,10 +76,11 @@ def row(cells):
 
 
 def folded(title, lines, is_open=False):
-    """A Markdown block that opens at a click; mkdocs-material reads it."""
-    mark = "???+" if is_open else "???"
-    inside = [f"    {line}".rstrip() for line in lines]
-    return "\n".join([f'{mark} note "{title}"', "", *inside])
+    """A Markdown block that opens at a click, on a code host and on the site."""
+    state = " open" if is_open else ""
+    head = f'<details class="note"{state} markdown="1"><summary>{title}</summary>'
+    inside = [line.rstrip() for line in lines]
+    return "\n".join([head, "", *inside, "", "</details>"])
 
 
 def made_by(command, places, commits):
@@ -110,11 +97,3 @@ def events(run_dir):
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
     return EventAccumulator(str(run_dir), size_guidance={"scalars": 0}).Reload()
-
-
-def parser(doc):
-    """A command line whose --help shows a module's docstring as it is."""
-    return argparse.ArgumentParser(
-        description=doc,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )

@@ -320,7 +320,7 @@ def main(args: Args):
         """How many multiples of `every` the last step of the environments has passed."""
         return global_step // every - (global_step - args.num_envs) // every
 
-    q_network = utils.numpy_forward(lambda: agent.q_network, device)
+    q_network = utils.numpy_forward(agent.q_network, device, live=True)
     atoms = agent.atoms.cpu().numpy()
     obs = run.obs.astype(np.float32)
     global_step = run.global_step

@@ -529,7 +529,7 @@ def main(args: Args):
         losses["charts/learning_rate"] = learning_rate
         run.log(losses, global_step)
 
-    # A signal may have ended an evaluation of the first process.
+    # A signal may have come to one process only.
     run.stop = max(gather(run.stop))
 
     # === evaluation

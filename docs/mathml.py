@@ -45,7 +45,7 @@ OPERATORS = {
     "sum": "∑",
     "in": "∈",
 }
-WORDS = {"min", "max", "mean", "log", "exp", "tanh", "softplus", "clip", "sign", "arg", "Var"}
+WORDS = {"min", "max", "log", "exp", "tanh", "arg"}  # what code hosts know, too
 TAGS = {"": "mrow", "_": "msub", "^": "msup", "^_": "msubsup"}
 TOKEN = re.compile(r"\\text\{[^}]*\}|\\[A-Za-z]+|\\,|[A-Za-z]|\d+(?:\.\d+)?|[^\s\\]")
 

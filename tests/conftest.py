@@ -16,6 +16,10 @@ from tests import helpers, like_envpool
 
 # they only read the scripts
 JAVA_FREE = {"tests.test_consistency", "tests.test_docs", "tests.test_results"}
+# They compare with Stable-Baselines3, which nothing else needs.
+collect_ignore = []
+if importlib.util.find_spec("stable_baselines3") is None:
+    collect_ignore += ["test_off_policy.py", "test_replay.py", "test_results.py"]
 
 
 def pytest_configure(config):

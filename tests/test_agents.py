@@ -5,7 +5,7 @@ import shutil
 import pytest
 import torch
 
-from benchmark.publish import convert
+from cleanrl_lite.tools import convert
 from tests import helpers
 
 AGENTS = helpers.ROOT / "benchmark" / "results" / "agents"

@@ -160,7 +160,7 @@ def test_videos_of_an_evaluation_have_a_folder_of_their_own(tmp_path, capfd):
     "kind, reason",
     [
         ("Plain", "render_mode"),  # which it does not take
-        ("Hidden", "render_mode is None"),  # although it takes one
+        ("Hidden", "Render mode is None"),  # although it takes one
         ("Blind", "no pictures"),  # as it says when one is due
     ],
 )
@@ -242,7 +242,7 @@ def test_evaluating_needs_no_replay_buffer(script, capsys, tmp_path):
 
 
 def test_networks_only(tmp_path):
-    """Such as `benchmark.publish.hub export` writes: enough for --evaluate, not for --resume."""
+    """Such as `cleanrl_lite.tools.hub export` writes: enough for --evaluate, not for --resume."""
     run_dir, returns = helpers.train("sac", tmp_path)
     kept = "script", "args", "global_step", "agent"
     torch.save({name: helpers.load(run_dir)[name] for name in kept}, run_dir / "checkpoint.pt")
@@ -297,7 +297,7 @@ IMAGE, MASKED, COUNTED = (
     f"{PROBES}{kind}-v0" for kind in ("ImageObsDiscrete", "Masked", "Counted")
 )
 IDS = [
-    bad("ppo", r"--env-id CartPole-v7: .*v1", env_id="CartPole-v7"),
+    bad("ppo", r"--env-id CartPole-v7 .*v1", env_id="CartPole-v7"),
     bad("ppo", r"CartPol.*Did you mean: `CartPole`", env_id="CartPol-v1"),
     bad("dqn_atari", r"BreakoutNoFramskip", env_id="BreakoutNoFramskip-v4"),
     bad("ppo", r"what is this", env_id="what is this"),

@@ -10,6 +10,7 @@ import pytest
 import tyro
 from PIL import Image
 
+from benchmark.publish import pages
 from tests import helpers
 from tests.helpers import ROOT, SOURCE, run
 
@@ -17,6 +18,12 @@ PAGES = [
     "README.md",
     *(str(path.relative_to(ROOT)) for path in sorted((ROOT / "docs").rglob("*.md"))),
 ]
+
+# Of formulas: what MathJax and KaTeX know, and docs/mathml.py
+LATEX = {"text", "frac", "sqrt", "hat", "quad", "min", "max", "log", "exp", "tanh", "arg"}
+LATEX |= {"alpha", "beta", "gamma", "delta", "epsilon", "lambda", "mu", "phi", "pi", "rho", "sigma"}
+LATEX |= {"tau", "theta", "Delta", "nabla", "cdot", "pm", "leftarrow", "sim", "lVert", "rVert"}
+LATEX |= {"lfloor", "rfloor", "lceil", "rceil", "ldots", "lt", "gt", "le", "ge", "sum", "in"}
 
 
 def commands(page):
@@ -79,21 +86,17 @@ def test_the_change_in_the_readme_is_a_tested_one():
     assert shown in diffs and 8 <= len(re.findall(r"^[-+] ", shown, re.M)) <= 12
 
 
-def test_the_diffs_between_the_algorithms(monkeypatch):
+def test_the_diffs_between_the_algorithms():
     """Each whole diff that the docs show turns the old script's code into the new one's."""
-    pytest.importorskip("mkdocs")
-    monkeypatch.syspath_prepend(ROOT / "docs")
-    import hooks
-
     page = (ROOT / "docs/guides/algorithms.md").read_text()
-    steps = re.findall(r"^ +\{\{ diff (\w+) (\w+) \}\}$", page, re.M)
+    steps = re.findall(r"^<!-- diff (\w+) (\w+) -->$", page, re.M)
     assert len(steps) == 9
     for old, new in steps:
         before, after = (
-            [line for _, line in hooks.lines_of(script, None, "")] for script in (old, new)
+            [line for _, line in pages.lines_of(script, None)] for script in (old, new)
         )
         at = 0
-        for section, hunk in hooks.hunks(old, new):
+        for section, hunk in pages.hunks(old, new):
             removed = [line[1:] for line in hunk if line[0] in " -"]
             while before[at : at + len(removed)] != removed:
                 at += 1
@@ -101,6 +104,45 @@ def test_the_diffs_between_the_algorithms(monkeypatch):
             added = [line[1:] for line in hunk if line[0] in " +"]
             before[at : at + len(removed)] = added
         assert before == after
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_what_stands_between_marks_is_todays(page):
+    """Where this fails, run `python -m benchmark.publish.pages`."""
+    text = (ROOT / page).read_text()
+    assert pages.write(text) == text
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_a_page_can_be_read_as_it_is(page):
+    """On a code host: no placeholder, no syntax of mkdocs only, formulas between dollars."""
+    text = re.sub(r"^```.*?^```$|`[^`\n]+`", "", (ROOT / page).read_text(), flags=re.M | re.S)
+    found = re.findall(r"--8<-- .*|\{\{ .*|^\?\?\?.*|^!!!.*|\\[(\[].*", text, re.M)
+    assert found == []
+    for formula in re.findall(r"\$\$\n.*?\n\$\$|\$[^$\n]+\$", text, re.S):
+        inner = formula.strip("$\n")
+        assert inner == inner.strip()
+        commands = {*re.findall(r"\\([A-Za-z]+)", inner)}
+        assert commands <= LATEX, formula
+    assert text.count("$") % 2 == 0
+    marks = re.findall(r"^<!-- (?:(?:code|section|diff|file|table) .+|(end)) -->$", text, re.M)
+    assert marks[::2] == [""] * (len(marks) // 2) and marks[1::2] == ["end"] * (len(marks) // 2)
+
+
+@pytest.mark.parametrize("page", [*PAGES, "benchmark/README.md", "CONTRIBUTING.md", "CHANGELOG.md"])
+def test_links_lead_to_files(page):
+    """Also on a code host, where nothing is built."""
+    text = re.sub(r"^```.*?^```$|`[^`\n]+`", "", (ROOT / page).read_text(), flags=re.M | re.S)
+    for target in re.findall(r"\]\(([^)#]+?)(?:#[^)]*)?\)", text):
+        if not re.match("https?://|mailto:", target):
+            assert ((ROOT / page).parent / target).exists(), target
+
+
+def test_a_part_that_is_not_there():
+    with pytest.raises(
+        SystemExit, match="code cleanrl_lite/ppo.py nothing: found 0 times, not once"
+    ):
+        pages.write("<!-- code cleanrl_lite/ppo.py nothing -->\n<!-- end -->")
 
 
 @pytest.mark.slow
@@ -157,9 +199,8 @@ def test_the_commands_of_the_readme(tmp_path):
     + [pytest.param(script, marks=pytest.mark.slow) for script in helpers.ATARI_SCRIPTS],
 )
 def test_a_trained_agent_from_python(script, tmp_path, monkeypatch):
-    """docs/guides/agents.py: the loaded agent plays as the run's evaluation did."""
-    monkeypatch.syspath_prepend(ROOT / "docs/guides")
-    import agents
+    """cleanrl_lite/tools/agents.py: the loaded agent plays as the run's evaluation did."""
+    from cleanrl_lite.tools import agents
 
     run_dir, returns = helpers.train(script, tmp_path)
     agent, env = agents.load(run_dir)

@@ -1,4 +1,4 @@
-"""benchmark/publish/hub.py: a finished run as a folder of its own, and on the Hub, for which a server here stands in."""
+"""cleanrl_lite/tools/hub.py: a finished run as a folder of its own, and on the Hub, for which a server here stands in."""
 
 import base64
 import hashlib
@@ -12,10 +12,10 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 import pytest
 import torch
 
-from benchmark.publish import hub
+from cleanrl_lite.tools import hub
 from tests import helpers
 
-HUB = [sys.executable, "-m", "benchmark.publish.hub"]
+HUB = [sys.executable, "-m", "cleanrl_lite.tools.hub"]
 
 
 class Hub(BaseHTTPRequestHandler):
@@ -161,7 +161,7 @@ def test_the_card_of_a_copy(finished, tmp_path):
     command = f"python my_idea.py --env-id CartPole-v1 --seed 1 --total-timesteps {steps} "
     assert command in text
     assert f"| environment steps | {saved['global_step']:,} |" in text
-    assert "| trained on | not recorded |" in text
+    assert "| trained on | not recorded; torch " in text
     (run_dir / "machine.json").write_text(json.dumps({"hardware": "a PC", "versions": {"x": "1"}}))
     text = (hub.export(run_dir, tmp_path / "other") / "README.md").read_text()
     assert "| trained on | a PC; x 1 |" in text

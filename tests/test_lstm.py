@@ -344,7 +344,7 @@ def test_minigrids_memory(real_envpool):
 
 def test_without_envpool(monkeypatch, tmp_path):
     monkeypatch.setitem(sys.modules, "envpool", None)
-    with pytest.raises(SystemExit, match=r"MemoryS7-v0: .*envpool"):
+    with pytest.raises(SystemExit, match=r"MemoryS7-v0 .*envpool"):
         helpers.train("ppo_lstm", tmp_path, env_id="benchmark.environments.memory:MemoryS7-v0")
 
 

@@ -111,7 +111,7 @@ def test_where_masks_come_from(source):
         assert env.observation_space.contains(obs) and obs.tolist() == [3, *mask(), -1]
         seen.add(mask()[0])
         obs, *_, info = env.step(np.array([1, 0]))
-        assert obs.tolist() == [3, *mask(), -1] and info["statistics"]["r"] == 0.5
+        assert obs.tolist() == [3, *mask(), -1] and info["statistics"][0] == 0.5
         obs, _ = env.reset()
     assert seen == {0, 1}
 

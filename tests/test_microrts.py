@@ -386,7 +386,7 @@ def test_losses_time_limits_and_opponents_in_turn():
             # of the reasons for a reward, the first: won or lost
             rewards = [env.unwrapped.rewards[0] for env in envs.envs]
             ends.append((terminations.tolist(), truncations.tolist(), rewards))
-            returns = [infos["final_info"][n]["statistics"]["r"] for n in range(2)]
+            returns = [infos["final_info"][n]["statistics"][0] for n in range(2)]
             ends[-1] += returns, [infos["final_obs"][n] for n in range(2)]
             np.testing.assert_array_equal(obs, first)
     (lost, _, rewards, returns, finals), (_, timed_out, *_, undecided, others) = ends

@@ -1,4 +1,4 @@
-"""benchmark/publish/notebook.py: the notebook is what the script makes today, and it runs."""
+"""cleanrl_lite/tools/notebook.py: the notebook is what the script makes today, and it runs."""
 
 import ast
 import json
@@ -7,7 +7,7 @@ import pytest
 
 nbformat = pytest.importorskip("nbformat")
 
-from benchmark.publish import notebook  # noqa: E402
+from cleanrl_lite.tools import notebook  # noqa: E402
 from tests import helpers  # noqa: E402
 
 SHORT = dict(

@@ -66,7 +66,7 @@ def test_other_values_of_the_last_info(async_envs):
     assert [n for n, infos in enumerate(ends, 1) if infos] == [10, 20]
     for n in (0, 1):
         assert ends[9]["final_info"][n]["distance"] == 0.5
-        assert ends[9]["final_info"][n]["statistics"]["l"] == 10
+        assert ends[9]["final_info"][n]["statistics"][1] == 10
 
 
 def test_the_only_instance_is_evaluated(tmp_path):

@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 from types import SimpleNamespace
 
+import matplotlib.pyplot as plt
 import numpy as np
 import pytest
 import stable_baselines3
@@ -31,6 +32,8 @@ from benchmark.measure import (
 )
 from benchmark.publish import collect, overview, plot, readme
 from cleanrl_lite import utils
+from cleanrl_lite.tools import compare as rule
+from cleanrl_lite.tools.plot import band
 from tests import helpers
 from tests.helpers import ROOT, VISUAL_SCRIPTS
 
@@ -58,7 +61,7 @@ def test_bold_is_what_is_better():
     """In the README: a mean above CleanRL's, a speed that was above in every pair of runs."""
     bold = re.findall(r"^\|.*\*\*.*\|$", (ROOT / "README.md").read_text(), re.M)
     faster = [r for r in readme.speeds().values() if min(r["ratios"]) > 1]
-    above = [runs for runs in overview.compared() if overview.verdict(runs) == overview.ABOVE]
+    above = [runs for runs in overview.compared() if overview.verdict(runs) == rule.ABOVE]
     assert len(bold) == len(faster) + len(above)
 
 
@@ -69,7 +72,7 @@ def test_the_counts_in_the_readme_are_those_of_its_table():
     marks = re.findall(r"\| (▲ above|within noise|▼ below)[^|]* \|$", table, re.M)
     assert len(marks) == table.count("\n|") - 1  # all rows but the rule
     headline = " ".join(text.split())
-    counts = [marks.count(mark) for mark in (overview.ABOVE, overview.SAME, overview.BELOW)]
+    counts = [marks.count(mark) for mark in (rule.ABOVE, rule.SAME, rule.BELOW)]
     assert sum(counts) == len(marks) >= 14
     told = "[CleanRL](https://github.com/vwxyzjn/cleanrl) in {} of {} pairs of script and environment, within noise of it in {}, and below it in {}"
     above, same, below = counts
@@ -91,10 +94,10 @@ def test_no_table_is_wider_than_seven_columns():
 def test_commits_and_machines_are_folded():
     """A script's table comes first, then its experiments' flags; what made them opens at a click."""
     text = collect.table("td3")
-    table, notes = text.split('??? note "Commands, machines, versions and commits"')
+    table, notes = text.split("<summary>Commands, machines, versions and commits</summary>")
     assert "torch" not in table and "c17942a" not in table and "c17942a" in notes
     assert text.startswith(collect.HEAD) and "| `td3_bf16` | HalfCheetah-v4 | `--bf16` |" in table
-    assert all(not line or line.startswith("    ") for line in notes.splitlines())
+    assert notes.rstrip().endswith("</details>")
 
 
 def test_unfinished_runs_and_starts_of_longer_runs_are_not_in_the_table():
@@ -176,7 +179,7 @@ def test_stable_baselines3_with_our_hyperparameters(script, tmp_path, monkeypatc
         f"stable_baselines3.{name}.learn", lambda self, n: seen.append(self) or learn(self, n)
     )
     monkeypatch.setattr(returns_sb3, "ROOT", tmp_path)
-    args = collect.default_args((ROOT / f"cleanrl_lite/{script}.py").read_text())
+    args = shared.default_args((ROOT / f"cleanrl_lite/{script}.py").read_text())
     args |= dict(
         num_envs=2,
         train_frequency=2,
@@ -236,7 +239,9 @@ def test_runs_are_what_their_episodes_give():
             ROOT / "benchmark/results/episodes" / name, delimiter=",", skiprows=1, ndmin=2
         )[:, 1]
         assert run["last_100_mean"] == pytest.approx(returns[-100:].mean(), abs=1e-6)
-        assert collect.figure(run["last_100_mean"]) == collect.figure(returns[-100:].mean())
+        assert collect.format_number(run["last_100_mean"]) == collect.format_number(
+            returns[-100:].mean()
+        )
 
 
 @pytest.mark.parametrize("script", SCRIPTS)
@@ -342,10 +347,10 @@ def test_learning_curves(tmp_path, monkeypatch):
 def test_the_band_of_a_curve():
     """The 95 % interval of the mean of eight seeds; drawn from two seeds it is from the lower to the higher."""
     values = np.random.default_rng(0).normal([0.0, 10.0], [1.0, 4.0], size=(400, 2))
-    low, high = plot.bootstrap(values)
+    low, high = band(values)
     assert (high - low) / 2 == pytest.approx(1.96 * np.array([1, 4]) / 20, rel=0.15)
     assert (low < values.mean(0)).all() and (values.mean(0) < high).all()
-    low, high = plot.bootstrap(np.array([[1.0], [3.0]]))
+    low, high = band(np.array([[1.0], [3.0]]))
     assert (low, high) == (1, 3)
 
 
@@ -367,20 +372,18 @@ def test_a_picture(tmp_path):
         np.mean([plot.curve(run)[1][-1] for run in runs]), rel=0.01
     )
     assert set(cleanrl.get_ydata()) == {float(collect.published(runs[0])["training"]["mean"])}
-    plot.save(figure, tmp_path / "ppo.png", "environment steps", "return")
-    assert (
-        plot.plt.imread(tmp_path / "ppo.png").shape[2] == 4
-    )  # transparent, for light and dark pages
+    plot.save(figure, tmp_path / "ppo.png", "environment steps", "return", transparent=True)
+    assert plt.imread(tmp_path / "ppo.png").shape[2] == 4  # transparent, for light and dark pages
 
 
 def test_figures():
-    assert [collect.figure(n) for n in (-0.04, -0.06, 999.94, -1234.5)] == [
+    assert [collect.format_number(n) for n in (-0.04, -0.06, 999.94, -1234.5)] == [
         "0.0",
         "-0.1",
         "999.9",
         "-1,234",
     ]
-    assert collect.figure(2.5, 0.04) == "2.5 ± 0.0"
+    assert collect.format_number(2.5, 0.04) == "2.5 ± 0.0"
 
 
 def test_a_published_figure_of_the_same_steps_comes_first():
@@ -416,9 +419,9 @@ def test_above_within_noise_below(ours, verdict):
 def test_a_verdict_without_spread():
     """MountainCar: all seeds of both sides at -200. There is no t."""
     theirs = dict(mean="-200.00", std="0.00", seeds="3")
-    assert overview.judge([-200.0] * 5, theirs) == overview.SAME
-    assert overview.judge([-199.0] * 5, theirs) == overview.ABOVE
-    assert overview.judge([-201.0] * 5, theirs) == overview.BELOW
+    assert overview.judge([-200.0] * 5, theirs) == rule.SAME
+    assert overview.judge([-199.0] * 5, theirs) == rule.ABOVE
+    assert overview.judge([-201.0] * 5, theirs) == rule.BELOW
 
 
 @pytest.mark.parametrize("spread", [0.2, 1.0, 5.0])
@@ -429,7 +432,7 @@ def test_how_often_a_verdict_is_wrong(spread):
     for _ in range(2000):
         ours, theirs = rng.normal(0, spread, 5), rng.normal(0, 1, 3)
         verdicts.append(overview.judge(ours, dict(mean=theirs.mean(), std=theirs.std(), seeds=3)))
-    above, below = (verdicts.count(word) / 2000 for word in (overview.ABOVE, overview.BELOW))
+    above, below = (verdicts.count(word) / 2000 for word in (rule.ABOVE, rule.BELOW))
     assert above + below < 0.075 and above == pytest.approx(below, abs=0.02)
 
 
@@ -498,11 +501,11 @@ def test_three_seeds_join_by_themselves(tmp_path, monkeypatch):
     )
     drawn = []
     monkeypatch.setattr(plot, "curve", lambda run: ([0, 1_000_000], [0, run["last_100_mean"]]))
-    monkeypatch.setattr(plot, "save", lambda figure, *_: drawn.append(figure))
+    monkeypatch.setattr(plot, "save", lambda figure, *_, **__: drawn.append(figure))
     plot.draw_aggregate(tmp_path / "aggregate.png", points=3, resamples=20)
     titles = [ax.get_title("left") for ax in drawn[0].axes if ax.get_visible()]
     assert titles == ["ddpg.py", "td3.py", "sac.py"]
-    plot.plt.close(drawn[0])
+    plt.close(drawn[0])
 
 
 def test_bfloat16_never_joins_the_cells_with_default_flags(tmp_path, monkeypatch):
@@ -655,7 +658,7 @@ def test_stable_baselines3_updates_as_often_as_ours(script, delay, tmp_path, mon
         self.num_timesteps = total
 
     monkeypatch.setattr(f"stable_baselines3.{name}.learn", learn)
-    args = collect.default_args((ROOT / f"cleanrl_lite/{script}.py").read_text())
+    args = shared.default_args((ROOT / f"cleanrl_lite/{script}.py").read_text())
     args |= dict(buffer_size=100)
     env_id = "CartPole-v1" if script == "dqn" else "Pendulum-v1"
     speed_sb3.main(script, env_id, json.dumps(args), "100", "100", str(tmp_path))
@@ -703,7 +706,7 @@ def events(path, *points):
 def test_the_clock_stands_still_while_a_run_does(files, want, tmp_path):
     for number, points in enumerate(files):
         events(tmp_path / f"events.out.tfevents.{number}", *points)
-    seconds = collect.clock(tmp_path)
+    seconds = collect.clock(collect.read_events(tmp_path))
     assert {at: float(seconds(at)) for at in want} == want
 
 

@@ -56,6 +56,9 @@ KNOWN = dict(
     relu=lambda: nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 1)),
     linear=lambda: nn.Sequential(nn.Linear(4, 2)),
     layer_norm=lambda: layer_normed(),
+    without_bias=lambda: mlp(bias=False),
+    layer_norm_without_bias=lambda: layer_normed(bias=False),
+    layer_norm_without_weights=lambda: layer_normed(elementwise_affine=False),
 )
 FOREIGN = dict(
     a_layer_alone=lambda: nn.Linear(4, 2),
@@ -64,10 +67,7 @@ FOREIGN = dict(
     pre_hook=lambda: with_hook("register_forward_pre_hook", lambda layer, x: (x[0] * 2,)),
     hook_on_the_whole=lambda: hooked_whole(mlp()),
     weight_norm=lambda: weight_normed(nn.utils.parametrizations.weight_norm),
-    without_bias=lambda: mlp(bias=False),
     other_layers=lambda: nn.Sequential(nn.Linear(4, 8), nn.LayerNorm(8), nn.GELU()),
-    layer_norm_without_bias=lambda: layer_normed(bias=False),
-    layer_norm_without_weights=lambda: layer_normed(elementwise_affine=False),
     nested=lambda: nn.Sequential(mlp(), nn.ReLU()),
     subclass=lambda: nn.Sequential(Doubling(4, 3), nn.Tanh()),
 )
@@ -105,7 +105,7 @@ def test_acting_in_numpy_is_acting_in_torch(name, live, capsys):
     network = {**KNOWN, **FOREIGN}[name]()
     utils.say_once.cache_clear()
     for _ in range(2):  # as for two rollouts
-        acting = utils.numpy_forward((lambda: network) if live else network, CPU)
+        acting = utils.numpy_forward(network, CPU, live)
         for _ in range(120):
             acting(np.zeros((1, 4), dtype=np.float32))
         assert_acts_as_torch(acting, network)
@@ -117,7 +117,7 @@ def test_acting_in_numpy_is_acting_in_torch(name, live, capsys):
 def test_acting_in_numpy_with_weights_that_change(name):
     """The networks of dqn and c51 learn while they act."""
     network = {**KNOWN, **FOREIGN}[name]()
-    acting = utils.numpy_forward(lambda: network, CPU)
+    acting = utils.numpy_forward(network, CPU, live=True)
     for _ in range(5):
         with torch.no_grad():
             for param in network.parameters():
@@ -131,7 +131,7 @@ def test_acting_with_the_old_weight_norm(live):
     """Its layer is an ordinary Linear whose weight a hook makes of other parameters."""
     network = weight_normed(nn.utils.weight_norm)
     for _ in range(3):
-        acting = utils.numpy_forward((lambda: network) if live else network, CPU)
+        acting = utils.numpy_forward(network, CPU, live)
         for _ in range(3):
             assert_acts_as_torch(acting, network)
             if live:
@@ -143,7 +143,7 @@ def test_acting_with_the_old_weight_norm(live):
 def test_acting_with_a_network_that_is_changed_later(change):
     """Noticed within a thousand calls."""
     network = mlp()
-    acting = utils.numpy_forward(lambda: network, CPU)
+    acting = utils.numpy_forward(network, CPU, live=True)
     assert_acts_as_torch(acting, network)
     if change == "layer":
         network[2] = nn.Linear(8, 3)
@@ -184,8 +184,8 @@ def test_a_rollout_of_another_policy_is_refused(script, monkeypatch, tmp_path):
 
     numpy_forward = utils.numpy_forward
 
-    def shifted(module, device):
-        forward = numpy_forward(module, device)
+    def shifted(module, device, live=False):
+        forward = numpy_forward(module, device, live)
 
         def shifted_forward(x):
             output = forward(x)
@@ -202,9 +202,9 @@ def test_a_rollout_of_another_policy_is_refused(script, monkeypatch, tmp_path):
 # --- compiled updates
 
 
-def run_of(compile=True):
+def run_of(compile=True, cuda_graph=False):
     run = object.__new__(utils.Run)
-    run.args = SimpleNamespace(compile=compile)
+    run.args = SimpleNamespace(compile=compile, cuda_graph=cuda_graph)
     return run
 
 
@@ -288,7 +288,7 @@ def test_a_cuda_graph_gets_the_inputs_of_every_call(monkeypatch):
 
     monkeypatch.setattr(torch.cuda, "CUDAGraph", Graph)
     monkeypatch.setattr(torch.cuda, "graph", lambda graph: contextlib.nullcontext())
-    call = utils.graphed(lambda x: {"sum": x.sum(), "max": x.max()})
+    call = run_of(cuda_graph=True).cuda_graph(lambda x: {"sum": x.sum(), "max": x.max()})
     returned = [call(torch.full((3,), float(n))) for n in range(8)]
     assert [(float(m["sum"]), float(m["max"])) for m in returned] == [(3 * n, n) for n in range(8)]
 
@@ -371,7 +371,7 @@ def note_threads(monkeypatch):
 def test_a_run_that_ends_leaves_no_trace(threads, within, three_threads, monkeypatch, tmp_path):
     """--threads holds within the run, for numpy's BLAS too; afterwards everything is as before."""
     noted = note_threads(monkeypatch)
-    monkeypatch.setattr(utils, "compiled", lambda update: update)
+    monkeypatch.setattr(utils.Run, "compile", lambda run, update: update)
     run_dir, returns = helpers.train("ppo", tmp_path, threads=threads, compile=True)
     assert process_state() == three_threads
     assert noted == [(within, {within})]
@@ -400,14 +400,14 @@ def test_a_run_that_fails_leaves_no_trace(async_envs, three_threads, monkeypatch
 def test_an_update_that_fails_leaves_gradients_on(tmp_path, monkeypatch):
     """Compiled, an error within torch.no_grad() switches them off for good."""
 
-    def fails(update):
+    def fails(run, update):
         def call(*tensors):
             torch.set_grad_enabled(False)
             raise RuntimeError("in the update")
 
         return call
 
-    monkeypatch.setattr(utils, "compiled", fails)
+    monkeypatch.setattr(utils.Run, "compile", fails)
     with pytest.raises(RuntimeError, match="in the update"):
         helpers.train("ppo", tmp_path, compile=True)
     assert torch.is_grad_enabled()
@@ -463,7 +463,7 @@ def test_random_numbers_are_put_back():
     "every, last, step, due",
     [
         (0, 0, 100, False),
-        (0, -1, 0, True),
+        (0, -1, 0, False),
         (100, 0, 99, False),
         (100, 0, 100, True),
         (100, 100, 199, False),

@@ -22,7 +22,6 @@ import gzip
 import io
 import json
 import re
-import shlex
 import time
 from collections import defaultdict
 from pathlib import Path
@@ -30,34 +29,18 @@ from pathlib import Path
 import numpy as np
 
 from benchmark import shared
-from benchmark.shared import RESULTS, ROOT, default_args, machine, made_on, script_defaults
+from benchmark.shared import RESULTS, machine, made_on
+from cleanrl_lite.tools.runs import (
+    MACHINE_FLAGS,
+    changed_flags,
+    clock,
+    flag,
+    format_number,
+    read_events,
+    read_json,
+)
 
-# Not in a run's `arguments`: they have fields of their own, or say nothing about the results.
-RUN_FLAGS = {
-    "script",  # no flag, but in args.json
-    "seed",
-    "exp_name",
-    "env_id",
-    "total_timesteps",
-    "runs_dir",
-    "save_every",
-    "eval_every",
-    "track",
-    "resume",
-}
-# These may differ between the runs of an experiment.
-MACHINE_FLAGS = {
-    "cuda",
-    "cuda_graph",
-    "compile",
-    "threads",
-    "async_envs",
-    "eval_episodes",
-    "capture_video",
-    "render",
-}
 FIRST = 10  # seeds of an experiment that tables and comparisons use, however many there are
-PAUSE = 120  # seconds without an event; no script is silent for as long
 
 
 def key(run):
@@ -86,39 +69,6 @@ def stamp(folder):
             print(file)
 
 
-def clock(run_dir):
-    """A function from times to seconds of training. It stands still while the run does.
-
-    Each start of a run writes an event file of its own. Time counts from the first event of a file
-    to its last, except for PAUSE and more between two events: then the run was suspended (SIGSTOP).
-    Steps that were lost in a kill do not count: a resumed run's file says from which step on it
-    repeats what earlier files hold.
-    """
-    from tensorboard.backend.event_processing.event_file_loader import EventFileLoader
-
-    repeated = np.inf
-    kept = []  # the times of each file's events
-    for path in sorted(run_dir.glob("events.out.tfevents.*"), reverse=True):
-        events = list(EventFileLoader(str(path)).Load())
-        kept.insert(0, np.sort([event.wall_time for event in events if event.step < repeated]))
-        starts = [event.step for event in events if event.HasField("session_log")]
-        repeated = min([repeated, *starts])
-    times = []
-    seconds = []
-    total = 0.0
-    for walls in filter(len, kept):
-        pauses = np.flatnonzero(np.diff(walls) > PAUSE) + 1
-        for part in np.split(walls, pauses):
-            times += [part[0], part[-1]]
-            seconds += [total, total + part[-1] - part[0]]
-            total = seconds[-1]
-    return lambda time: np.interp(time, times, seconds)
-
-
-def read_json(path):
-    return json.loads(path.read_text()) if path.exists() else {}
-
-
 def best_20(returns):
     """The best mean of 20 episodes in a row; None of a run with fewer."""
     if len(returns) < 20:
@@ -129,19 +79,6 @@ def best_20(returns):
 def rounded(value):
     """Tables round to one digit: rounded to two before that, -82.2506 would become -82.2."""
     return round(float(value), 6) if isinstance(value, float) else value
-
-
-def changed_flags(args, source):
-    """The arguments of a run that are not its script's defaults, but for RUN_FLAGS."""
-    defaults = default_args(source.read_text())
-    if (ROOT / "cleanrl_lite" / source.name).exists():
-        # Compared with today's script: a default that was another one then is a flag.
-        defaults |= script_defaults(source.stem)
-    changed = {}
-    for name, value in args.items():
-        if name not in RUN_FLAGS and value != defaults.get(name):
-            changed[name] = value
-    return changed
 
 
 def read_run(run_dir):
@@ -166,7 +103,7 @@ def read_run(run_dir):
     # The evaluation may be one on the way, or the last one before the run was resumed for longer.
     finished = evaluation.get("global_step", -1) >= total_timesteps
     values = np.array([event.value for event in returns])
-    seconds = clock(run_dir)
+    seconds = clock(read_events(run_dir))
     end = max(event.wall_time for event in [sps[-1], *evaluations])
     start = time.gmtime(events.FirstEventTimestamp())
     source = next(run_dir.glob("*.py"))
@@ -351,13 +288,6 @@ def published(run):
 
 
 # === figures, as tables show them
-def format_number(mean, std=None):
-    digits = 0 if abs(mean) >= 1000 else 1
-    mean = round(float(mean), digits) + 0.0  # no minus before a zero
-    text = f"{mean:,.{digits}f}"
-    return text if std is None else f"{text} ± {std:,.{digits}f}"
-
-
 def spread(values):
     if not values:
         return ""
@@ -366,13 +296,6 @@ def spread(values):
 
 def steps(number):
     return f"{number / 1e6:.3g}M" if number >= 1e6 else f"{number // 1000}k"
-
-
-def flag(name, value):
-    name = name.replace("_", "-")
-    if isinstance(value, bool):
-        return f"--{name}" if value else f"--no-{name}"
-    return f"--{name} {shlex.quote(str(value))}"
 
 
 def reported(other, total):

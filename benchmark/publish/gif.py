@@ -8,7 +8,6 @@ Each panel is a part of an agent's first episode of an evaluation, in real time.
 
 import json
 import re
-import runpy
 import sys
 from pathlib import Path
 
@@ -20,8 +19,8 @@ from gymnasium.spaces import Box
 from PIL import Image, ImageDraw, ImageFont, ImageOps
 
 from benchmark.shared import RESULTS, ROOT
+from cleanrl_lite.tools.agents import load
 
-load = runpy.run_path(str(ROOT / "docs/guides/agents.py"))["load"]
 # and the second of the episode where the picture begins
 AGENTS = {
     "Hopper-v4__ppo_continuous": 0,

@@ -33,6 +33,8 @@ from benchmark.publish.collect import (
     steps,
 )
 from benchmark.shared import RESULTS, ROOT, script_defaults
+from cleanrl_lite.tools import compare
+from cleanrl_lite.tools.compare import ABOVE, CONFIDENCE, SEEDS
 
 SCRIPTS = [
     "vpg",
@@ -88,12 +90,7 @@ CHOICES = {
     "STEPS",
     "THREADS",
 }
-SEEDS = 3  # a comparison and the aggregate need that many seeds of a cell
-CONFIDENCE = 0.95
 RESAMPLES = 5_000
-ABOVE = "▲ above"
-SAME = "within noise"
-BELOW = "▼ below"
 OPEN = f"No verdict: fewer than {SEEDS} seeds on one side so far, or bfloat16"
 
 
@@ -118,9 +115,7 @@ def chance(ours, other):
 
 def judge(ours, other):
     """Is our mean above a published one, below it, or can the seeds not tell?"""
-    if chance(ours, other) >= 1 - CONFIDENCE:
-        return SAME
-    return ABOVE if np.mean(ours) > float(other["mean"]) else BELOW
+    return compare.judge(chance(ours, other), np.mean(ours) - float(other["mean"]))
 
 
 def returns_of(runs):

@@ -3,23 +3,20 @@
     python -m benchmark.publish.plot
 
 Reads benchmark/results (see collect.py) and draws docs/img/{script}.png, the same against time as
-{script}_time.png, aggregate.png and readme.png. A picture has one panel for each environment, a
-panel one colour for each experiment (a name and its flags); dashes mark experiments that were
-stopped before their end. Thin lines are seeds: the mean return of the last training episodes (5 %
-of the run's episodes, at least 10 and at most 100). The thick line is their mean, the band its 95 %
-bootstrap interval over resampled seeds. The orange line and its band are CleanRL's published mean
-and standard deviation. In the aggregate, returns are normalised (0 is the random policy's, 1
-CleanRL's published one), the line is the interquartile mean over seeds and environments, and the
-bootstrap is stratified: our seeds and CleanRL's are drawn within each environment.
+{script}_time.png, aggregate.png, readme.png and speed.png. A picture has one panel for each
+environment, a panel one colour for each experiment (a name and its flags); dashes mark experiments
+that were stopped before their end. Thin lines are seeds: the mean return of the last training
+episodes (5 % of the run's episodes, at least 10 and at most 100). The thick line is their mean, the
+band its 95 % bootstrap interval over resampled seeds. The orange line and its band are CleanRL's
+published mean and standard deviation. In the aggregate, returns are normalised (0 is the random
+policy's, 1 CleanRL's published one), the line is the interquartile mean over seeds and
+environments, and the bootstrap is stratified: our seeds and CleanRL's are drawn within each
+environment.
 """
 
 import gzip
 from pathlib import Path
 
-import matplotlib
-
-matplotlib.use("agg")
-import matplotlib.pyplot as plt
 import numpy as np
 from matplotlib.ticker import EngFormatter, MaxNLocator
 
@@ -33,6 +30,20 @@ from benchmark.publish.collect import (
     steps,
 )
 from benchmark.publish.overview import SCRIPTS, interquartile_mean, interval, units
+from benchmark.publish.readme import CORE, speeds
+from cleanrl_lite.tools.plot import (
+    COLOURS,
+    INK,
+    decorate,
+    draw_group,
+    grid_of_axes,
+    legend,
+    save,
+    smoothed,
+    title,
+    window_of,
+)
+from cleanrl_lite.tools.runs import RETURN
 
 README = [
     ("ppo", "CartPole-v1"),
@@ -40,11 +51,8 @@ README = [
     ("ppo_continuous", "HalfCheetah-v4"),
     ("ppo_continuous", "Walker2d-v4"),
 ]
-# Legible on white and on black.
-OURS = "#3987e5"
-THEIRS = "#d97b29"
-INK = "#75808c"
-COLOURS = [OURS, "#c2489b", "#2f9e6e", "#8f6fd8", "#b3901c", "#cf4b4b", "#23a0b5"]
+OURS, THEIRS = COLOURS[:2]
+OTHERS = COLOURS[2:]
 
 
 # === curves
@@ -56,17 +64,7 @@ def curve(run, time=False):
     at, returns = rows.T
     if time:
         at = at / 60
-    window = int(np.clip(0.05 * len(returns), 10, 100))
-    sums = np.concatenate([[0], returns.cumsum()])
-    last = np.arange(1, len(sums))
-    first = np.maximum(last - window, 0)
-    return at, (sums[last] - sums[first]) / (last - first)
-
-
-def bootstrap(values, samples=2000):
-    """The 95 % interval of the mean over the first axis."""
-    picks = np.random.default_rng(0).integers(len(values), size=(samples, len(values)))
-    return np.percentile(values[picks].mean(1), [2.5, 97.5], axis=0)
+    return at, smoothed(returns, window_of(RETURN, len(returns)))
 
 
 def lines(ax, runs, colour, time=False):
@@ -75,24 +73,12 @@ def lines(ax, runs, colour, time=False):
     Returns where its longest curve ends.
     """
     curves = [curve(run, time) for run in runs]
-    ends = [x[-1] for x, _ in curves]
-    # Where every seed has data; against time to the end of the slowest: the others keep their last
-    # return till then.
-    end = max(ends) if time else min(ends)
-    grid = np.linspace(max(x[0] for x, _ in curves), end, 200)
-    values = np.stack([np.interp(grid, x, y) for x, y in curves])
-    if len(runs) > 1:
-        for x, y in curves:
-            own = np.linspace(x[0], x[-1], 200)
-            ax.plot(own, np.interp(own, x, y), color=colour, linewidth=0.7, alpha=0.5)
-        ax.fill_between(grid, *bootstrap(values), color=colour, alpha=0.2, linewidth=0)
     label = f"{runs[0]['exp_name']}, {len(runs)} seed{'s' * (len(runs) > 1)}"
-    style = "-"
-    if not all(run["finished"] for run in runs):
+    stopped = not all(run["finished"] for run in runs)
+    if stopped:
         label += ", stopped"
-        style = (0, (3, 1))
-    ax.plot(grid, values.mean(0), color=colour, linewidth=1.9, linestyle=style, label=label)
-    return max(ends)
+    draw_group(ax, curves, colour, label, dashed=stopped, hold=time)
+    return max(x[-1] for x, _ in curves)
 
 
 # === panels
@@ -120,70 +106,29 @@ def panel(ax, experiments, time=False):
     total = max(runs[0]["total_timesteps"] for runs in experiments)
     ends = []
     for runs in experiments:
-        colour = COLOURS[names.index(runs[0]["exp_name"])]
+        colour = [OURS, *OTHERS][names.index(runs[0]["exp_name"])]
         ends.append(lines(ax, runs, colour, time))
     cleanrl(ax, first, total)
-    name = first["env_id"].split(":")[-1]
-    size = 10.5 if len(name) < 30 else 8.5  # as wide as the panel
-    ax.set_title(name, loc="left", fontsize=size, color=INK, fontweight="bold")
+    title(ax, first["env_id"])
     ax.set_xlim(0, max(ends) if time else total)
     ax.xaxis.set_major_locator(MaxNLocator(6, steps=[1, 2, 5, 10]))
     if not time:
         ax.xaxis.set_major_formatter(EngFormatter(sep=""))
-    ax.legend(
-        loc="upper left",
-        bbox_to_anchor=(0, -0.12),  # below the panel
-        borderaxespad=0,
-        borderpad=0,
-        fontsize=8,
-        labelcolor=INK,
-        frameon=False,
-        labelspacing=0.2,
-        handlelength=2.2,
-    )
+    legend(ax)
     decorate(ax)
 
 
-def decorate(ax):
-    ax.margins(y=0.1)
-    ax.yaxis.set_major_locator(MaxNLocator(6, steps=[1, 2, 5, 10]))
-    ax.tick_params(colors=INK, labelsize=8.5, length=0)
-    ax.grid(color=INK, alpha=0.22, linewidth=0.6)
-    ax.spines[:].set_visible(False)
-
-
 # === pictures
-def save(figure, path, x, y):
-    figure.supxlabel(x, fontsize=9, color=INK)
-    figure.supylabel(y, fontsize=9, color=INK)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path, dpi=180, transparent=True, pil_kwargs={"optimize": True})
-    plt.close(figure)
-    print(f"{path}: {path.stat().st_size // 1000} kB")
-
-
-def grid_of_axes(count):
-    columns = 2 if count in (2, 4) else min(count, 3)
-    rows = -(-count // columns)
-    size = 3.6 * columns + 1.2 * (columns == 1), 2.6 * rows
-    figure, axes = plt.subplots(rows, columns, figsize=size, layout="constrained", squeeze=False)
-    for ax in axes.flat[count:]:
-        ax.set_visible(False)
-    return figure, list(axes.flat[:count])
-
-
 def draw(experiments, path, time=False):
     """One picture with a panel for each script and environment."""
     panels = {}
     for runs in experiments:
         panels.setdefault((runs[0]["script"], runs[0]["env_id"]), []).append(runs)
-    figure, axes = grid_of_axes(len(panels))
-    labels = max(map(len, panels.values()))
-    figure.set_figheight(figure.get_figheight() * (1 + 0.06 * labels))  # room for the legends
+    figure, axes = grid_of_axes(len(panels), labels=max(map(len, panels.values())))
     for ax, group in zip(axes, panels.values(), strict=True):
         panel(ax, group, time)
     x = "minutes" if time else "environment steps"
-    save(figure, path, x, "return of training episodes")
+    save(figure, path, x, "return of training episodes", transparent=True)
 
 
 def draw_aggregate(path, points=30, resamples=1000):
@@ -217,7 +162,46 @@ def draw_aggregate(path, points=30, resamples=1000):
         ax.set_title(title, loc="left", fontsize=10.5, color=INK, fontweight="bold")
         ax.set_xlim(0, 100)
         decorate(ax)
-    save(figure, path, "% of the steps", "normalised return")
+    save(figure, path, "% of the steps", "normalised return", transparent=True)
+
+
+def draw_speed(path):
+    """Steps per second of each core script, compiled and eager, where those of SB3 are 1."""
+    figure, (ax,) = grid_of_axes(1)
+    figure.set_size_inches(7.2, 3.6)
+    for offset, (mode, alpha) in enumerate({"compiled": 1.0, "eager": 0.45}.items()):
+        records = speeds(mode)
+        for place, script in enumerate(CORE):
+            if script not in records:
+                continue
+            record = records[script]
+            ratio = record["ratio"]
+            at = place + 0.36 * offset
+            ends = [[ratio - min(record["ratios"])], [max(record["ratios"]) - ratio]]
+            ax.barh(at, ratio, height=0.34, color=OURS, alpha=alpha, linewidth=0)
+            ax.errorbar(ratio, at, xerr=ends, color=INK, linewidth=1)
+            ax.text(
+                max(record["ratios"]) + 0.06,
+                at,
+                f"{ratio:.1f}",
+                va="center",
+                fontsize=7.5,
+                color=INK,
+            )
+        ax.barh(0, 0, color=OURS, alpha=alpha, label=mode)  # in the legend only
+    ax.axvline(1, color=THEIRS, linewidth=1.4, linestyle=(0, (5, 3)), label="Stable-Baselines3")
+    decorate(ax)
+    ax.set_yticks(np.arange(len(CORE)) + 0.18, CORE)
+    ax.invert_yaxis()
+    ax.grid(visible=False, axis="y")
+    ax.legend(loc="lower right", fontsize=8, labelcolor=INK, frameon=False)
+    save(
+        figure,
+        path,
+        "steps per second, where those of Stable-Baselines3 are 1",
+        "",
+        transparent=True,
+    )
 
 
 def main():
@@ -233,6 +217,7 @@ def main():
     chosen = [found[script, env_id, script, True] for script, env_id in README]
     draw(chosen, args.out / "readme.png")
     draw_aggregate(args.out / "aggregate.png")
+    draw_speed(args.out / "speed.png")
 
 
 if __name__ == "__main__":

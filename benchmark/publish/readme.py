@@ -16,12 +16,8 @@ from benchmark.measure import time_to_return
 from benchmark.measure.speed import PUBLISHED, stars, unequal
 from benchmark.publish.collect import groups, spread, steps
 from benchmark.publish.overview import (
-    ABOVE,
-    BELOW,
     OPEN,
-    SAME,
     SCRIPTS,
-    SEEDS,
     compared,
     flags,
     lacking,
@@ -31,6 +27,7 @@ from benchmark.publish.overview import (
     verdict_table,
 )
 from benchmark.shared import RESULTS, ROOT
+from cleanrl_lite.tools.compare import ABOVE, BELOW, SAME, SEEDS
 
 # script: algorithm, actions, observations, and the experiment that is its example
 CORE = {

@@ -1,1 +1,4 @@
-"""Commands for your environments and your runs."""
+"""Commands for your own environment and runs, from any folder.
+
+python -m cleanrl_lite.tools.NAME --help
+"""

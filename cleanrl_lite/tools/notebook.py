@@ -1,11 +1,11 @@
 """Makes a notebook of a script.
 
-python -m benchmark.publish.notebook ddpg --execute \\
-    --env-id Pendulum-v1 --total-timesteps 10000 --learning-starts 1000
+    python -m cleanrl_lite.tools.notebook ppo --env-id Acrobot-v1
+    python -m cleanrl_lite.tools.notebook ddpg --execute --output my_ddpg.ipynb --seed 3
 
-The script's flags become the notebook's arguments. It goes to docs/notebooks/SCRIPT.ipynb, or to
---output; --execute runs it, in the current directory. Never edit a notebook by hand: edit the
-script and make it again.
+The script's flags become the notebook's arguments. It goes to SCRIPT.ipynb, or to --output;
+--execute runs it, in the current directory. Never edit a notebook by hand: edit the script and make
+it again.
 
 The notebook has the script's sections, in its order and its words, with main()'s body in cells of
 its own. Cells that are not in the script record videos while it trains, save the networks, show the
@@ -21,8 +21,7 @@ import nbformat
 import tyro
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
 
-from benchmark import shared
-from benchmark.shared import ROOT
+from cleanrl_lite.tools import runs as tools
 
 IMPORTS = """
 import json
@@ -129,7 +128,7 @@ def cells(source, script, changed):
     parsed = Script(source)
     head = ast.get_docstring(parsed.tree).splitlines()
     fields = "\n".join(f"    {line}" for line in head[1:] if line)
-    made = f"Made from `cleanrl_lite/{script}.py` by `python -m benchmark.publish.notebook`"
+    made = f"Made from `cleanrl_lite/{script}.py` by `python -m cleanrl_lite.tools.notebook`"
     title = f"# {script}\n\n{head[0]}\n\n{fields}\n\n{made}: edit the script, not this."
     yield new_markdown_cell(title)
     imports = parsed.text(parsed.tree.body[1].lineno, parsed.banners[0] - 1)
@@ -161,7 +160,7 @@ def setup_cells(parsed, first, last, changed):
 
 def notebook(script, changed):
     """The notebook of cleanrl_lite/SCRIPT.py with these arguments changed."""
-    source = (ROOT / f"cleanrl_lite/{script}.py").read_text()
+    source = (tools.SCRIPTS / f"{script}.py").read_text()
     made = new_notebook(cells=list(cells(source, script, changed)))
     for i, cell in enumerate(made.cells):
         cell["id"] = f"cell-{i}"  # not a random one: the same script makes the same notebook
@@ -178,10 +177,10 @@ def execute(made):
 
 
 def main():
-    parser = shared.parser(__doc__)
+    parser = tools.parser(__doc__)
     add = parser.add_argument
     add("script", help="such as ddpg")
-    add("--output", help="where to write it (docs/notebooks/SCRIPT.ipynb)")
+    add("--output", help="where to write it (SCRIPT.ipynb)")
     add("--execute", action="store_true", help="run it, in the current directory")
     args, words = parser.parse_known_args()
     Args = import_module(f"cleanrl_lite.{args.script}").Args
@@ -191,7 +190,7 @@ def main():
     made = notebook(args.script, changed)
     if args.execute:
         execute(made)
-    path = Path(args.output or ROOT / f"docs/notebooks/{args.script}.ipynb")
+    path = Path(args.output or f"{args.script}.ipynb")
     path.parent.mkdir(parents=True, exist_ok=True)
     nbformat.write(made, path)
     print(path)

@@ -1,24 +1,22 @@
 """Exports a finished run as a folder to share, for example on the Hugging Face Hub.
 
-    python -m benchmark.publish.hub export RUN_DIR FOLDER     networks, arguments, video, card ...
+    python -m cleanrl_lite.tools.hub export RUN_DIR FOLDER     networks, arguments, video, card ...
     python cleanrl_lite/ppo.py --evaluate FOLDER              plays the agent
-    python -m benchmark.publish.hub push FOLDER USER/NAME     needs a token (`hf auth login`)
-    python -m benchmark.publish.hub pull USER/NAME FOLDER
+    python -m cleanrl_lite.tools.hub push FOLDER USER/NAME     needs a token (`hf auth login`)
+    python -m cleanrl_lite.tools.hub pull USER/NAME FOLDER
 
 The exported checkpoint holds networks and arguments only: no replay buffer, optimizer or anything
 else that resuming needs. Like every checkpoint, it is loaded without executing code from it. FOLDER
 also has a copy of the script.
 """
 
-import json
 import shutil
 from pathlib import Path
 
 import torch
 
-from benchmark import shared
-from benchmark.publish.collect import flag, format_number, read_run
-from benchmark.shared import ROOT
+from cleanrl_lite.tools import runs as tools
+from cleanrl_lite.tools.runs import SCRIPTS, flag, format_number, read_json
 from cleanrl_lite.utils import check, load
 
 # The part of a checkpoint that --evaluate needs
@@ -71,15 +69,11 @@ def export(run_dir, folder):
     check(evaluated, f"{run_dir} is not a run directory with an evaluation")
     check(not folder.exists(), f"{folder} already exists")
     saved = load(run_dir)
-    evaluation = json.loads((run_dir / "eval.json").read_text())
-    found = read_run(run_dir)
-    finished = found and evaluation["global_step"] >= saved["args"]["total_timesteps"]
+    evaluation = read_json(run_dir / "eval.json")
+    finished = evaluation["global_step"] >= saved["args"]["total_timesteps"]
     check(finished, f"{run_dir} is not finished. Finish it with --resume {run_dir}")
-    run, _ = found
     videos = sorted(run_dir.glob("videos/*/*.mp4"), key=lambda video: video.stat().st_mtime)
-    if not (run_dir / "machine.json").exists():
-        run["hardware"] = None  # read_run gave this machine's
-    text = card(saved, evaluation, run, bool(videos))
+    text = card(run_dir, saved, evaluation, bool(videos))
     folder.mkdir(parents=True)
     torch.save({name: saved[name] for name in KEPT}, folder / "checkpoint.pt")
     for name in ("args.json", "eval.json", f"{saved['script']}.py"):
@@ -91,17 +85,21 @@ def export(run_dir, folder):
     return folder
 
 
-def card(saved, evaluation, run, video):
+def card(run_dir, saved, evaluation, video):
     """The model card, README.md."""
+    recorded = read_json(run_dir / "args.json")
+    machine = read_json(run_dir / "machine.json")  # of the launcher
     args = saved["args"]
     script = saved["script"]
     flags = ""
-    for name, value in run["arguments"].items():
+    for name, value in tools.changed_flags(recorded, next(run_dir.glob("*.py"))).items():
         flags += f" \\\n    {flag(name, value)}"
     film = "\n`replay.mp4` is the first episode of the last evaluation.\n"
-    is_ours = (ROOT / "cleanrl_lite" / f"{script}.py").exists()
-    versions = [f"{name} {version}" for name, version in run["versions"].items()]
-    machine = f"{run['hardware']}; {', '.join(versions)}"
+    is_ours = (SCRIPTS / f"{script}.py").exists()
+    versions = machine.get("versions") or recorded.get("versions", {})
+    installed = [f"{name} {version}" for name, version in versions.items()]
+    made_on = f"{machine.get('hardware', 'not recorded')}; {', '.join(installed)}"
+    curve = tools.read_curve(run_dir, [tools.RETURN])
     return CARD.format(
         script=script,
         path=f"cleanrl_lite/{script}.py" if is_ours else f"{script}.py",
@@ -115,9 +113,9 @@ def card(saved, evaluation, run, video):
         std=evaluation["std"],
         episodes=len(evaluation["returns"]),
         evaluation=format_number(evaluation["mean"], evaluation["std"]),
-        training=format_number(run["last_100_mean"]),
+        training=format_number(curve[2][-100:].mean()) if curve else "none ended",
         commit=evaluation["commit"] or "unknown",
-        machine=machine if run["hardware"] else "not recorded",
+        machine=made_on,
         video=film if video else "",
     )
 
@@ -126,7 +124,7 @@ def client():
     try:
         import huggingface_hub
     except ImportError:
-        command = "pip install -c constraints.txt -e '.[hub]'"
+        command = "pip install huggingface_hub"
         message = f"error: huggingface_hub is not installed. Run: {command}"
         raise SystemExit(message) from None
     return huggingface_hub
@@ -154,7 +152,7 @@ def pull(repository, folder):
 
 
 def main():
-    parser = shared.parser(__doc__)
+    parser = tools.parser(__doc__)
     add = parser.add_argument
     add("what", choices=["export", "push", "pull"])
     add("source", help="run directory, folder or USER/NAME")

@@ -1,7 +1,13 @@
-"""Plays one episode with a trained agent: python docs/guides/agents.py RUN_DIR [SCRIPT]"""
+"""Loads a trained agent, and plays one episode with it.
+
+    python -m cleanrl_lite.tools.agents RUN_DIR
+    python -m cleanrl_lite.tools.agents RUN_DIR my_idea.py    where the script has moved
+
+In Python: `from cleanrl_lite.tools.agents import load, play`. The episode is the first one of the
+run's own evaluation, if its --seed was 1.
+"""
 
 import importlib.util
-import sys
 from unittest import mock
 
 import numpy as np
@@ -9,6 +15,7 @@ import torch
 from gymnasium.spaces import Box
 
 from cleanrl_lite import utils
+from cleanrl_lite.tools import runs as tools
 
 
 # --8<-- [start:load]
@@ -62,6 +69,14 @@ def play(agent, env, seed):
 
 
 # --8<-- [end:play]
+def main():
+    parser = tools.parser(__doc__)
+    parser.add_argument("run_dir")
+    parser.add_argument("script", nargs="?", help="default: the installed one, or RUN_DIR's copy")
+    args = parser.parse_args()
+    agent, env = load(args.run_dir, args.script)
+    print(play(agent, env, seed=10_001))
+
+
 if __name__ == "__main__":
-    agent, env = load(*sys.argv[1:])
-    print(play(agent, env, seed=10_001))  # as the first episode of a run's own evaluation: --seed 1
+    main()

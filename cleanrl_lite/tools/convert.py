@@ -1,11 +1,11 @@
 """Makes a checkpoint of an older version of ddpg, td3, sac or sac_her fit for --evaluate.
 
-    python -m benchmark.publish.convert runs/Hopper-v4__sac__1__1795200000
-    python -m benchmark.publish.convert benchmark/results/agents/*
+    python -m cleanrl_lite.tools.convert runs/Hopper-v4__sac__1__1795200000
+    python -m cleanrl_lite.tools.convert benchmark/results/agents/*
 
 Their layers were `actor.0`, `actor.2`, `actor.4`; now they are `actor.fc1`, `actor.fc2`,
 `actor.fc3`. The converted checkpoint.pt holds networks and arguments only: a run of an older
-version cannot be resumed, with or without this command. Where the old file holds more than that,
+version cannot be resumed, with or without this parser. Where the old file holds more than that,
 it stays beside the new one as checkpoint_old.pt. Checkpoints that need nothing are left alone.
 """
 
@@ -14,8 +14,8 @@ from pathlib import Path
 
 import torch
 
-from benchmark import shared
-from benchmark.publish.hub import KEPT
+from cleanrl_lite.tools import runs as tools
+from cleanrl_lite.tools.hub import KEPT
 from cleanrl_lite.utils import check, load
 
 SCRIPTS = ("ddpg", "td3", "sac", "sac_her")
@@ -43,7 +43,7 @@ def convert(path):
 
 
 def main():
-    parser = shared.parser(__doc__)
+    parser = tools.parser(__doc__)
     parser.add_argument("runs", nargs="+", type=Path, help="run directories or checkpoints")
     args = parser.parse_args()
     for path in args.runs:

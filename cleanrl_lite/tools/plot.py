@@ -1,0 +1,315 @@
+"""Draws your runs: a panel for each environment, a colour for each setting, its seeds together.
+
+    python -m cleanrl_lite.tools.plot runs/                      all runs below runs/, curves.png
+    python -m cleanrl_lite.tools.plot runs/ --by exp_name,gamma --out curves.pdf
+    python -m cleanrl_lite.tools.plot runs/ --x time --metric losses/value_loss
+    python -m cleanrl_lite.tools.plot before/ after/ --by folder
+    python -m cleanrl_lite.tools.plot runs/ --also sb3_logs/     other libraries' runs beside yours
+
+Without --by, runs are told apart by what differs in their args.json, but for the seed and flags of
+the machine; `code` is the text of a script that was changed under the same name. The thick line is
+the mean over seeds, the band its 95 % bootstrap interval. Thin lines are seeds, dashed where a run
+is unfinished: those do not count in the mean, unless no seed has finished. A point of a seed's line
+is the mean of its latest 5 % of points, at most 100 and of episodes at least 10 (--smooth).
+
+--also takes TensorBoard files of Stable-Baselines3, CleanRL and rl_games. Where their folder's name
+does not tell the environment, it must be the only one of your runs.
+"""
+
+import re
+import textwrap
+from pathlib import Path
+
+import matplotlib
+
+matplotlib.use("agg")
+import matplotlib.pyplot as plt
+import numpy as np
+from matplotlib.ticker import EngFormatter, MaxNLocator, MultipleLocator
+from scipy import stats
+
+from cleanrl_lite.tools import runs as tools
+
+# Legible on white and on black.
+COLOURS = ["#3987e5", "#d97b29", "#c2489b", "#2f9e6e", "#8f6fd8", "#b3901c", "#cf4b4b", "#23a0b5"]
+INK = "#75808c"
+DASHES = (0, (3, 1))
+FORMATS = ".png", ".svg", ".pdf"
+NAMES = {tools.RETURN: "return of training episodes", "eval/episodic_return": "return, evaluated"}
+LONG = 180  # minutes, from which on an axis has hours
+HOURS = 0.5, 1, 2, 4, 6, 12, 24, 48, 120, 240, 10_000
+WIDTH = 40  # characters of a line of the legend
+SPACE = "\u00a0"  # where no line may break
+
+
+# === curves
+def smoothed(values, window):
+    """The mean of the latest values at each point."""
+    sums = np.concatenate([[0], values.cumsum()])
+    last = np.arange(1, len(sums))
+    first = np.maximum(last - window, 0)
+    return (sums[last] - sums[first]) / (last - first)
+
+
+def window_of(metric, points):
+    least = 10 if metric.startswith("charts/episodic_") else 1
+    return int(np.clip(0.05 * points, least, 100))
+
+
+def band(values):
+    """The 95 % bootstrap interval of the mean over the first axis."""
+    found = stats.bootstrap(
+        (values,),
+        np.mean,
+        axis=0,
+        n_resamples=2000,
+        method="percentile",
+        rng=np.random.default_rng(0),
+    )
+    return found.confidence_interval
+
+
+def draw_group(ax, curves, colour, label, dashed=False, hold=False):
+    """A setting: thin lines for seeds, a thick one for their mean, a band for its interval.
+
+    It ends where the shortest seed ends; with `hold`, others keep their last value to the end of
+    the longest, as against time.
+    """
+    ends = [x[-1] for x, _ in curves]
+    end = max(ends) if hold else min(ends)
+    grid = np.linspace(max(x[0] for x, _ in curves), end, 200)
+    values = np.stack([np.interp(grid, x, y) for x, y in curves])
+    style = DASHES if dashed else "-"
+    if len(curves) > 1:
+        for x, y in curves:
+            own = np.linspace(x[0], x[-1], 200)
+            line = np.interp(own, x, y)
+            ax.plot(own, line, color=colour, linewidth=0.7, linestyle=style, alpha=0.5)
+        ax.fill_between(grid, *band(values), color=colour, alpha=0.2, linewidth=0)
+    ax.plot(grid, values.mean(0), color=colour, linewidth=1.9, linestyle=style, label=label)
+
+
+# === panels
+def draw_panel(ax, env_id, groups, colours, x):
+    """An environment: `groups` has {label: [(run, its curve)]}. Returns where the longest ends."""
+    end = 0.0
+    for label, found in groups.items():
+        curves = [curve for run, curve in found if run.finished]
+        others = [curve for run, curve in found if not run.finished]
+        text = in_legend(label, found)
+        hold = x == "time"
+        colour = colours[label]
+        if curves:
+            draw_group(ax, curves, colour, text, hold=hold)
+            for at, values in others:
+                ax.plot(at, values, color=colour, linewidth=1, linestyle=DASHES, alpha=0.8)
+        else:
+            draw_group(ax, others, colour, text, dashed=True, hold=hold)
+        end = max([end, *[at[-1] for at, _ in curves + others]])
+    ax.set_xlim(0, end)
+    title(ax, env_id)
+    legend(ax)
+    decorate(ax)
+    ax.xaxis.set_major_locator(MaxNLocator(6, steps=[1, 2, 5, 10]))
+    if x == "steps":
+        ax.xaxis.set_major_formatter(EngFormatter(sep=""))
+
+
+def in_legend(label, found):
+    """A setting's line or lines in the legend, as wide as the panel."""
+    words = seeds(found).replace(" ", SPACE)
+    return textwrap.fill(f"{label} ({words})", WIDTH)
+
+
+def seeds(found):
+    """3 seeds, 1 unfinished. Runs with the same seed have other settings: they are runs."""
+    numbers = {run.args.get("seed") for run, _ in found}
+    word = "seed" if len(numbers) == len(found) else "run"
+    text = tools.count(len(found), word)
+    unfinished = sum(not run.finished for run, _ in found)
+    return f"{text}, {unfinished} unfinished" if unfinished else text
+
+
+def title(ax, name):
+    name = name.split(":")[-1]
+    size = 10.5 if len(name) < 30 else 8.5  # as wide as the panel
+    ax.set_title(name, loc="left", fontsize=size, color=INK, fontweight="bold")
+
+
+def legend(ax):
+    ax.legend(
+        loc="upper left",
+        bbox_to_anchor=(0, -0.12),  # below the panel
+        borderaxespad=0,
+        borderpad=0,
+        fontsize=8,
+        labelcolor=INK,
+        frameon=False,
+        labelspacing=0.2,
+        handlelength=2.2,
+    )
+
+
+def decorate(ax):
+    ax.margins(y=0.1)
+    ax.yaxis.set_major_locator(MaxNLocator(6, steps=[1, 2, 5, 10]))
+    ax.tick_params(colors=INK, labelsize=8.5, length=0)
+    ax.grid(color=INK, alpha=0.22, linewidth=0.6)
+    ax.spines[:].set_visible(False)
+
+
+# === pictures
+def grid_of_axes(count, labels=0):
+    """A figure with `count` panels, and room for legends of so many lines below them."""
+    columns = 2 if count in (2, 4) else min(count, 3)
+    rows = -(-count // columns)
+    size = 3.6 * columns + 1.2 * (columns == 1), 2.6 * rows * (1 + 0.06 * labels)
+    figure, axes = plt.subplots(rows, columns, figsize=size, layout="constrained", squeeze=False)
+    for ax in axes.flat[count:]:
+        ax.set_visible(False)
+    return figure, list(axes.flat[:count])
+
+
+def save(figure, path, x, y, transparent=False):
+    figure.supxlabel(x, fontsize=9, color=INK)
+    figure.supylabel(y, fontsize=9, color=INK)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    options = {"pil_kwargs": {"optimize": True}} if path.suffix == ".png" else {}
+    figure.savefig(path, dpi=180, transparent=transparent, **options)
+    plt.close(figure)
+
+
+def colours_of(labels):
+    if len(labels) <= len(COLOURS):
+        return dict(zip(labels, COLOURS, strict=False))
+    many = matplotlib.colormaps["turbo"](np.linspace(0.05, 0.95, len(labels)))
+    return dict(zip(labels, many, strict=True))
+
+
+def draw(groups, path, x="steps", metric=tools.RETURN, smooth=None):
+    """One picture of {label: runs}; returns {env_id: {label: [(run, curve)]}} as it is drawn."""
+    panels = {}
+    without = []
+    for label, runs in groups.items():
+        for run in runs:
+            curve = curve_of(run, x, metric, smooth)
+            if curve:
+                panel = panels.setdefault(run.env_id, {})
+                panel.setdefault(label, []).append((run, curve))
+            else:
+                without.append(run)
+    tools.say_left_out(without, f"without {metric}")
+    if not panels:
+        tools.refuse(f"no run has {metric}. TensorBoard lists the tags of a run")
+    labels = [label for label in groups if any(label in panel for panel in panels.values())]
+    ends = []
+    lines = []
+    for panel in panels.values():
+        texts = [in_legend(*setting) for setting in panel.items()]
+        lines.append(sum(text.count("\n") + 1 for text in texts))
+        for found in panel.values():
+            ends += [curve[0][-1] for _, curve in found]
+    figure, axes = grid_of_axes(len(panels), max(lines))
+    words = {"steps": "environment steps", "time": "minutes"}
+    for ax, (env_id, panel) in zip(axes, sorted(panels.items()), strict=True):
+        draw_panel(ax, env_id, panel, colours_of(labels), x)
+    if x == "time" and max(ends) > LONG:
+        words["time"] = "hours"
+        for ax in axes:
+            ax.xaxis.set_major_locator(MultipleLocator(hours_between(ax.get_xlim()[1]) * 60))
+            ax.xaxis.set_major_formatter(lambda minutes, _: f"{minutes / 60:g}")
+    save(figure, path, words[x], NAMES.get(metric, metric))
+    return panels
+
+
+def hours_between(minutes):
+    """Hours between the ticks of an axis of so many minutes: at most six of them."""
+    return next(hours for hours in HOURS if minutes <= 6 * 60 * hours)
+
+
+def curve_of(run, x, metric, smooth):
+    found = run.curve(metric)
+    if not found:
+        return None
+    steps, minutes, values = found
+    window = smooth or window_of(metric, len(values))
+    if not smooth and isinstance(run, Foreign) and run.averages:
+        window = 1
+    first = min(window - 1, len(values) // 2)  # before it, a mean is of few points
+    at = minutes if x == "time" else steps
+    return at[first:], smoothed(values, window)[first:]
+
+
+# === other libraries' runs
+class Foreign(tools.Run):
+    """A folder with TensorBoard's files that is not ours."""
+
+    averages = False  # it logs means of episodes already
+
+
+def find_also(folders, env_ids):
+    """{label: runs} of the folders with event files below `folders`."""
+    groups = {}
+    for folder in map(Path, folders):
+        paths = {path.parent for path in folder.rglob("events.out.tfevents.*")}
+        if not paths:
+            tools.refuse(f"--also {folder}: there are no TensorBoard files below it")
+        for path in sorted(paths):
+            label, run = read_foreign(path, folder, env_ids)
+            groups.setdefault(label, []).append(run)
+    return groups
+
+
+def read_foreign(path, folder, env_ids):
+    """(label, run): CleanRL's directories tell environment, name and seed, others a name."""
+    parts = path.name.split("__")
+    if len(parts) == 4 and not (path / "args.json").exists():
+        env_id, name, seed, _ = parts
+        return f"{name} of {folder.name}", Foreign(path, {"env_id": env_id, "seed": seed})
+    place = path.parent if path.name in ("summaries", "nn") else path  # rl_games
+    env_id = env_of(place, env_ids)
+    name = re.sub(r"[_-][\d_-]+$", "", place.name)  # PPO_1, Ant_27-17-40-02
+    run = Foreign(path, {"env_id": env_id, "seed": str(place)})
+    run.averages = True
+    return f"{name} of {folder.name}", run
+
+
+def env_of(path, env_ids):
+    """The environment of a run, from the names of its folders or because there is only one."""
+    named = [env_id for env_id in env_ids if env_id.split(":")[-1] in str(path)]
+    if named:
+        return max(named, key=len)
+    if len(env_ids) > 1:
+        known = ", ".join(sorted(env_ids))
+        tools.refuse(f"--also {path}: which environment? Name a folder of it after one of {known}")
+    return next(iter(env_ids))
+
+
+# === command line
+def main():
+    parser = tools.parser(__doc__)
+    add = parser.add_argument
+    add("folders", nargs="+", help="run directories, or folders with them below")
+    add("--out", type=Path, default=Path("curves.png"), help="a .png, .svg or .pdf (curves.png)")
+    add("--by", help="arguments by which to group, such as exp_name,gamma")
+    add("--x", choices=["steps", "time"], default="steps", help="the horizontal axis")
+    add("--metric", default=tools.RETURN, help=f"a tag of TensorBoard ({tools.RETURN})")
+    add("--smooth", type=int, help="points that a point of a seed's line averages")
+    add("--also", nargs="+", default=[], help="folders of other libraries' TensorBoard files")
+    args = parser.parse_args()
+    if args.out.suffix not in FORMATS:
+        parser.error(f"--out {args.out}: it must end in {', '.join(FORMATS)}")
+    runs = tools.find(args.folders)
+    groups = tools.group(runs, args.by.split(",") if args.by else None)
+    tools.mixed(groups)
+    groups |= find_also(args.also, {run.env_id for run in runs})
+    panels = draw(groups, args.out, args.x, args.metric, args.smooth)
+    for env_id, panel in sorted(panels.items()):
+        print(env_id)
+        for label, found in panel.items():
+            print(f"  {label}: {seeds(found)}")
+    print(args.out)
+
+
+if __name__ == "__main__":
+    main()

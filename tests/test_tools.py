@@ -1,0 +1,121 @@
+"""cleanrl_lite/tools: installed, plain, from any folder, and no script needs them."""
+
+import ast
+import importlib
+import re
+import statistics
+import sys
+
+import gymnasium as gym
+import numpy as np
+import pytest
+from gymnasium.spaces import Box, Dict, Discrete, Tuple
+
+from cleanrl_lite.tools import export_onnx
+from tests import helpers
+from tests.fake_runs import write_run
+from tests.test_consistency import COLUMNS, MEAN_LENGTH, NODES_A_LINE, tricks
+
+FOLDER = helpers.SOURCE / "tools"
+PATHS = [path for path in sorted(FOLDER.glob("*.py")) if path.name != "__init__.py"]
+TOOLS = [path.stem for path in PATHS if "def main()" in path.read_text()]
+PLAN = {"agents", "compare", "convert", "export_onnx", "hub", "notebook", "plot"}
+
+
+def test_these_are_the_tools():
+    assert PLAN <= {*TOOLS}
+    assert '"cleanrl_lite.tools"' in (helpers.ROOT / "pyproject.toml").read_text()
+
+
+@pytest.mark.parametrize("path", PATHS, ids=lambda path: path.stem)
+def test_plain(path):
+    text = path.read_text()
+    lines = [line for line in text.splitlines() if line.strip()]
+    assert list(tricks(ast.parse(text))) == [] and max(map(len, lines)) <= COLUMNS
+    assert len(list(ast.walk(ast.parse(text)))) / len(lines) <= NODES_A_LINE
+    assert statistics.mean(map(len, lines)) <= MEAN_LENGTH
+
+
+def test_no_script_imports_a_tool_and_no_tool_the_repository():
+    for text in helpers.TEXT.values():
+        assert "cleanrl_lite.tools" not in text and "import tools" not in text
+    for path in PATHS:
+        imports = re.findall(r"^ *(?:from|import) (\w+)", path.read_text(), re.M)
+        assert not {"benchmark", "tests", "docs", "stable_baselines3"} & {*imports}, path.name
+
+
+@pytest.mark.parametrize("name", sorted(PLAN))
+def test_help_is_a_screen_with_an_example(name, monkeypatch, capsys):
+    if name == "notebook":
+        pytest.importorskip("nbformat")
+    monkeypatch.setenv("COLUMNS", "100")
+    tool = importlib.import_module(f"cleanrl_lite.tools.{name}")
+    monkeypatch.setattr("sys.argv", [name, "--help"])
+    with pytest.raises(SystemExit, match="0"):
+        tool.main()
+    text = capsys.readouterr().out
+    assert f"    python -m cleanrl_lite.tools.{name} " in text
+    assert 10 < text.count("\n") <= 48 and max(map(len, text.split("\n"))) <= 100
+
+
+def test_from_an_empty_folder(tmp_path):
+    write_run(tmp_path / "runs", np.arange(50.0))
+    words = [sys.executable, "-m", "cleanrl_lite.tools.plot", "runs/"]
+    done = helpers.run(words, cwd=tmp_path, PYTHONPATH=str(helpers.ROOT))
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout == "CartPole-v1\n  ppo: 1 seed\ncurves.png\n"
+    assert (tmp_path / "curves.png").stat().st_size > 10_000
+
+
+# --- what an ONNX file says about itself
+SPACE = Dict(
+    {"position": Box(-1, 1, (3,)), "arm": Tuple([Discrete(4), Box(0, 255, (2, 2), np.uint8)])}
+)
+
+
+class Env(gym.Env):
+    observation_space = SPACE
+    action_space = Box(np.float32([-1, -np.inf]), np.float32([0.5, np.inf]))
+
+
+ARGS = dict(script="ppo", env_id="my_envs:Arm-v0", env_kwargs='{"size": 3}')
+
+
+def test_the_parts_of_an_observation():
+    """In the order and with the sizes that the flattened vector has."""
+    wrapped = gym.wrappers.TimeLimit(gym.wrappers.FlattenObservation(Env()), 10)
+    space = export_onnx.unflattened(wrapped).observation_space
+    assert space is SPACE
+    parts = list(export_onnx.parts(space, ""))
+    sizes = [("arm.0", 4), ("arm.1", 4), ("position", 3)]
+    assert [(part["name"], part["size"]) for part in parts] == sizes
+    obs = SPACE.sample()
+    vector = gym.spaces.flatten(SPACE, obs)
+    assert vector[:4].tolist() == np.eye(4)[obs["arm"][0]].tolist()
+    assert vector[8:] == pytest.approx(obs["position"])
+    (whole,) = export_onnx.parts(Box(-1, 1, (7,)), "")
+    assert (whole["name"], whole["size"]) == ("obs", 7)
+
+
+def test_uneven_and_missing_bounds():
+    told = export_onnx.metadata(ARGS, Env())
+    assert (told["script"], told["env_id"]) == ("ppo", "my_envs:Arm-v0")
+    assert told["env_kwargs"] == '{"size": 3}'
+    assert '"low": [-1.0, null], "high": [0.5, null]' in told["actions"]
+
+
+@pytest.mark.parametrize("memory", [False, True])
+def test_the_lines_that_it_prints(memory):
+    """A whole program where gymnasium's own wrappers suffice, else a call."""
+    agent = type("Agent", (), dict(memory=np.zeros((1, 2, 64))) if memory else {})()
+    flat = gym.wrappers.FlattenObservation(Env())
+    batch = np.zeros((2, 11), np.float32)
+    text = export_onnx.program("policy.onnx", ARGS, flat, agent, batch)
+    ast.parse(text)
+    made = 'gym.wrappers.FlattenObservation(gym.make("my_envs:Arm-v0", size=3))'
+    assert (made in text) != memory
+    assert ("state = np.zeros((1, 2, 64)" in text) == memory
+    assert text.count("\n") == (5 if memory else 6)  # an import, and what does it
+    other = gym.wrappers.ClipAction(Env())
+    text = export_onnx.program("policy.onnx", ARGS, other, object(), batch)
+    assert 'obs = np.zeros((1, 11), "float32")  # instead: what make_env of ppo.py gives' in text

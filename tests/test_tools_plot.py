@@ -1,0 +1,281 @@
+"""cleanrl_lite/tools/plot.py and runs.py: runs are found, told apart and drawn as they are."""
+
+import matplotlib.pyplot as plt
+import numpy as np
+import pytest
+from matplotlib.image import imread
+
+from cleanrl_lite.tools import plot
+from cleanrl_lite.tools import runs as tools
+from tests.fake_runs import TEXT, write_events, write_run
+
+RAMP = np.arange(200.0)
+
+
+def groups(folder, by=None):
+    """{label: seeds}"""
+    found = tools.group(tools.find([folder]), by)
+    return {label: [run.args["seed"] for run in runs] for label, runs in found.items()}
+
+
+# --- which runs belong together
+def test_runs_are_told_apart_by_what_differs(tmp_path):
+    for seed in (1, 2):
+        write_run(tmp_path, RAMP, seed=seed)
+        write_run(tmp_path, RAMP, seed=seed, learning_rate=1e-4, compile=False)
+    assert groups(tmp_path) == {"learning_rate=0.0001": [1, 2], "learning_rate=0.001": [1, 2]}
+    write_run(tmp_path, RAMP, exp_name="my_idea")
+    labels = ["my_idea", "ppo, learning_rate=0.0001", "ppo, learning_rate=0.001"]
+    assert list(groups(tmp_path)) == labels
+
+
+def test_the_machine_does_not_matter(tmp_path):
+    write_run(tmp_path, RAMP, threads=1, cuda=False)
+    write_run(tmp_path, RAMP, seed=2, compile=False, threads=8, cuda=True)
+    assert groups(tmp_path) == {"ppo": [1, 2]}
+
+
+def test_an_environment_may_have_settings_of_its_own(tmp_path):
+    """They differ between environments, not within one: all of them are `ppo`."""
+    write_run(tmp_path, RAMP, gamma=0.9)
+    write_run(tmp_path, RAMP, env_id="Acrobot-v1", gamma=0.99, total_timesteps=5)
+    assert groups(tmp_path) == {"ppo": [1, 1]}
+
+
+def test_a_script_changed_under_the_same_name(tmp_path):
+    """A comment is no change."""
+    write_run(tmp_path, RAMP, seed=1)
+    write_run(tmp_path, RAMP, seed=2, text=TEXT + "# a comment\n\n")
+    assert groups(tmp_path) == {"ppo": [1, 2]}
+    write_run(tmp_path, RAMP, seed=1, text=TEXT + "clip = 0.1\n")
+    assert groups(tmp_path) == {"code 1": [1, 2], "code 2": [1]}
+
+
+def test_one_name_for_two_scripts(tmp_path):
+    write_run(tmp_path, RAMP, exp_name="tuned", script="ppo")
+    write_run(tmp_path, RAMP, exp_name="tuned", script="dqn")
+    assert groups(tmp_path) == {"tuned, script=dqn": [1], "tuned, script=ppo": [1]}
+
+
+def test_grouped_by_choice(tmp_path, capsys):
+    """Numbers by size. It says what else differs, and by what one can group."""
+    for gamma in (0.99, 0.9, 1, 0.995):
+        write_run(tmp_path, RAMP, gamma=gamma)
+    write_run(tmp_path, RAMP, gamma=0.9, learning_rate=1.0)
+    names = {"gamma=0.9": [1, 1], "gamma=0.99": [1], "gamma=0.995": [1], "gamma=1": [1]}
+    assert groups(tmp_path, ["gamma"]) == names and list(names) == list(groups(tmp_path, ["gamma"]))
+    tools.mixed(tools.group(tools.find([tmp_path]), ["gamma"]))
+    assert capsys.readouterr().err == "note: the runs of gamma=0.9 also differ in learning_rate\n"
+    message = "^error: no run has an argument gama. These differ: folder, gamma, learning_rate$"
+    with pytest.raises(SystemExit, match=message):
+        groups(tmp_path, ["gama"])
+
+
+def test_two_folders(tmp_path):
+    for name in ("before", "after"):
+        write_run(tmp_path / name, RAMP)
+    folders = [tmp_path / "before", tmp_path / "after"]
+    labels = [str(folder) for folder in sorted(folders)]
+    assert list(tools.group(tools.find(folders), ["folder"])) == labels
+    assert len(tools.find([tmp_path, *folders])) == 2  # each once
+
+
+def test_a_seed_that_ran_again_counts_once(tmp_path, capsys):
+    """The newest finished one."""
+    for finished in (True, True, False):
+        newest = write_run(tmp_path, RAMP, finished=finished)
+    (runs,) = tools.group(tools.find([tmp_path])).values()
+    assert [run.dir.name[-1] for run in runs] == ["1"] and newest.name[-1] == "2"
+    assert capsys.readouterr().err.startswith("note: ppo: of 2 seeds that ran again, the newest")
+
+
+def test_versions_that_differ_are_said(tmp_path, capsys):
+    write_run(tmp_path, RAMP)
+    write_run(tmp_path, RAMP, seed=2, versions={"torch": "2.12.1"})
+    tools.mixed(tools.group(tools.find([tmp_path])))
+    expected = "note: these runs used several versions of torch: 2.12.1, 2.13.0\n"
+    assert capsys.readouterr().err == expected
+
+
+def test_what_is_no_run(tmp_path, capsys):
+    with pytest.raises(SystemExit, match="there is no folder"):
+        tools.find([tmp_path / "nowhere"])
+    with pytest.raises(SystemExit, match="error: no run below"):
+        tools.find([tmp_path])
+    run_dir = write_run(tmp_path, RAMP)
+    broken = write_run(tmp_path, RAMP)
+    (broken / "args.json").write_text('{"seed":')
+    other = write_run(tmp_path, RAMP)
+    (other / "args.json").write_text('{"seed": 1, "env": "CartPole-v1"}')
+    exported = write_run(tmp_path, RAMP)
+    next(exported.glob("events*")).unlink()
+    assert [run.dir for run in tools.find([tmp_path])] == [run_dir]
+    notes = capsys.readouterr().err.splitlines()
+    assert notes[0].startswith(f"note: left out {broken}: JSONDecodeError")
+    why = "its args.json has no env_id, exp_name, total_timesteps"
+    assert notes[1] == f"note: left out {other}: {why}"
+
+
+# --- curves
+def test_a_resumed_run_repeats_nothing(tmp_path):
+    """The steps that a kill lost are in two files, and count once; the pause does not count."""
+    from tensorboard.compat.proto.event_pb2 import Event, SessionLog
+    from tensorboard.summary.writer.record_writer import RecordWriter
+
+    for number, (start, first, last) in enumerate([(0, 1, 5), (1000, 3, 8)]):
+        with open(tmp_path / f"events.out.tfevents.{number}", "wb") as file:
+            writer = RecordWriter(file)
+            log = SessionLog(status=SessionLog.START)
+            header = Event(wall_time=start, step=first, session_log=log if number else None)
+            writer.write(header.SerializeToString())
+            for step in range(first, last):
+                event = Event(wall_time=start + 60 * (step - first + 1), step=step)
+                event.summary.value.add(tag="x", simple_value=step + 10 * number)
+                writer.write(event.SerializeToString())
+    steps, minutes, values = tools.read_curve(tmp_path, ["other", "x"])
+    assert steps.tolist() == [1, 2, 3, 4, 5, 6, 7]
+    assert values.tolist() == [1, 2, 13, 14, 15, 16, 17]
+    assert minutes.tolist() == [1, 2, 3, 4, 5, 6, 7]
+    assert tools.read_curve(tmp_path, ["other"]) is None
+
+
+# --- pictures
+def drawn(monkeypatch, folder, tmp_path, *words):
+    """The figure of `plot FOLDER ...`, and what it printed goes on."""
+    figures = []
+    monkeypatch.setattr(plot.plt, "close", figures.append)
+    monkeypatch.setattr("sys.argv", ["plot", str(folder), "--out", str(tmp_path / "x.png"), *words])
+    plot.main()
+    monkeypatch.undo()
+    (figure,) = figures
+    plt.close(figure)
+    return figure
+
+
+def legend(ax):
+    return [text.get_text().replace("\u00a0", " ") for text in ax.get_legend().get_texts()]
+
+
+def test_a_picture(tmp_path, monkeypatch, capsys):
+    """A panel an environment; mean and band of the finished seeds, the unfinished one dashed."""
+    folder = tmp_path / "runs"
+    for seed, height in enumerate([0, 10, 40], 1):
+        write_run(folder, RAMP + height, seed=seed)
+    write_run(folder, RAMP[:50] + 1000, finished=False, seed=4, total_timesteps=20_000)
+    write_run(folder, -RAMP, env_id="Acrobot-v1")
+    figure = drawn(monkeypatch, folder, tmp_path)
+    acrobot, cartpole = figure.axes
+    assert [ax.get_title("left") for ax in figure.axes] == ["Acrobot-v1", "CartPole-v1"]
+    assert legend(acrobot) == ["ppo (1 seed)"]
+    assert legend(cartpole) == ["ppo (4 seeds, 1 unfinished)"]
+    *seeds, mean, unfinished = cartpole.lines
+    assert len(seeds) == 3 and len(cartpole.collections) == 1 and not acrobot.collections
+    window = 10  # 5 % of 200 episodes
+    last = RAMP[-window:].mean() + np.mean([0, 10, 40])
+    assert mean.get_ydata()[-1] == pytest.approx(last)
+    assert mean.get_xdata()[0] == 100 * window  # whole windows only
+    assert mean.get_linestyle() == "-" and unfinished.get_linestyle() == "--"
+    assert unfinished.get_ydata()[-1] == RAMP[40:50].mean() + 1000
+    band = cartpole.collections[0].get_paths()[0].vertices
+    assert band[:, 1].max() == pytest.approx(RAMP[-window:].mean() + 40)
+    assert imread(tmp_path / "x.png").shape[1] > 1000
+    told = capsys.readouterr().out.splitlines()
+    assert told[2:] == ["CartPole-v1", "  ppo: 4 seeds, 1 unfinished", str(tmp_path / "x.png")]
+
+
+def test_only_unfinished_runs(tmp_path, monkeypatch):
+    """Their mean is dashed, and ends where the shortest ends."""
+    for seed, length in enumerate([50, 100], 1):
+        run = dict(finished=False, total_timesteps=20_000, seed=seed)
+        write_run(tmp_path / "runs", RAMP[:length], **run)
+    (ax,) = drawn(monkeypatch, tmp_path / "runs", tmp_path).axes
+    assert legend(ax) == ["ppo (2 seeds, 2 unfinished)"]
+    assert ax.lines[-1].get_linestyle() == "--" and ax.lines[-1].get_xdata()[-1] == 5_000
+
+
+def test_against_time_and_with_another_metric(tmp_path, monkeypatch):
+    """An episode a second; 200 of them are 199 seconds after the first."""
+    write_run(tmp_path / "runs", RAMP, tag="losses/value_loss")
+    words = ["--x", "time", "--metric", "losses/value_loss", "--smooth", "1"]
+    figure = drawn(monkeypatch, tmp_path / "runs", tmp_path, *words)
+    (line,) = figure.axes[0].lines
+    assert line.get_xdata()[-1] == pytest.approx(199 / 60) and line.get_ydata()[-1] == 199
+    assert figure.get_supxlabel() == "minutes" and figure.get_supylabel() == "losses/value_loss"
+    with pytest.raises(SystemExit, match="^error: no run has charts/episodic_return"):
+        drawn(monkeypatch, tmp_path / "runs", tmp_path)
+
+
+def test_hours(tmp_path, monkeypatch):
+    """200 episodes of 100 s are 5.5 hours."""
+    folder = write_run(tmp_path / "runs", RAMP)
+    for path in folder.glob("events*"):
+        path.unlink()
+    write_events(folder, tools.RETURN, RAMP, seconds=100)
+    figure = drawn(monkeypatch, tmp_path / "runs", tmp_path, "--x", "time")
+    ticks = [tick.get_text() for tick in figure.axes[0].get_xticklabels()]
+    assert figure.get_supxlabel() == "hours" and ticks[1:6] == ["0", "1", "2", "3", "4"]
+
+
+def test_long_legends_do_not_squeeze_the_panels(tmp_path, monkeypatch):
+    for gamma in (0.9, 0.99):
+        long = dict(env_kwargs='{"a_long_name": 1, "another_long_name": 2}', gamma=gamma)
+        write_run(tmp_path / "runs", RAMP, exp_name=f"a_name_that_is_long_{gamma}", **long)
+        write_run(tmp_path / "runs", RAMP, env_id="Acrobot-v1")
+    words = ["--by", "exp_name,gamma,learning_rate,env_kwargs"]
+    figure = drawn(monkeypatch, tmp_path / "runs", tmp_path, *words)
+    widths = [ax.get_position().width for ax in figure.axes]
+    assert min(widths) > 0.35
+    assert all(len(line) <= 40 for ax in figure.axes for line in "\n".join(legend(ax)).split("\n"))
+
+
+@pytest.mark.parametrize(
+    "suffix, begins", [("svg", b"<?xml"), ("pdf", b"%PDF"), ("png", b"\x89PNG")]
+)
+def test_formats(suffix, begins, tmp_path, monkeypatch):
+    write_run(tmp_path / "runs", RAMP)
+    path = tmp_path / "new" / f"curves.{suffix}"
+    monkeypatch.setattr("sys.argv", ["plot", str(tmp_path / "runs"), "--out", str(path)])
+    plot.main()
+    assert path.read_bytes().startswith(begins)
+    monkeypatch.setattr("sys.argv", ["plot", str(tmp_path / "runs"), "--out", "curves.bmp"])
+    with pytest.raises(SystemExit, match="2"):
+        plot.main()
+
+
+def test_many_settings_have_many_colours():
+    colours = plot.colours_of(range(30)).values()
+    assert len({tuple(np.atleast_1d(colour)) for colour in colours}) == 30
+
+
+# --- other libraries
+def test_other_libraries(tmp_path, monkeypatch):
+    """Tags as stable-baselines3 2.9.2, CleanRL fe8d8a0 and rl-games 1.6.5 write them. What they
+    log as a mean of episodes is not averaged again."""
+    write_run(tmp_path / "runs", RAMP)
+    write_run(tmp_path / "runs", RAMP, env_id="Acrobot-v1")
+    also = tmp_path / "also"
+    for number in (1, 2):
+        write_events(also / f"CartPole-v1/PPO_{number}", "rollout/ep_rew_mean", RAMP + number)
+    write_events(also / "Acrobot-v1__dqn__7__1700000000", "charts/episodic_return", RAMP)
+    write_events(also / "Acrobot-v1/a2c_27-17-40-02/summaries", "rewards/step", RAMP)
+    figure = drawn(monkeypatch, tmp_path / "runs", tmp_path, "--also", str(also))
+    acrobot, cartpole = figure.axes
+    names = ["ppo (1 seed)", "a2c of also (1 seed)", "dqn of also (1 seed)"]
+    assert legend(acrobot) == names
+    assert legend(cartpole) == ["ppo (1 seed)", "PPO of also (2 seeds)"]
+    ends = [line.get_ydata()[-1] for line in acrobot.lines]
+    assert ends == pytest.approx([RAMP[-10:].mean(), 199, RAMP[-10:].mean()])
+    assert cartpole.lines[-1].get_ydata()[-1] == pytest.approx(200.5)
+
+
+def test_which_environment(tmp_path):
+    """From the path; not needed where there is only one."""
+    path = tmp_path / "logs" / "PPO_1"
+    write_events(path, "rollout/ep_rew_mean", RAMP)
+    (found,) = plot.find_also([tmp_path / "logs"], {"x:CartPole-v1"}).values()
+    assert found[0].env_id == "x:CartPole-v1"
+    assert plot.env_of(tmp_path / "Ant-v40" / "PPO", {"Ant-v4", "Ant-v40"}) == "Ant-v40"
+    with pytest.raises(SystemExit, match="which environment.* one of Acrobot-v1, CartPole-v1$"):
+        plot.find_also([tmp_path / "logs"], {"CartPole-v1", "Acrobot-v1"})
+    with pytest.raises(SystemExit, match="there are no TensorBoard files below it"):
+        plot.find_also([tmp_path / "nowhere"], {"CartPole-v1"})

@@ -8,7 +8,7 @@ set -euo pipefail
 folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT
 python3 -m venv "$folder/venv"
-"$folder/venv/bin/pip" install -q "gymnasium==1.4.0" "jax==0.10.2" "jaxlib==0.10.2" "numpy==2.3.5"
+"$folder/venv/bin/pip" install -q "gymnasium==1.4.0" "jax==0.10.2" "jaxlib==0.10.2" "numpy==2.3.5" "flax==0.12.0"
 "$folder/venv/bin/python" - <<'PY'
 import gymnasium
 import jax.numpy as jnp

@@ -95,7 +95,7 @@ def attempt(script, drawn):
         shutil.rmtree(folder)
 
 
-FAST = ("ppo_continuous", "ddpg")  # from rollouts, from a replay buffer
+FAST = ("ppo_continuous",)
 
 
 @pytest.mark.parametrize(

@@ -161,7 +161,9 @@ def test_one_sample_at_a_time(script, tmp_path):
     helpers.train(script, tmp_path, **flags, total_timesteps=5)
 
 
-@pytest.mark.parametrize("script", ["ppo_simple", "vpg", "a2c"])
+@pytest.mark.parametrize(
+    "script", ["vpg", "a2c", pytest.param("ppo_simple", marks=pytest.mark.slow)]
+)
 def test_learns_cartpole(script, tmp_path):
     """The best mean of 20 training episodes: seeds 1 to 6 get 277 or more, a random policy 22.
     Not the last agent's greedy return, which for vpg is as low as 52 (seed 5)."""

@@ -44,7 +44,7 @@ def test_no_script_imports_a_tool_and_no_tool_the_repository():
         assert not {"benchmark", "tests", "docs", "stable_baselines3"} & {*imports}, path.name
 
 
-@pytest.mark.parametrize("name", PLAN)
+@pytest.mark.parametrize("name", sorted(PLAN))
 def test_help_is_a_screen_with_an_example(name, monkeypatch, capsys):
     if name == "notebook":
         pytest.importorskip("nbformat")

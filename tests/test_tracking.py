@@ -30,7 +30,7 @@ def assert_same_curves(run_dir, histories):
 
 
 @pytest.mark.parametrize(
-    "name", ["ppo", *(pytest.param(name, marks=pytest.mark.slow) for name in ("dqn_atari", "sac"))]
+    "name", [pytest.param(name, marks=pytest.mark.slow) for name in ("ppo", "dqn_atari", "sac")]
 )
 def test_what_wandb_has(name, tmp_path):
     """Arguments, every scalar, the video and the exit status; a resumed run is the

@@ -425,6 +425,7 @@ def reaches(bar, script, runs_dir, monkeypatch, **flags):
         helpers.train_defaults(script, runs_dir, **flags)
 
 
+@pytest.mark.slow
 def test_learns_cartpole(tmp_path):
     """500 in 5 of 5 seeds of the reference; with the done mask missing in GAE 22, with permuted
     advantages 51. Seeds 1 to 3 are there before step 34,000."""

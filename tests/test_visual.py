@@ -151,11 +151,8 @@ def test_it_trains_with_its_parents_lines(script):
 @pytest.mark.parametrize(
     "script",
     [
-        "ppo_atari_visual",
-        *(
-            pytest.param(name, marks=pytest.mark.slow)
-            for name in ("dqn_atari_visual", "c51_atari_visual")
-        ),
+        pytest.param(name, marks=pytest.mark.slow)
+        for name in ("ppo_atari_visual", "dqn_atari_visual", "c51_atari_visual")
     ],
     indirect=True,
 )

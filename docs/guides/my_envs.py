@@ -66,6 +66,8 @@ gym.register("Team-v0", team)
 class Seeded(gym.Wrapper):
     """Seeds every episode, where an environment seeds only the one after reset(seed=...)."""
 
+    seeds = np.random.default_rng()
+
     def reset(self, *, seed=None, options=None):
         if seed is not None:
             self.seeds = np.random.default_rng(seed)

@@ -562,8 +562,9 @@ class Run:
         }
         self.writer.flush()  # a resumed run does not log the steps up to here again
         temporary = self.dir / "checkpoint.tmp"
-        torch.save(state, temporary)
-        with open(temporary, "rb+") as file:
+        with open(temporary, "wb") as file:
+            torch.save(state, file)
+            file.flush()
             os.fsync(file.fileno())
         temporary.replace(self.dir / "checkpoint.pt")
         self.last_save = self.global_step

@@ -303,7 +303,7 @@ def test_jobs_that_fail(tmp_path):
     for again in (False, True):
         output = finish(tmp_path, *words, steps=512, status=1)
         assert f"2 jobs, {1 if again else 2} to run" in output
-        assert "ppo-CartPol-v1-1: error: --env-id CartPol-v1: " in output
+        assert "ppo-CartPol-v1-1: error: --env-id CartPol-v1 " in output
         good, bad = manifest(tmp_path).values()
         assert (good["state"], good["status"], bad["state"], bad["status"], bad["crashes"]) == (
             "finished", 0, "failed", 1, 2)  # fmt: skip

@@ -19,7 +19,7 @@ SIZES = st.integers(-2, 40).filter(bool)  # of everything that costs time or mem
 MAY_BE_0 = {"learning_starts", "eval_every", "save_every"}
 NUMBERS = st.one_of(
     st.floats(-0.5, 1.5),
-    st.floats(),  # NaN, infinities, the smallest and the largest
+    st.floats(width=32),  # NaN, infinities, the smallest and the largest
     st.sampled_from([0.0, 1.0, 1e-8, 1e3, 1e12]),
 )
 COUNTS = "num_envs num_steps num_minibatches update_epochs batch_size train_frequency "

@@ -791,7 +791,7 @@ def short(monkeypatch):
 
 def check(name, **flags):
     env_id = name if "-v" in name else f"tests.test_check_env:{name}-v0"
-    return check_env.main(check_env.Args(env_id, seconds=0.8, **flags))
+    return check_env.main(check_env.Args(env_id, seconds=8, **flags))
 
 
 def findings(record):

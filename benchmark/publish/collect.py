@@ -102,7 +102,7 @@ def read_run(run_dir):
     total_timesteps = args["total_timesteps"]
     # The evaluation may be one on the way, or the last one before the run was resumed for longer.
     finished = evaluation.get("global_step", -1) >= total_timesteps
-    values = np.array([event.value for event in returns])
+    values = np.array([event.value for event in returns], dtype=float)
     seconds = clock(read_events(run_dir))
     end = max(event.wall_time for event in [sps[-1], *evaluations])
     start = time.gmtime(events.FirstEventTimestamp())

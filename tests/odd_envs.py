@@ -114,4 +114,4 @@ class Clock(Odd):
 gym.register("Odd-v0", Odd, disable_env_checker=True)
 gym.register("Old-v0", Old, disable_env_checker=True)
 gym.register("NoSeed-v0", NoSeed, disable_env_checker=True)
-gym.register("Clock-v0", Clock, disable_env_checker=True)
+gym.register("Seconds-v0", Clock, disable_env_checker=True)

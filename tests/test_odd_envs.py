@@ -152,7 +152,7 @@ def test_a_video_has_a_limit(tmp_path, monkeypatch):
 @pytest.mark.slow
 def test_a_large_constant(tmp_path):
     """ppo_continuous normalises in float64: in float32 the sign would be lost."""
-    flags = dict(env_id="tests.odd_envs:Clock-v0", num_steps=256, total_timesteps=8192)
+    flags = dict(env_id="tests.odd_envs:Seconds-v0", num_steps=256, total_timesteps=8192)
     flags |= dict(learning_rate=3e-3, update_epochs=10, eval_episodes=5, env_kwargs="{}")
     _, returns = helpers.train("ppo_continuous", tmp_path, **flags)
     assert np.mean(returns) > 9

@@ -1,6 +1,7 @@
 """check_env finds each fault, and nothing in environments that are right or only nearly odd."""
 
 import json
+import mmap
 import random
 import re
 import shlex
@@ -591,10 +592,12 @@ class ReplacedByItsLike(Robot):
 
 @wanted(("note", "memory", "the process grew"))
 class Leak(Task):
-    kept = []
+    """Takes new pages: arrays may get memory that an earlier test has freed."""
+
+    memory = mmap.mmap(-1, 2**30)
 
     def info(self):
-        Leak.kept.append(np.ones(2000))
+        self.memory.write(bytes(2**16))
         return {}
 
 

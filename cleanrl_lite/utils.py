@@ -12,7 +12,6 @@ import re
 import signal
 import subprocess
 import sys
-import threading
 import time
 import warnings
 from collections import deque
@@ -80,10 +79,7 @@ def parse(Args):
     args = command_line()
     path = args.evaluate or args.resume
     if path not in (None, "auto"):
-        saved = {**load(path)["args"], "resume": None}
-        if args.evaluate:
-            saved["capture_video"] = False
-        vars(args).update(saved)
+        vars(args).update(load(path)["args"], resume=None)
         args = command_line(default=args)
     return args
 
@@ -100,13 +96,20 @@ def setup(args):
     return torch.device("cuda" if cuda else "cpu")
 
 
+say_once = functools.cache(tqdm.write)
+
+
+def warn_once(fault):
+    say_once(f"warning: {fault} See python -m cleanrl_lite.tools.check_env")
+
+
 def seed_all(seed):
     random.seed(seed)
     np.random.seed(seed)
     torch.manual_seed(seed)
 
 
-current = threading.local()  # .undo: what ends with the run under way, one in each thread
+undo = ExitStack()  # what ends with the run under way
 
 
 def with_cleanup(main):
@@ -121,8 +124,7 @@ def with_cleanup(main):
                 flag = "--" + name.replace("_", "-")
                 check(fine, f"{flag} must be finite and not negative, got {value}")
         # The limit is torch's and numpy's. A compiled update that fails may switch gradients off.
-        with ExitStack() as current.undo, threadpool_limits(args.threads or None):
-            current.undo.enter_context(torch.enable_grad())
+        with undo, threadpool_limits(args.threads or None), torch.enable_grad():
             return main(args)
 
     return main_with_cleanup
@@ -157,17 +159,15 @@ def make(args, render_mode=None, **kwargs):
     try:
         env = gym.make(args.env_id, **kwargs, **json.loads(args.env_kwargs))
     except (gym.error.Error, ImportError, json.JSONDecodeError) as error:
-        unknown = isinstance(error, gym.error.UnregisteredEnv | ModuleNotFoundError)
-        advice = "(Atari: ppo_atari.py. Other packages: a my_envs.py that imports them)"
         message = f"--env-id {args.env_id} --env-kwargs {args.env_kwargs}: {error}"
-        check(False, f"{message} {advice}" if unknown else message)
+        check(False, f"{message} (see docs/guides/environments.md)")
     seeded = inspect.signature(env.unwrapped.reset).parameters.keys() & {"seed", "kwargs"}
     check(seeded, f"{args.env_id}: reset takes no seed. shimmy converts those of gym before 0.26")
     return env
 
 
 def close(env):
-    """Closes an environment. Where that fails, nothing is lost."""
+    """Closes an environment, which may write its video. Where that fails, nothing is lost."""
     try:
         env.close()
     except Exception as error:
@@ -196,6 +196,7 @@ class Checked(gym.Wrapper):
     def __init__(self, env, in_worker=False):
         super().__init__(env)
         self.in_worker = in_worker
+        self.ends = deque(maxlen=10)  # at which steps episodes terminated
 
     def reset(self, *, seed=None, **options):
         if seed is not None and self.in_worker:
@@ -211,9 +212,23 @@ class Checked(gym.Wrapper):
             reward = float(np.asarray(reward).sum())
         self.episodic_return += reward
         self.episodic_length += 1
-        statistics = self.episodic_return, self.episodic_length
-        info = {**info, "statistics": statistics} if terminated or truncated else {}
+        if terminated or truncated:
+            info = {**info, "statistics": (self.episodic_return, self.episodic_length)}
+            self.look(obs, terminated)
+        else:
+            info = {}
         return self.checked(obs, reward), reward, bool(terminated), bool(truncated), info
+
+    def look(self, obs, terminated):
+        """Warns of what makes results wrong; at an episode's end, where it takes no time."""
+        space = self.observation_space
+        beyond = np.abs(obs - np.clip(obs, space.low, space.high))
+        if beyond.max() > 0.01 * np.abs(obs).max():
+            warn_once("observations leave their space by more than 1 %.")
+        length = self.episodic_length
+        self.ends.append(length if terminated else 0)
+        if length > 20 and self.ends.count(length) == 10:
+            warn_once(f"ten episodes terminated at step {length}. Is that a time limit?")
 
     def checked(self, obs, reward=0.0):
         space = self.observation_space
@@ -298,11 +313,10 @@ def evaluate(args, make_env, agent, directory, step):
     state = rng_state()
     infos = play(args, make_env, agent, args.eval_episodes)
     if args.capture_video:
-        occasion = name if args.evaluate else f"step-{step}"
-        folder = f"{directory}/videos/{occasion}"
-        tqdm.write(f"video: {folder} (at most 1,000 frames)")
+        folder = directory / "videos" / (name if args.evaluate else f"step-{step}")
         try:
             play(args, make_env, agent, 1, folder)
+            tqdm.write(f"video: {folder} (at most 1,000 frames)")
         except Exception as error:
             tqdm.write(f"no video: {error!r}")
     set_rng_state(state)
@@ -310,7 +324,7 @@ def evaluate(args, make_env, agent, directory, step):
     lengths = [info["statistics"][1] for info in infos]
     mean = float(np.mean(returns))
     std = float(np.std(returns))
-    cut = [length == LONGEST_EPISODE for length in lengths]
+    cut = lengths.count(LONGEST_EPISODE)
     record = {
         "env_id": args.env_id,
         "global_step": step,
@@ -329,8 +343,8 @@ def evaluate(args, make_env, agent, directory, step):
     write_json(directory / f"{name}.json", record)
     episodes = f"mean return {mean:.2f} +- {std:.2f} over {len(returns)} episodes"
     tqdm.write(f"evaluation at step {step:,}: {episodes}")
-    if any(cut):
-        tqdm.write(f"episodes were cut at {LONGEST_EPISODE:,} steps: set --max-episode-steps")
+    if cut:
+        tqdm.write(f"{cut} were cut at {LONGEST_EPISODE:,} steps: set --max-episode-steps")
     return {**record, "dir": directory}
 
 
@@ -346,7 +360,7 @@ def play(args, make_env, agent, episodes, folder=None):
     envs = vector_env([lambda: env], async_envs=False)
     infos = []
     try:
-        with tqdm(desc="evaluation", unit=" steps", delay=10, mininterval=10, leave=False) as bar:
+        with tqdm(desc="evaluation", delay=10, mininterval=10) as bar:
             obs, _ = envs.reset(seed=[args.seed + 10_000])
             while len(infos) < episodes:
                 obs = torch.as_tensor(obs, device=next(agent.parameters()).device)
@@ -388,10 +402,9 @@ def load(path, agent=None):
         path = path / "checkpoint.pt"
     try:
         saved = torch.load(path, "cpu", weights_only=True, mmap=True)
-        known = {name: saved[name] for name in ("args", "agent", "global_step")}
         if agent:
             agent.load_state_dict(saved["agent"])
-        return {**saved, **known, "dir": path.resolve().parent}
+        return {**saved, "args": saved["args"], "dir": path.resolve().parent}
     except Exception as error:
         check(False, f"cannot load {path}: {error!r:.200} (wanted: a run directory of this script)")
 
@@ -399,11 +412,10 @@ def load(path, agent=None):
 def new_directory(args):
     """Creates a run's directory. Its name is an id that W&B takes."""
     name = re.sub(r"[^\w.+=-]", "-", f"{args.env_id}__{args.exp_name}__{args.seed}")
-    Path(args.runs_dir).mkdir(parents=True, exist_ok=True)
     for number in itertools.count(int(time.time())):  # another run may begin in this second
         directory = Path(args.runs_dir, f"{name}__{number}")
         with suppress(FileExistsError):
-            directory.mkdir()
+            directory.mkdir(parents=True)
             return directory
 
 
@@ -413,8 +425,7 @@ def last_checkpoint(args, script):
     found = []
     for path in Path(args.runs_dir).glob("*/checkpoint.pt"):
         with suppress(Exception):  # no args.json, or a foreign one
-            saved = json.loads(path.with_name("args.json").read_text())
-            if wanted <= {**saved, "resume": None}.items():
+            if wanted <= json.loads(path.with_name("args.json").read_text()).items():
                 found.append(path)
     return max(found, key=os.path.getmtime, default=None)
 
@@ -458,9 +469,10 @@ class Run:
         self.returns = deque(maxlen=20)  # of the last episodes, for the console
         self.stop = 0  # the exit status with which a signal asks the run to end
         # args.json; where it or the script differs, a resumed run begins new episodes.
-        setting = {"script": self.script.stem, **vars(args), "versions": versions()}
+        setting = {"script": self.script.stem, **vars(args), "resume": None}
+        setting["versions"] = versions()
         text = self.script.read_text()
-        self.setting = {**setting, "text": text, "resume": None}
+        self.setting = {**setting, "text": text}
 
         path = last_checkpoint(args, self.script) if args.resume == "auto" else args.resume
         saved = load(path, agent) if path else {}
@@ -468,7 +480,7 @@ class Run:
         self.last_save = self.global_step if saved else -1
         self.reset_envs()
         self.dir = saved["dir"] if saved else new_directory(args)
-        current.undo.enter_context(FileLock(self.dir / "lock", timeout=0))  # one process only
+        undo.enter_context(FileLock(self.dir / "lock", timeout=0))  # one process only
         if saved:
             self.restore(saved)
         (self.dir / self.script.name).write_text(text)
@@ -482,8 +494,8 @@ class Run:
             file=sys.stdout,
             disable=None,  # unless this is a terminal
         )
-        self.log_time = self.print_time = time.perf_counter()
-        current.undo.push(self.close)  # also after an error
+        self.log_time = time.perf_counter()
+        undo.push(self.close)  # also after an error
 
     def reset_envs(self):
         """Resets the environments, each with a seed of its own; a resumed run has other seeds."""
@@ -493,6 +505,8 @@ class Run:
             seeds[0] = self.args.seed
         self.envs.action_space.seed(seeds.pop())
         self.obs, _ = self.envs.reset(seed=seeds)
+        if self.obs.dtype.kind == "f" and len(self.obs) > 1 and (self.obs == self.obs[0]).all():
+            warn_once("all environments begin alike. Do they use their seeds?")
         if np.abs(self.obs).max() > 1e3 and not hasattr(self.agent, "obs_stats"):
             tqdm.write("warning: observations beyond 1,000. See docs/guides/environments.md")
         if self.args.eval_every:
@@ -522,7 +536,7 @@ class Run:
             for number in SIGNALS:
                 if signal.getsignal(number) is not signal.SIG_IGN:  # as nohup wants it
                     before = signal.signal(number, self.on_signal)
-                    current.undo.callback(signal.signal, number, before)
+                    undo.callback(signal.signal, number, before)
 
     def on_signal(self, number, _):
         """Asks the loop to stop at its next goes_on(); a second Ctrl-C interrupts at once."""
@@ -603,8 +617,7 @@ class Run:
         bar = self.bar
         bar.set_postfix_str(mean, refresh=False)
         bar.update(global_step - bar.n)
-        if bar.disable and (now - self.print_time > 10 or global_step >= bar.total):
-            self.print_time = now
+        if bar.disable and (is_due(10, self.log_time, now) or global_step >= bar.total):
             print(f"step {global_step:,} of {bar.total:,} | {sps:,.0f} SPS | {mean}", flush=True)
         self.log_step = global_step
         self.log_time = now
@@ -620,7 +633,7 @@ class Run:
         name = update.__name__
         print(f"compiling {name} at its first call ...")
         # Lets torch.compile see torch.autograd.grad: right with fullgraph=True only.
-        current.undo.enter_context(torch._dynamo.config.patch(trace_autograd_ops=True))
+        undo.enter_context(torch._dynamo.config.patch(trace_autograd_ops=True))
         update.__code__ = update.__code__.replace()  # each run in a process compiles its own
         options = {"cpp_wrapper": not torch.cuda.is_initialized(), "cpp.use_decompose_tanh": True}
         function = torch.compile(update, fullgraph=True, dynamic=False, options=options)
@@ -741,9 +754,6 @@ def numpy_forward(module, device, live=False):
         return forward(x)
 
     return checked_forward
-
-
-say_once = functools.cache(tqdm.write)
 
 
 def in_numpy(layer):

@@ -54,7 +54,7 @@ def untouched_process(monkeypatch):
     for seed in (random.seed, np.random.seed, torch.manual_seed):
         seed(0)
     with contextlib.ExitStack() as undo:  # for what a test calls outside of main()
-        monkeypatch.setattr(utils.current, "undo", undo, raising=False)
+        monkeypatch.setattr(utils, "undo", undo)
         yield
     for number, handler in handlers.items():
         signal.signal(number, handler)

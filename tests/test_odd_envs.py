@@ -121,11 +121,46 @@ def test_an_endless_game(tmp_path, monkeypatch, capfd):
     monkeypatch.setattr(utils, "LONGEST_EPISODE", 300)
     run_dir, _ = helpers.train("ppo", tmp_path, **odd("endless"))
     record = helpers.read_json(run_dir / "eval.json")
-    assert record["lengths"] == [300] * 4 and record["cut"] == [True] * 4
+    assert record["lengths"] == [300] * 4 and record["cut"] == 4
     assert "cut at 300 steps: set --max-episode-steps" in capfd.readouterr().out
     run_dir, _ = helpers.train("ppo", tmp_path / "limited", **odd("endless", max_episode_steps=9))
     record = helpers.read_json(run_dir / "eval.json")
-    assert record["lengths"] == [9] * 4 and record["cut"] == [False] * 4
+    assert record["lengths"] == [9] * 4 and record["cut"] == 0
+
+
+WARNINGS = {
+    "no_seed": "all environments begin alike",
+    "outside": "observations leave their space",
+    "late": "ten episodes terminated at step 30",
+}
+
+
+@pytest.mark.parametrize("async_envs", [False, True])
+@pytest.mark.parametrize("kind", WARNINGS)
+def test_what_a_run_warns_of(kind, async_envs, tmp_path, capfd):
+    """In one line, once, and of nothing else."""
+    utils.say_once.cache_clear()
+    flags = {"total_timesteps": 1600, "num_envs": 4, "seed": 1}
+    helpers.train("ppo", tmp_path, **odd(kind, async_envs=async_envs, **flags))
+    lines = {line for line in capfd.readouterr().out.splitlines() if "warning" in line}
+    assert len(lines) == 1
+    line = lines.pop()
+    assert WARNINGS[kind] in line and line.endswith("See python -m cleanrl_lite.tools.check_env")
+
+
+QUIET = {
+    "ppo": "CartPole-v1 Acrobot-v1 MountainCar-v0 LunarLander-v3 FrozenLake-v1 Taxi-v4 Blackjack-v1",
+    "ppo_continuous": "Pendulum-v1 BipedalWalker-v3 Hopper-v4 Ant-v5 Humanoid-v5 Pusher-v5 Reacher-v5",
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("script", QUIET)
+def test_gymnasiums_own_environments_have_no_warning(script, tmp_path, capfd):
+    utils.say_once.cache_clear()
+    for env_id in QUIET[script].split():
+        helpers.train(script, tmp_path, env_id=env_id, total_timesteps=6_000, num_envs=2)
+    assert "warning" not in capfd.readouterr().out
 
 
 @pytest.mark.parametrize("kind", ["gray_frames", "no_frames", "growing_frames", "bad_close"])

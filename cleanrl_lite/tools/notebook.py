@@ -26,7 +26,6 @@ from cleanrl_lite.tools import runs as tools
 IMPORTS = """
 import json
 import math
-from contextlib import ExitStack
 
 import matplotlib.pyplot as plt
 from gymnasium.wrappers import RecordVideo
@@ -37,7 +36,6 @@ __file__ = str(Path(utils.__file__).with_name("{script}.py"))
 """
 THREADS = """
 # Not in the script, where @utils.with_cleanup does this for main()
-utils.current.undo = ExitStack()
 torch.set_num_threads(args.threads or torch.get_num_threads())
 """
 VIDEOS = """
@@ -54,7 +52,7 @@ if hasattr(envs, "envs"):  # Atari's environments are not in a list
 """
 END = """
 record = run.end()
-utils.current.undo.close()
+utils.undo.close()
 """
 NETWORKS = """
 # Not in the script: each network in a file of its own, such as actor.pt

@@ -121,8 +121,8 @@ def with_cleanup(main):
             if isinstance(value, int | float):
                 default = getattr(type(args), name, None) or 0
                 fine = math.isfinite(value) and (value >= 0 or default < 0)
-                flag = "--" + name.replace("_", "-")
-                check(fine, f"{flag} must be finite and not negative, got {value}")
+                flag = name.replace("_", "-")
+                check(fine, f"--{flag} must be finite and not negative, got {value}")
         # The limit is torch's and numpy's. A compiled update that fails may switch gradients off.
         with undo, threadpool_limits(args.threads or None), torch.enable_grad():
             return main(args)
@@ -221,14 +221,12 @@ class Checked(gym.Wrapper):
 
     def look(self, obs, terminated):
         """Warns of what makes results wrong; at an episode's end, where it takes no time."""
-        space = self.observation_space
-        beyond = np.abs(obs - np.clip(obs, space.low, space.high))
-        if beyond.max() > 0.01 * np.abs(obs).max():
+        gap = np.abs(obs - np.clip(obs, self.observation_space.low, self.observation_space.high))
+        if gap.max() > 0.01 * np.abs(obs).max():
             warn_once("observations leave their space by more than 1 %.")
-        length = self.episodic_length
-        self.ends.append(length if terminated else 0)
-        if length > 20 and self.ends.count(length) == 10:
-            warn_once(f"ten episodes terminated at step {length}. Is that a time limit?")
+        self.ends.append(self.episodic_length if terminated else 0)
+        if self.episodic_length > 20 and self.ends.count(self.episodic_length) == 10:
+            warn_once("ten episodes in a row terminated at the same step. Is it a time limit?")
 
     def checked(self, obs, reward=0.0):
         space = self.observation_space
@@ -242,10 +240,7 @@ class Checked(gym.Wrapper):
 
 
 class VectorEnv(gym.vector.SyncVectorEnv):
-    """All environments in this process, with SAME_STEP autoreset.
-
-    infos are what ended episodes leave: infos["final_obs"][n], infos["final_info"][n].
-    """
+    """All in this process, with SAME_STEP autoreset. infos: "final_obs" and "final_info", by n."""
 
     def step(self, actions):
         actions = np.array(actions)  # a copy: an environment may change its action in place
@@ -304,13 +299,10 @@ def evaluate_saved(args, make_env, agent):
 
 @torch.no_grad()
 def evaluate(args, make_env, agent, directory, step):
-    """Plays --eval-episodes with a copy of the agent; returns the record that it writes, a dict.
-
-    Training's random numbers stay as they are.
-    """
+    """Plays --eval-episodes with a copy of the agent; returns the record that it writes, a dict."""
     name = f"eval_{time.time():.0f}" if args.evaluate else "eval"
     agent = copy.deepcopy(agent).eval()  # Dropout and batch statistics are for training
-    state = rng_state()
+    state = rng_state()  # training's stays
     infos = play(args, make_env, agent, args.eval_episodes)
     if args.capture_video:
         folder = directory / "videos" / (name if args.evaluate else f"step-{step}")
@@ -355,8 +347,7 @@ def play(args, make_env, agent, episodes, folder=None):
     if isinstance(env.action_space, Box):
         env = ClipAction(env)
     if folder:
-        fps = env.metadata.get("render_fps") or 30
-        env = RecordVideo(env, folder, lambda n: n == 0, video_length=1000, fps=fps)
+        env = RecordVideo(env, folder, lambda n: n == 0, video_length=1000)
     envs = vector_env([lambda: env], async_envs=False)
     infos = []
     try:
@@ -517,14 +508,14 @@ class Run:
 
     def restore(self, saved):
         """Continues the run from its checkpoint."""
-        check("setting" in saved, f"{self.dir} is of an older version, or for --evaluate only")
-        for name in {"num_envs", "buffer_size"} & saved["args"].keys():
-            same = saved["args"][name] == getattr(self.args, name)
-            check(same, "a resumed run keeps its --num-envs and --buffer-size")
+        before = saved.get("setting", {})
+        for name in "num_envs", "buffer_size":
+            same = before.get(name) == self.setting.get(name)
+            check(same, "not with another --num-envs or --buffer-size, nor from an old checkpoint")
         for name, part in self.parts.items():
             part.load_state_dict(saved[name])
         set_rng_state(cloudpickle.loads(saved["rng"]))
-        obs = unpickle_envs(self.envs, saved["envs"]) if saved["setting"] == self.setting else None
+        obs = unpickle_envs(self.envs, saved["envs"]) if before == self.setting else None
         if obs is None:
             print("new episodes begin: a script, flag or package changed, or they cannot be saved")
         else:
@@ -625,8 +616,7 @@ class Run:
     def compile(self, update):
         """`update(*tensors) -> dict of tensors` as one compiled graph; eager with --no-compile.
 
-        At every call torch checks whether the graph still fits. Where there is none, it goes on
-        in eager mode, and says so: no call is lost, for torch compiles before it runs anything.
+        Where torch finds at a call that none fits, it goes on in eager mode, and loses no call.
         """
         if not self.args.compile:
             return update
@@ -725,12 +715,10 @@ def is_due(every, last, step):
 def numpy_forward(module, device, live=False):
     """`module` as a function of numpy arrays: a row of a small MLP takes 5 us, in torch 25.
 
-    For nn.Sequential of Linear, LayerNorm, Tanh and ReLU. At the first and every thousandth call
-    it compares a row with torch, which takes over if they differ. `live`: weights change between
-    calls; on a GPU, torch acts then.
+    For nn.Sequential of Linear, LayerNorm, Tanh and ReLU. Torch takes over if a row differs at
+    the first or every thousandth call, and on a GPU if weights change between calls: `live`.
     """
     known = type(module) is nn.Sequential and not (live and device.type == "cuda")
-    known = known and not any(m._forward_hooks or m._forward_pre_hooks for m in module.modules())
     layers = [in_numpy(layer) for layer in module] if known else [None]
     calls = 0
 
@@ -758,6 +746,8 @@ def numpy_forward(module, device, live=False):
 
 def in_numpy(layer):
     """A layer as a function of numpy arrays, or None. On a CPU it sees weights that change."""
+    if layer._forward_pre_hooks or layer._forward_hooks:
+        return None
     params = {name: param.detach().cpu().numpy() for name, param in layer.named_parameters()}
     functions = {
         nn.Linear: lambda x: np.dot(x, params["weight"].T) + params.get("bias", 0),

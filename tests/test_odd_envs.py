@@ -131,7 +131,7 @@ def test_an_endless_game(tmp_path, monkeypatch, capfd):
 WARNINGS = {
     "no_seed": "all environments begin alike",
     "outside": "observations leave their space",
-    "late": "ten episodes terminated at step 30",
+    "late": "ten episodes in a row terminated",
 }
 
 

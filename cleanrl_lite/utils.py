@@ -257,7 +257,7 @@ class VectorEnv(gym.vector.SyncVectorEnv):
         return *map(np.array, zip(*results, strict=True)), infos
 
     def _add_info(self, infos, info, n):
-        """gymnasium's stacks values, whose shapes may differ."""
+        # gymnasium's stacks values, whose shapes may differ.
         for name, value in info.items():
             infos.setdefault(name, {})[n] = value
         return infos
@@ -277,11 +277,11 @@ def vector_env(env_fns, async_envs):
     kind = AsyncVectorEnv if async_envs else VectorEnv
     checked_fns = [lambda env_fn=env_fn: Checked(env_fn(), async_envs) for env_fn in env_fns]
     # Workers inherit what is blocked: signals are for the main process.
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS if async_envs else ())
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
     try:
         return kind(checked_fns, autoreset_mode=gym.vector.AutoresetMode.SAME_STEP)
     except Exception:
-        print("Where a process can have only one environment: --async-envs", file=sys.stderr)
+        print("Where a process can have only one environment: --async-envs")
         raise
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
@@ -403,10 +403,11 @@ def load(path, agent=None):
 def new_directory(args):
     """Creates a run's directory. Its name is an id that W&B takes."""
     name = re.sub(r"[^\w.+=-]", "-", f"{args.env_id}__{args.exp_name}__{args.seed}")
+    Path(args.runs_dir).mkdir(parents=True, exist_ok=True)
     for number in itertools.count(int(time.time())):  # another run may begin in this second
         directory = Path(args.runs_dir, f"{name}__{number}")
         with suppress(FileExistsError):
-            directory.mkdir(parents=True)
+            directory.mkdir()
             return directory
 
 
@@ -468,7 +469,7 @@ class Run:
         path = last_checkpoint(args, self.script) if args.resume == "auto" else args.resume
         saved = load(path, agent) if path else {}
         self.global_step = self.log_step = saved.get("global_step", 0)
-        self.last_save = self.global_step if saved else -1
+        self.last_save = saved.get("global_step", -1)
         self.reset_envs()
         self.dir = saved["dir"] if saved else new_directory(args)
         undo.enter_context(FileLock(self.dir / "lock", timeout=0))  # one process only

@@ -11,7 +11,7 @@ from gymnasium.spaces import Box, Dict, Discrete
 
 
 class Odd(gym.Env):
-    metadata = {"render_modes": ["rgb_array"], "render_fps": None}
+    metadata = {"render_modes": ["rgb_array"], "render_fps": 10}
     observation_space = Box(-1, 1, (1,))
     action_space = Discrete(2)
     same_info = {"is_success": True}
@@ -26,6 +26,8 @@ class Odd(gym.Env):
             Odd.alive += 1
         if kind == "bug":
             self.speed = self.velocity
+        if kind == "no_fps":
+            self.metadata = {**self.metadata, "render_fps": None}
         if kind == "key":
             self.observation_space = Dict({"v(t)": Box(-1, 1, (1,))})
         if kind == "empty":

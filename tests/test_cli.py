@@ -307,9 +307,9 @@ IDS = [
     bad("ppo_atari", r"no_such_module", env_id="no_such_module:Env-v0"),
     bad("ppo", r"Nothing", env_id="tests.probe_envs:Nothing-v0"),
     bad("ppo", r"ppo_atari\.py", env_id="ALE/Pong-v5"),
-    bad("ppo", r"Namespace foo .*a my_envs\.py that imports them", env_id="foo/Bar-v0"),
+    bad("ppo", r"Namespace foo .*see docs/guides/environments\.md", env_id="foo/Bar-v0"),
     bad("sac", r"--render needs a display; --capture-video does not", render=True),
-    bad("ppo", r"Breakout-v5.*Atari: ppo_atari\.py", env_id="Breakout-v5"),
+    bad("ppo", r"Breakout-v5.*see docs/guides/environments\.md", env_id="Breakout-v5"),
     bad("ppo_continuous", r"Hopper-v2.*gymnasium-robotics", env_id="Hopper-v2"),
     bad("ppo_atari", r"CartPole-v1 is not an Atari game.*ppo_image\.py", env_id="CartPole-v1"),
     bad("c51_atari", r"CartPole-v1 is not an Atari game.*ppo_image\.py", env_id="CartPole-v1"),
@@ -470,7 +470,7 @@ def test_bad_input_in_a_real_process(tmp_path):
         [sys.executable, "-m", "cleanrl_lite.dqn", "--env-id", "PongNoFrameskip-v4"], cwd=tmp_path
     )
     assert (done.returncode, done.stdout) == (1, "")
-    assert_one_line(done.stderr, r"PongNoFrameskip-v4.*_atari\.py")
+    assert_one_line(done.stderr, r"PongNoFrameskip-v4.*see docs/guides/environments\.md")
     assert not list(tmp_path.iterdir())
 
 

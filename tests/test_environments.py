@@ -113,7 +113,7 @@ def test_keywords_that_are_no_json(own_module, capfd):
 @pytest.mark.parametrize(
     "env_id, told",
     [
-        ("my_envs.py:Endless-v0", "No module named 'my_envs.py'.*a my_envs.py that imports"),
+        ("my_envs.py:Endless-v0", "No module named 'my_envs.py'.*see docs/guides/environments.md"),
         ("Endless-v1", "Environment version `v1` for environment `Endless` doesn't exist"),
     ],
 )

@@ -163,7 +163,9 @@ def test_gymnasiums_own_environments_have_no_warning(script, tmp_path, capfd):
     assert "warning" not in capfd.readouterr().out
 
 
-@pytest.mark.parametrize("kind", ["gray_frames", "no_frames", "growing_frames", "bad_close"])
+@pytest.mark.parametrize(
+    "kind", ["gray_frames", "no_frames", "growing_frames", "no_fps", "bad_close"]
+)
 def test_frames_that_no_video_is_made_of(kind, tmp_path, capfd):
     """The evaluation counts all the same, and it says so."""
     _, returns = helpers.train("ppo", tmp_path / "plain", **odd(""))

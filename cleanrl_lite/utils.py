@@ -244,7 +244,7 @@ class VectorEnv(gym.vector.SyncVectorEnv):
 
     def step(self, actions):
         actions = np.array(actions)  # a copy: an environment may change its action in place
-        if not np.isfinite(actions).all():
+        if not math.isfinite(np.vdot(actions, actions)):
             check(False, f"the agent's actions are not finite: {actions}", NotFinite)
         infos = {}
         results = []
@@ -720,6 +720,7 @@ def numpy_forward(module, device, live=False):
     the first or every thousandth call, and on a GPU if weights change between calls: `live`.
     """
     known = type(module) is nn.Sequential and not (live and device.type == "cuda")
+    known = known and not any(m._forward_hooks or m._forward_pre_hooks for m in module.modules())
     layers = [in_numpy(layer) for layer in module] if known else [None]
     calls = 0
 
@@ -747,8 +748,6 @@ def numpy_forward(module, device, live=False):
 
 def in_numpy(layer):
     """A layer as a function of numpy arrays, or None. On a CPU it sees weights that change."""
-    if layer._forward_pre_hooks or layer._forward_hooks:
-        return None
     params = {name: param.detach().cpu().numpy() for name, param in layer.named_parameters()}
     functions = {
         nn.Linear: lambda x: np.dot(x, params["weight"].T) + params.get("bias", 0),

@@ -77,7 +77,7 @@ def test_the_only_instance_is_evaluated(tmp_path):
 def test_one_instance_a_process(tmp_path, capfd):
     """The message names what works, and that does, with evaluations on the way."""
     assert helpers.command_line("ppo", helpers.small_flags("ppo", tmp_path, **odd("single"))) == 1
-    said = capfd.readouterr().err
+    said = "".join(capfd.readouterr())
     assert "the robot is in use" in said and "--async-envs" in said
     assert not list(tmp_path.iterdir())
     odd_envs.Odd.alive = 0
@@ -103,7 +103,7 @@ def test_what_is_not_finite(async_envs, tmp_path):
 
 def test_a_bug_has_its_traceback(tmp_path, capfd):
     assert helpers.command_line("ppo", helpers.small_flags("ppo", tmp_path, **odd("bug"))) == 1
-    said = capfd.readouterr().err
+    said = "".join(capfd.readouterr())
     assert "odd_envs.py" in said and "self.speed = self.velocity" in said
 
 

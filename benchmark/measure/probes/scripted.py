@@ -10,7 +10,7 @@ import gymnasium as gym
 import numpy as np
 from gymnasium.spaces import Box, Discrete
 
-GAMMA, LAMBDA = 0.9, 0.95
+GAMMA, LAMBDA = 0.9, 0.8
 EPISODE = 4  # steps
 ROLLOUT = 8  # steps: two episodes
 LOW, HIGH = -2.0, 6.0

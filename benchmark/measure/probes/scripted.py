@@ -185,7 +185,7 @@ def double_words(total):
 
 def target_unit(changes):
     """In 200 steps with an update each 4, of a target that changes each 20."""
-    return named(changes, {"environment steps": 10, "updates": 2}, 0.2)
+    return "environment steps" if changes >= 9 else "updates"
 
 
 def clip_words(norm):

@@ -3,16 +3,16 @@
     python -m benchmark.measure.probes.torchrl
 """
 
-import inspect
 import math
 from importlib import metadata
 
 import gymnasium
 import torch
+from tensordict import TensorDict
 from tensordict.nn import TensorDictModule
 from torch import nn
 from torch.distributions import Categorical
-from torchrl.collectors import SyncDataCollector
+from torchrl.collectors import Collector
 from torchrl.envs import GymWrapper
 from torchrl.modules import (
     NormalParamExtractor,
@@ -68,10 +68,6 @@ def only(grads, word):
     return found
 
 
-def default(function, name):
-    return inspect.signature(function).parameters[name].default
-
-
 def per_error(measure):
     """The gradient per unit of a small error; and whether that of a large one is limited."""
     small = measure(0.25) / 0.25
@@ -82,7 +78,7 @@ def per_error(measure):
 
 
 def collect(env, policy, frames=FRAMES):
-    collector = SyncDataCollector(env, policy, frames_per_batch=frames, total_frames=frames)
+    collector = Collector(env, policy, frames_per_batch=frames, total_frames=frames)
     data = next(iter(collector))
     collector.shutdown()
     return data
@@ -224,17 +220,11 @@ def log_prob_scale():
     found = []
     for half in (4.0, 1.0):
         actor = gaussian_actor(box_env(-half, half))
-        data = torch.zeros(1, 2)
-        dist = actor.get_dist(actor.module[0](*[tensordict(data)]))
+        data = TensorDict({"observation": torch.zeros(1, 2)}, [1])
+        dist = actor.get_dist(data)
         found.append(float(dist.log_prob(torch.zeros(1, 1)).sum().detach()))
     words = {"yes": -math.log(4), "no": 0.0}
     return scripted.named(found[0] - found[1], words)
-
-
-def tensordict(obs):
-    from tensordict import TensorDict
-
-    return TensorDict({"observation": obs}, [len(obs)])
 
 
 def truncated_transition(data):

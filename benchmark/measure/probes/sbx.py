@@ -176,7 +176,7 @@ def vf_coef_effect():
     """The largest difference between the critics that 0.5 and 50 train, with their own Adam."""
     found = []
     for coefficient in (0.5, 50.0):
-        model = ppo(descent=False, vf_coef=coefficient, max_grad_norm=0.5)
+        model = ppo(descent=False, vf_coef=coefficient)
         model.learn(10 * scripted.ROLLOUT)
         leaves = jax.tree_util.tree_leaves(model.policy.vf_state.params)
         found.append(np.concatenate([np.ravel(leaf) for leaf in leaves]))

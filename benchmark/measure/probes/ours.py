@@ -1,10 +1,9 @@
 """What the scripts of cleanrl_lite compute, measured in runs of their own `main`.
 
-    python -m benchmark.measure.probes.ours
+python -m benchmark.measure.probes.ours
 """
 
 import contextlib
-import dataclasses
 import functools
 import importlib
 import inspect

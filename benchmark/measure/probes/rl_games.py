@@ -1,6 +1,6 @@
 """What rl_games computes: one epoch of its PPO, in an environment with its own interface.
 
-    python -m benchmark.measure.probes.rl_games
+python -m benchmark.measure.probes.rl_games
 """
 
 import contextlib
@@ -37,11 +37,10 @@ class Vector(IVecEnv):
         self.time_outs = time_outs
 
     def get_env_info(self):
-        spaces = {
+        return {
             "observation_space": self.env.observation_space,
             "action_space": self.env.action_space,
         }
-        return spaces
 
     def reset(self):
         obs, _ = self.env.reset()

@@ -1,9 +1,10 @@
 """What Stable-Baselines3 computes.
 
-    python -m benchmark.measure.probes.sb3
+python -m benchmark.measure.probes.sb3
 """
 
 import contextlib
+import itertools
 import math
 from unittest import mock
 
@@ -17,7 +18,6 @@ from stable_baselines3.common.vec_env import DummyVecEnv, VecNormalize
 from torch import nn
 
 from benchmark.measure.probes import scripted
-from benchmark.measure.probes.scripted import Ladder
 
 VERSIONS = {
     "stable-baselines3": stable_baselines3.__version__,
@@ -323,7 +323,7 @@ def target_moves():
         states.append(weights.detach().clone())
 
     model.learn(50, callback=AtSteps(remember))
-    pairs = zip(states[9:], states[10:], strict=False)
+    pairs = itertools.pairwise(states[9:])
     return sum(not torch.equal(before, after) for before, after in pairs)
 
 
@@ -387,7 +387,7 @@ def target_changes():
         states.append(model.q_net_target.q_net[-1].bias.detach().clone())
 
     model.learn(208, callback=AtSteps(remember))
-    pairs = zip(states, states[1:], strict=False)
+    pairs = itertools.pairwise(states)
     return sum(not torch.equal(before, after) for before, after in pairs)
 
 

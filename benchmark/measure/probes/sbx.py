@@ -4,6 +4,7 @@ gradient as the change of the weights.
     python -m benchmark.measure.probes.sbx
 """
 
+import itertools
 import math
 from importlib import metadata
 from unittest import mock
@@ -291,7 +292,7 @@ def target_moves():
         states.append(np.concatenate([np.ravel(leaf) for leaf in leaves]))
 
     model.learn(50, callback=AtSteps(remember))
-    pairs = zip(states[9:], states[10:], strict=False)
+    pairs = itertools.pairwise(states[9:])
     return sum(not np.array_equal(before, after) for before, after in pairs)
 
 
@@ -365,7 +366,7 @@ def dqn_cells():
         states.append(np.concatenate([np.ravel(leaf) for leaf in leaves]))
 
     model.learn(208, callback=AtSteps(remember))
-    pairs = zip(states, states[1:], strict=False)
+    pairs = itertools.pairwise(states)
     changes = sum(not np.array_equal(before, after) for before, after in pairs)
     unit = scripted.target_unit(changes)
     yield "target", f"each {untouched.target_update_interval:,} {unit}"

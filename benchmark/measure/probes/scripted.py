@@ -86,7 +86,7 @@ BOOTSTRAPS = {
     "its last observation": error(value(EPISODE)),
     "nothing": error(0),
     "the observation before": error(value(EPISODE - 1)),
-    "the next episode's first observation": NEXT_FIRST,
+    "the next episode's first": NEXT_FIRST,
 }
 
 
@@ -97,7 +97,7 @@ def bootstrap_words(number):
             through = advantage(after, last, carries_on=True)
             if near(number, through):
                 start = named(last, BOOTSTRAPS)
-                return f"{start}, and the advantage goes on into it"
+                return f"{start}; runs on into it"
     return named(number, BOOTSTRAPS)
 
 
@@ -161,7 +161,7 @@ def stored_words(next_step, terminated):
     steps = {
         "bootstraps from its last observation": EPISODE,
         "bootstraps from the observation before": EPISODE - 1,
-        "bootstraps from the next episode's first observation": 0,
+        "bootstraps from the next episode's first": 0,
     }
     return named(next_step, steps)
 

@@ -1,6 +1,6 @@
 """What skrl computes, through its own trainer.
 
-    python -m benchmark.measure.probes.skrl
+python -m benchmark.measure.probes.skrl
 """
 
 import contextlib

@@ -1,6 +1,6 @@
 """What tianshou computes: its collector fills its buffer, then its algorithm updates.
 
-    python -m benchmark.measure.probes.tianshou
+python -m benchmark.measure.probes.tianshou
 """
 
 import math
@@ -352,12 +352,11 @@ def dqn_cells():
     yield "truncated_transition", truncated_transition(buffer)
     epsilon = algorithm.policy.eps_training
     yield "epsilon", f"{epsilon:g}"
-    every = algorithm.target_update_freq
     *_, letters = dqn(updates=50, target_update_freq=20)
     # 50 updates, and no environment steps in between
     unit = scripted.target_unit(len(letters))
-    yield "target", f"each {every} {unit}" if algorithm.use_target_network else "none"
-    yield "target_unit", unit
+    every = algorithm.target_update_freq if algorithm.use_target_network else "none"
+    yield "target", f"{every}; where given, counts {unit}"
     # The first update copies the target network, the second does not.
     settings = {"gamma": 1.0, "target_update_freq": 100}
     algorithm, grads, buffer, _ = dqn(0.0, (2.0, 1.99), updates=1, **settings)

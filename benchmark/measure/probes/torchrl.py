@@ -1,6 +1,6 @@
 """What torchrl computes: its collector plays, its loss modules compute.
 
-    python -m benchmark.measure.probes.torchrl
+python -m benchmark.measure.probes.torchrl
 """
 
 import math

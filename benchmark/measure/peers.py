@@ -158,7 +158,7 @@ def table(algorithm, found):
         cells = [found[library]["cells"].get(f"{algorithm} {name}", "") for library in libraries]
         if any(cell != "" for cell in cells):
             lines.append(shared.row([title, *map(shown, cells)]))
-    links = [f"[how](#{algorithm.lower()}-like-{name.replace('_', '-')})" for name in libraries]
+    links = [f"[how](#{algorithm.lower()}-like-{name})" for name in libraries]
     links[0] = ""
     lines.append(shared.row(["to get the same here", *links]))
     return lines

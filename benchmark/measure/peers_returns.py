@@ -7,8 +7,7 @@
 Ours are run with the flags, and where flags do not reach with the edit, that the page "The same
 flag elsewhere" shows (like_sb3/*.diff). Their side is `PPO("MlpPolicy", env)` or `SAC(...)` with
 nothing set but the seed. Each seed becomes a line of results/peers_returns.json; the table is
-results/peers_returns.md. For PPO the command also compares the first update: the same weights, the
-same actions, one minibatch.
+results/peers_returns.md.
 """
 
 import json

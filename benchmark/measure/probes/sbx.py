@@ -282,20 +282,6 @@ def alpha_gradient():
     return float(before - after) / 1.7
 
 
-def target_moves():
-    """In 40 steps with an update each."""
-    model = off_policy(SAC, env(actions="box"))
-    states = []
-
-    def remember():
-        leaves = jax.tree_util.tree_leaves(model.policy.qf_state.target_params)
-        states.append(np.concatenate([np.ravel(leaf) for leaf in leaves]))
-
-    model.learn(50, callback=AtSteps(remember))
-    pairs = itertools.pairwise(states[9:])
-    return sum(not np.array_equal(before, after) for before, after in pairs)
-
-
 def log_prob(model, mean):
     """Of the mean."""
     state = model.policy.actor_state
@@ -330,7 +316,6 @@ def sac_cells():
     yield "log_prob_scale", log_prob_scale()
     alpha = untouched.ent_coef.apply({"params": untouched.ent_coef_state.params})
     yield "initial_alpha", float(alpha)
-    yield "target_moves_of_40", target_moves()
     yield "truncated_transition", truncated_transition(model)
     yield "random_steps", untouched.learning_starts
 

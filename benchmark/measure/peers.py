@@ -63,6 +63,7 @@ ROWS = {
         "box_action": "bounds [-2, 6]: what the environment gets for a sample a",
         "log_std": "limits of the Gaussian's log-std",
         "ent_coef": "entropy coefficient, default",
+        "ent_coef_box": "... with Box actions",
         "max_grad_norm": "`max_grad_norm`, default",
         "adam_eps": "Adam's epsilon",
         "last_learning_rate": "learning rate of the last of 5 rollouts, of the first's",

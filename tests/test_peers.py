@@ -2,11 +2,13 @@
 
 import json
 import re
+import sys
 
+import numpy as np
 import pytest
 
 from benchmark.measure import peers, peers_first_update, peers_returns
-from benchmark.measure.probes import scripted
+from benchmark.measure.probes import ours, scripted
 from tests.helpers import ROOT
 
 FOUND = json.loads(peers.FILE.read_text())
@@ -45,16 +47,92 @@ def test_the_last_row_of_each_table_leads_to_a_recipe():
         assert len(links) >= 4 and set(links) <= ANCHORS
 
 
-def test_the_edits_fit_the_scripts():
-    """Their removed and unchanged lines stand in the script, once, one after the other."""
-    edits = re.findall(r"^```diff\n--- (\w+)\.py\n(.*?)^```", PAGE, re.M | re.S)
-    assert len(edits) >= 8
-    for script, text in edits:
-        source = (ROOT / f"cleanrl_lite/{script}.py").read_text()
-        for hunk in re.split(r"^@@ .*\n", text, flags=re.M)[1:]:
-            lines = hunk.splitlines(keepends=True)
-            old = "".join(line[1:] for line in lines if line[0] in " -")
-            assert source.count(old) == 1, f"{script}: {old}"
+EDITS = re.findall(r"^```diff\n--- (\w+)\.py\n\+\+\+ (\w+)\.py\n(.*?)^```", PAGE, re.M | re.S)
+
+
+@pytest.mark.parametrize(("script", "name", "text"), EDITS)
+def test_an_edit_computes_what_the_table_says(script, name, text, tmp_path, monkeypatch):
+    """In a copy, which the probe of our scripts then measures."""
+    path = tmp_path / f"{script}.py"
+    source = (ROOT / f"cleanrl_lite/{script}.py").read_text()
+    path.write_text(peers_returns.changed(source, text))
+    copy = peers_first_update.module_at(path)
+    monkeypatch.setitem(sys.modules, f"cleanrl_lite.{script}", copy)
+    library = name.removeprefix("like_")
+    for cell, value in MEASURED[script, name]():
+        assert value == FOUND[library]["cells"][cell], cell
+
+
+def advantages(**flags):
+    found = dict(ours.advantage_cells(**flags))
+    yield "PPO advantages_over", found["advantages_over"]
+    yield "PPO advantages_std", found["advantages_std"]
+
+
+def sb3_value_clipping():
+    _, away = ours.value_gradient(1.0, -9.0)
+    _, towards = ours.value_gradient(1.0, 12.0)
+    yield "PPO value_clipping_given", scripted.clipping_words(away, towards)
+
+
+def torchrl_value_loss():
+    """The errors are -0.6 and beyond: clipped at 1, times --vf-coef."""
+    seen = ours.run_ppo(clip_vloss=False, vf_coef=1.0)
+    errors = -seen.advantages[0]
+    grad = float(seen.grads[0]["critic.0.bias"])
+    assert grad == pytest.approx(errors.clip(-1, 1).mean(), rel=1e-4)
+    yield "PPO value_gradient", "1, error clipped at 1"
+
+
+def rl_games_order():
+    drawn = []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(np.random, "permutation", drawn.append)
+        ours.run_ppo(num_minibatches=2, update_epochs=2)
+    assert drawn == []
+    yield "PPO later_epochs", "the same, never shuffled"
+
+
+def box_actions():
+    yield "PPO box_action", ours.box_action()
+
+
+def chosen(algorithm, cells, names):
+    found = dict(cells())
+    for name in names:
+        yield f"{algorithm} {name}", found[name]
+
+
+def torchrl_critics():
+    assert dict(ours.sac_cells())["critic_gradient"] == pytest.approx(1 / 4.5)
+    yield "SAC critic_gradient", "1, error clipped at 1"
+
+
+def tianshou_targets():
+    found = dict(ours.td3_cells())
+    assert found["target_action_clipped"] == "no"
+    yield "TD3 order", found["order"]
+
+
+SAC_LIKE_SB3 = ["log_std", "log_prob_scale", "alpha_gradient"]
+MEASURED = {
+    ("ppo", "like_sb3"): sb3_value_clipping,
+    ("ppo", "like_sbx"): advantages,
+    ("ppo", "like_skrl"): lambda: advantages(norm_adv=False),
+    ("ppo", "like_torchrl"): torchrl_value_loss,
+    ("ppo", "like_rl_games"): rl_games_order,
+    ("ppo_continuous", "like_sb3"): box_actions,
+    ("ppo_continuous", "like_tianshou"): box_actions,
+    ("sac", "like_sb3"): lambda: chosen("SAC", ours.sac_cells, SAC_LIKE_SB3),
+    ("sac", "like_torchrl"): torchrl_critics,
+    ("td3", "like_tianshou"): tianshou_targets,
+    ("dqn", "like_sb3"): lambda: chosen("DQN", ours.dqn_cells, ["gradient"]),
+    ("dqn", "like_tianshou"): lambda: chosen("DQN", ours.dqn_cells, ["double"]),
+}
+
+
+def test_each_edit_is_measured():
+    assert sorted(MEASURED) == sorted((script, name) for script, name, _ in EDITS)
 
 
 def test_the_surprises_are_those_of_the_file():

@@ -56,11 +56,9 @@ def renamed(weights):
     return found
 
 
-def load(script, folder):
-    """The script, edited, as a module."""
-    path = Path(folder) / f"{script}.py"
-    path.write_text(edited(script))
-    spec = importlib.util.spec_from_file_location(script, path)
+def module_at(path):
+    """A script in any folder, as a module."""
+    spec = importlib.util.spec_from_file_location(path.stem, path)
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
@@ -83,7 +81,9 @@ def ours(name, before, noise):
     kind, values = noise
     agents = []
     with tempfile.TemporaryDirectory() as folder:
-        module = load(script, folder)
+        path = Path(folder) / f"{script}.py"
+        path.write_text(edited(script))
+        module = module_at(path)
 
         class Agent(module.Agent):
             def __init__(self, *args):

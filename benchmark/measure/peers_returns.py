@@ -38,20 +38,23 @@ CASES = {
 
 
 # === our side
-def edited(script):
-    """The script's text after the edit of its diff, if it has one."""
-    text = (ROOT / f"cleanrl_lite/{script}.py").read_text()
-    path = EDITS / f"{script}.diff"
-    if not path.exists():
-        return text
-    for hunk in re.split(r"^@@ .*\n", path.read_text(), flags=re.M)[1:]:
+def changed(text, diff):
+    """A script's text after an edit, as the page shows it."""
+    for hunk in re.split(r"^@@ .*\n", diff, flags=re.M)[1:]:
         lines = hunk.splitlines(keepends=True)
         old = "".join(line[1:] for line in lines if line[0] in " -")
         new = "".join(line[1:] for line in lines if line[0] in " +")
         if text.count(old) != 1:
-            raise SystemExit(f"error: {path.name} does not fit {script}.py:\n{old}")
+            raise SystemExit(f"error: the edit does not fit the script:\n{old}")
         text = text.replace(old, new)
     return text
+
+
+def edited(script):
+    """The script's text after the edit of its diff, if it has one."""
+    text = (ROOT / f"cleanrl_lite/{script}.py").read_text()
+    path = EDITS / f"{script}.diff"
+    return changed(text, path.read_text()) if path.exists() else text
 
 
 def train_ours(name, seed, folder):

@@ -207,7 +207,7 @@ def ppo_cells():
     yield "log_std", box_log_std()
 
 
-def advantage_cells():
+def advantage_cells(**flags):
     """Over what, and with which deviation, advantages are normalised."""
     actions = []
 
@@ -220,7 +220,7 @@ def advantage_cells():
 
         return mock.patch.object(module.utils, "check_actions", watched_check)
 
-    seen = run_ppo([watch_gae, watch_actions], num_minibatches=2, update_epochs=4)
+    seen = run_ppo([watch_gae, watch_actions], num_minibatches=2, update_epochs=4, **flags)
     order = seen.orders[0][: scripted.ROLLOUT // 2]
     grad = float(seen.grads[0]["actor.4.bias"][0])
     over, std = scripted.normalisation(grad, seen.advantages[0], actions, order)

@@ -108,6 +108,14 @@ def torchrl_critics():
     yield "SAC critic_gradient", "1, error clipped at 1"
 
 
+def rl_games_actor():
+    """The same four updates, but that rl_games' first comes one later or earlier."""
+    order = dict(ours.sac_cells())["order"]
+    assert order == "C T C T A C T C T A"
+    assert FOUND["rl_games"]["cells"]["SAC order"].count("A") == order.count("A")
+    return iter(())
+
+
 def tianshou_targets():
     found = dict(ours.td3_cells())
     assert found["target_action_clipped"] == "no"
@@ -125,6 +133,7 @@ MEASURED = {
     ("ppo_continuous", "like_tianshou"): box_actions,
     ("sac", "like_sb3"): lambda: chosen("SAC", ours.sac_cells, SAC_LIKE_SB3),
     ("sac", "like_torchrl"): torchrl_critics,
+    ("sac", "like_rl_games"): rl_games_actor,
     ("td3", "like_tianshou"): tianshou_targets,
     ("dqn", "like_sb3"): lambda: chosen("DQN", ours.dqn_cells, ["gradient"]),
     ("dqn", "like_tianshou"): lambda: chosen("DQN", ours.dqn_cells, ["double"]),

@@ -71,6 +71,7 @@ ROWS = {
     },
     "SAC": {
         "critic_gradient": "d loss / d Q per unit of error",
+        "critic_grad_norm": "limit on the norm of the critics' gradient",
         "alpha_gradient": "gradient of log alpha, per unit of entropy - target",
         "initial_alpha": "alpha at the start",
         "tanh_slope": "-log(1 - tanh² u) at u = 10 (18.61 is right)",
@@ -80,6 +81,7 @@ ROWS = {
         "target_moves_of_40": "`target_update_interval=1000`: steps of 40 that move the target",
         "truncated_transition": "a transition that a time limit ends",
         "truncated_transition_same_step": "... and an environment that resets in the same step",
+        "truncated_transition_silent": "... without `time_outs` in `infos`",
         "random_steps": "random steps at the start",
     },
     "TD3": {

@@ -1,4 +1,4 @@
-"""What rl_games computes: one epoch of its PPO, in an environment with its own interface.
+"""What rl_games computes: an epoch of PPO, some steps of SAC, in an environment of its interface.
 
 python -m benchmark.measure.probes.rl_games
 """
@@ -232,10 +232,122 @@ def ppo_cells():
     yield "box_action", box_action()
 
 
+# === SAC
+class Sac:
+    """An agent after some steps; its critics' values are 5.5 at first."""
+
+    def __init__(self, steps=12, time_outs=True, **settings):
+        config = {
+            "name": "probe",
+            "env_name": "ladder",
+            "device": "cpu",
+            "reward_shaper": {"scale_value": 1.0},
+            "gamma": 0.0,
+            "init_alpha": 0.5,
+            "alpha_lr": 3e-4,
+            "actor_lr": 3e-4,
+            "critic_lr": 1e-3,
+            "batch_size": 8,
+            "learnable_temperature": True,
+            "replay_buffer_size": 100,
+            "num_warmup_steps": 9,
+            "env_config": {"actions": "box", "time_outs": time_outs},
+            **settings,
+        }
+        initializer = {"initializer": {"name": "default"}}
+        mlp = {"units": [16], "activation": "relu", **initializer}
+        network = {"name": "soft_actor_critic", "mlp": mlp, "log_std_bounds": [-5, 2]}
+        params = {
+            "algo": {"name": "sac"},
+            "model": {"name": "soft_actor_critic"},
+            "network": network,
+            "config": {key: value for key, value in config.items() if value is not None},
+        }
+        with tempfile.TemporaryDirectory() as folder:
+            params["config"]["train_dir"] = folder
+            self.run(params, steps)
+
+    def run(self, params, steps):
+        runner = Runner()
+        runner.load({"params": params})
+        agent = runner.algo_factory.create("sac", base_name="run", params=runner.params)
+        self.agent = agent
+        critic = agent.model.sac_network.critic
+        for part in (critic.Q1, critic.Q2):
+            last = [layer for layer in part.modules() if isinstance(layer, nn.Linear)][-1]
+            nn.init.zeros_(last.weight)
+            nn.init.constant_(last.bias, 5.5)
+        self.letters = []
+        self.critic_grads = self.watch(agent.critic_optimizer, "C", last.bias)
+        self.watch(agent.actor_optimizer, "A")
+        self.alpha_grads = self.watch(agent.log_alpha_optimizer, "", agent.log_alpha)
+        self.entropies = []
+        update_actor = agent.update_actor_and_alpha
+        update_target = agent.update_target_weights
+
+        def watched_actor(*args):
+            found = update_actor(*args)
+            self.entropies.append(float(found[1]))
+            return found
+
+        def watched_target():
+            self.letters.append("T")
+            return update_target()
+
+        agent.update_actor_and_alpha = watched_actor
+        agent.update_target_weights = watched_target
+        agent.init_tensors()
+        agent.obs = agent.env_reset()
+        for _ in range(steps):
+            agent.epoch_num += 1
+            agent.train_epoch()
+        agent.writer.close()
+
+    def watch(self, optimizer, letter, param=None):
+        """A list that gets the parameter's gradient at each step of the optimizer."""
+        found = []
+        step = optimizer.step
+
+        def watched_step(*args, **kwargs):
+            self.letters += letter
+            if param is not None:
+                found.append(float(param.grad))
+            return step(*args, **kwargs)
+
+        optimizer.step = watched_step
+        return found
+
+    def truncated_transition(self):
+        buffer = self.agent.replay_buffer
+        last = scripted.EPISODE - 1
+        next_step = float(buffer.next_obses[last, 0])
+        return scripted.stored_words(next_step, bool(buffer.dones[last]))
+
+
+def initial_alpha():
+    try:
+        return float(Sac(steps=0, init_alpha=None).agent.alpha)
+    except KeyError:
+        return "must be given"
+
+
+def sac_cells():
+    yield "critic_gradient", Sac(critic_grad_clip=0).critic_grads[0] / 4.5
+    untouched = Sac()
+    yield "critic_grad_norm", untouched.agent.critic_grad_clip
+    per_entropy = untouched.alpha_grads[0] / (untouched.entropies[0] + 1)
+    yield "alpha_gradient", scripted.named(per_entropy, {"alpha": 0.5, "1": 1.0})
+    yield "initial_alpha", initial_alpha()
+    yield "order", " ".join(untouched.letters)
+    yield "truncated_transition", untouched.truncated_transition()
+    yield "truncated_transition_silent", Sac(time_outs=False).truncated_transition()
+
+
 def main():
     torch.manual_seed(1)
     with contextlib.redirect_stdout(io.StringIO()):
         cells = {f"PPO {name}": cell for name, cell in ppo_cells()}
+        cells |= {f"SAC {name}": cell for name, cell in sac_cells()}
     scripted.show(VERSIONS, cells)
 
 

@@ -109,7 +109,7 @@ def torchrl_critics():
 
 
 def rl_games_actor():
-    """The same four updates, but that rl_games' first comes one later or earlier."""
+    """One step of the actor for two of the critics."""
     order = dict(ours.sac_cells())["order"]
     assert order == "C T C T A C T C T A"
     assert FOUND["rl_games"]["cells"]["SAC order"].count("A") == order.count("A")

@@ -39,6 +39,8 @@ results: .venv/run  # tables and pictures, from the files in benchmark/results o
 	$(BIN)/python -m benchmark.publish.collect --from-results
 	$(BIN)/python -m benchmark.publish.overview > /dev/null
 	$(BIN)/python -m benchmark.measure.returns_sb3 > /dev/null
+	$(BIN)/python -m benchmark.measure.peers --library
+	$(BIN)/python -m benchmark.measure.peers_returns --none > /dev/null
 	$(BIN)/python -m benchmark.measure.speed --from-results > /dev/null
 	$(BIN)/python -m benchmark.measure.time_to_return --from-results > /dev/null
 	$(BIN)/python -m benchmark.publish.plot

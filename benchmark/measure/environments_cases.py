@@ -1,0 +1,87 @@
+"""What benchmark/measure/environments.py tries: what pip installs, and what check_env is given.
+
+Behind "then" stand packages that are installed afterwards, without their dependencies.
+my_envs is docs/guides/my_envs.py.
+"""
+
+CASES = {
+    # gymnasium itself
+    "": [
+        """FrozenLake-v1 --env-kwargs '{"is_slippery": false}'""",
+        "Taxi-v4",
+        """CarRacing-v3 --env-kwargs '{"continuous": false}'""",
+    ],
+    # games and puzzles
+    "flappy-bird-gymnasium==0.4.0": [
+        """flappy_bird_gymnasium:FlappyBird-v0 --env-kwargs '{"use_lidar": false}'"""
+    ],
+    "minigrid==3.2.0": [
+        """my_envs:MiniGrid-v0 --env-kwargs '{"env_id": "MiniGrid-Empty-5x5-v0"}'""",
+        "minigrid:MiniGrid-Empty-5x5-v0",
+    ],
+    "popgym==1.0.7": ["popgym:popgym-RepeatPreviousEasy-v0"],
+    "mo-gymnasium==1.3.2": ["mo_gymnasium:deep-sea-treasure-v0"],
+    "gymnasium-2048==0.1.2": ["my_envs:Legal2048-v0"],
+    "tetris-gymnasium==0.3.1": ["tetris_gymnasium.envs:tetris_gymnasium/Tetris"],
+    "vizdoom==1.3.2": ["vizdoom.gymnasium_wrapper:VizdoomBasic-v1"],
+    "nle==1.3.0": [
+        """my_envs:Only-v0 --env-kwargs """
+        """'{"env_id": "nle:NetHackScore-v0", "keys": ["glyphs", "blstats"]}'""",
+        "nle:NetHackScore-v0",
+    ],
+    "stable-retro==1.0.1": ["my_envs:Retro-v0"],
+    "crafter==1.8.3": ["my_envs:Crafter-v0"],
+    "gymnasium-snake-game==0.2.1": ["gymnasium_snake_game:Snake-v1"],
+    "gym-super-mario-bros==9.1.0": ["gym_super_mario_bros:SuperMarioBros-v0"],
+    # teams
+    "lbforaging==2.0.0": [
+        """my_envs:Team-v0 --env-kwargs '{"env_id": "lbforaging:Foraging-8x8-2p-1f-v3"}'"""
+    ],
+    "rware==2.0.0": [
+        """my_envs:Team-v0 --env-kwargs '{"env_id": "rware:rware-tiny-2ag-v2"}'"""
+    ],
+    # roads, air, networks
+    "highway-env==1.12.1": [
+        "highway_env:parking-v0",
+        """highway_env:highway-fast-v0 --env-kwargs '{"config": {"vehicles_count": 10}}'""",
+    ],
+    "bluesky-gym==0.2.0 numpy<2.4": ["my_envs:Descent-v0"],
+    "mobile-env==2.1.0": ["mobile_env:mobile-small-central-v0"],
+    "sumo-rl==1.4.5 eclipse-sumo": ["my_envs:Crossing-v0"],
+    # health and minds
+    "simglucose==0.2.11 setuptools<81 then gymnasium==1.4.0": ["my_envs:Glucose-v0"],
+    "neurogym==2.3.1 then gymnasium==1.4.0": [
+        "neurogym:PerceptualDecisionMaking-v0 --max-episode-steps 500"
+    ],
+    # robots
+    "panda-gym==3.0.7": ["panda_gym:PandaReach-v3"],
+    "pybullet-envs-gymnasium==0.6.0": ["pybullet_envs_gymnasium:HopperBulletEnv-v0"],
+    "gymnasium-robotics==1.4.2 mujoco==4.0.0": [
+        "gymnasium_robotics:PointMaze_UMaze-v3",
+        "gymnasium_robotics:FetchReach-v4",
+    ],
+    "gymnasium-robotics==1.4.2 mujoco==3.3.7": ["gymnasium_robotics:FetchReach-v4"],
+    "metaworld==3.1.1": [
+        """metaworld:Meta-World/MT1 --env-kwargs '{"env_name": "reach-v3"}'"""
+    ],
+    "shimmy[dm-control]==2.0.1 mujoco==4.0.0": ["shimmy:dm_control/cheetah-run-v0"],
+    "shimmy[dm-control]==2.0.1 mujoco==3.17.0": ["shimmy:dm_control/cheetah-run-v0"],
+    "gym-pusht==0.1.8": ["gym_pusht:gym_pusht/PushT-v0"],
+    # others
+    "carl-bench==1.1.1 then gymnasium==1.4.0": ["carl:carl/CARLCartPole-v0"],
+    "pogema==1.4.0 then gymnasium==1.4.0": ["pogema:Pogema-v0"],
+    # machines and energy
+    "gym-electric-motor==3.0.3": [
+        "gym_electric_motor:Cont-CC-PMSM-v0",
+        """my_envs:Seeded-v0 --max-episode-steps 1000 --env-kwargs """
+        """'{"env_id": "gym_electric_motor:Cont-CC-PMSM-v0"}'""",
+    ],
+    "pcgym==0.1.8": ["my_envs:Reactor-v0"],
+    "grid2op==1.12.6": ["my_envs:Grid-v0"],
+    "python-microgrid==1.4.1 numpy<2": ["my_envs:Microgrid-v0"],
+    "gym-anm==2.0.1": ["gym_anm:ANM6Easy-v0 --max-episode-steps 1000"],
+    # money and schedules
+    "gym-anytrading==2.0.0": ["gym_anytrading:stocks-v0"],
+    "gym-trading-env==0.3.5": ["my_envs:Trading-v0"],
+    "jssenv==1.1.0": ["my_envs:JobShop-v0"],
+}

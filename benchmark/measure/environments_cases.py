@@ -30,6 +30,9 @@ CASES = {
         "nle:NetHackScore-v0",
     ],
     "stable-retro==1.0.1": ["my_envs:Retro-v0"],
+    "gymnasium-search-race==4.1.1": [
+        "gymnasium_search_race:gymnasium_search_race/SearchRaceDiscrete-v3"
+    ],
     "crafter==1.8.3": ["my_envs:Crafter-v0"],
     "gymnasium-snake-game==0.2.1": ["gymnasium_snake_game:Snake-v1"],
     "gym-super-mario-bros==9.1.0": ["gym_super_mario_bros:SuperMarioBros-v0"],
@@ -66,6 +69,14 @@ CASES = {
     ],
     "shimmy[dm-control]==2.0.1 mujoco==4.0.0": ["shimmy:dm_control/cheetah-run-v0"],
     "shimmy[dm-control]==2.0.1 mujoco==3.17.0": ["shimmy:dm_control/cheetah-run-v0"],
+    "safety-gymnasium==1.0.0": ["safety_gymnasium:SafetyPointGoal1-v0"],
+    "pyflyt==0.29.0": ["PyFlyt.gym_envs:PyFlyt/QuadX-Hover-v4"],
+    "gym-hil==0.1.14": ["gym_hil:gym_hil/PandaPickCubeBase-v0"],
+    "gym-aloha==0.1.5": ["gym_aloha:gym_aloha/AlohaTransferCube-v0"],
+    "gym-xarm==0.1.1": ["gym_xarm:gym_xarm/XarmLift-v0"],
+    "miniworld==2.1.0": [
+        """my_envs:MiniWorld-v0 --env-kwargs '{"env_id": "MiniWorld-OneRoom-v0"}'"""
+    ],
     "gym-pusht==0.1.8": ["gym_pusht:gym_pusht/PushT-v0"],
     # others
     "carl-bench==1.1.1 then gymnasium==1.4.0": ["carl:carl/CARLCartPole-v0"],
@@ -77,11 +88,14 @@ CASES = {
         """'{"env_id": "gym_electric_motor:Cont-CC-PMSM-v0"}'""",
     ],
     "pcgym==0.1.8": ["my_envs:Reactor-v0"],
+    "citylearn==3.0.2": ["citylearn:CityLearn-v0"],
     "grid2op==1.12.6": ["my_envs:Grid-v0"],
     "python-microgrid==1.4.1 numpy<2": ["my_envs:Microgrid-v0"],
     "gym-anm==2.0.1": ["gym_anm:ANM6Easy-v0 --max-episode-steps 1000"],
     # money and schedules
     "gym-anytrading==2.0.0": ["gym_anytrading:stocks-v0"],
+    "gym-mtsim==2.0.0 pytz pandas<3": ["gym_mtsim:forex-hedge-v0"],
     "gym-trading-env==0.3.5": ["my_envs:Trading-v0"],
+    "gym-invmgmt==0.2.1": ["gym_invmgmt:GymInvMgmt/Serial-v0"],
     "jssenv==1.1.0": ["my_envs:JobShop-v0"],
 }

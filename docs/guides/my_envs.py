@@ -304,3 +304,15 @@ gym.register(
     max_episode_steps=480,  # of three minutes: a day
 )
 # --8<-- [end:glucose]
+
+
+# --8<-- [start:miniworld]
+def mini_world(env_id, **kwargs):
+    os.environ.setdefault("PYGLET_HEADLESS", "True")  # without a display
+    import miniworld  # noqa: F401
+
+    return gym.make(env_id, **kwargs)
+
+
+gym.register("MiniWorld-v0", mini_world)
+# --8<-- [end:miniworld]

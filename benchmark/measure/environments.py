@@ -233,25 +233,25 @@ def outcome(row):
         return f"no script: {why[0]}"
     text = re.sub(r"^check_env: |^error: (--env-id \S+: )?| at 0x\w+", "", row["error"])
     text = text.strip(": ").replace("|", "\\|").replace("`", "'")
-    if len(text) > 90:
-        text = text[:89] + "…"
+    if len(text) > 60:
+        text = text[:59] + "…"
     before = f"{row['script']}: " if row.get("script") else ""
     return f"{before}`{text}`"
 
 
 def registered(line):
-    name = shlex.split(line)[0]
-    if name.startswith("my_envs:"):
-        return "`my_envs.py`"
-    return "import" if ":" in name else "by itself"
+    """Which module registers it."""
+    module, _, name = shlex.split(line)[0].rpartition(":")
+    if module == "my_envs":
+        return f"`my_envs.py`: {name}"
+    return f"import `{module}`" if module else "by itself"
 
 
 def environment(line):
     """The id; of a wrapped one the id inside."""
-    words = shlex.split(line)
     inner = re.search(r'"env_id": "([^"]+)"', line)
-    name = words[0].removeprefix("my_envs:")
-    return f"`{name}` of `{inner[1]}`" if inner else f"`{name}`"
+    name = inner[1] if inner else shlex.split(line)[0]
+    return f"`{name.rpartition(':')[2]}`"
 
 
 def table_row(row, usual):

@@ -53,6 +53,8 @@ CASES = {
     "sumo-rl==1.4.5 eclipse-sumo": ["my_envs:Crossing-v0"],
     # health and minds
     "simglucose==0.2.11 setuptools<81 then gymnasium==1.4.0": ["my_envs:Glucose-v0"],
+    "glucosim==0.1.1": ["glucosim:glucosim/ClosedLoop-v0"],
+    "anesthesim==0.1.0": ["anesthesim:anesthesim/PropofolControl-v0"],
     "neurogym==2.3.1 then gymnasium==1.4.0": [
         "neurogym:PerceptualDecisionMaking-v0 --max-episode-steps 500"
     ],

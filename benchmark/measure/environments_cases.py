@@ -36,6 +36,16 @@ CASES = {
     "crafter==1.8.3": ["my_envs:Crafter-v0"],
     "gymnasium-snake-game==0.2.1": ["gymnasium_snake_game:Snake-v1"],
     "gym-super-mario-bros==9.1.0": ["gym_super_mario_bros:SuperMarioBros-v0"],
+    "minihack==1.0.2 setuptools<81": [
+        """my_envs:Only-v0 --env-kwargs """
+        """'{"env_id": "minihack:MiniHack-Room-5x5-v0", "keys": ["glyphs_crop", "blstats"]}'"""
+    ],
+    "memory-gym==1.0.2 then gymnasium==1.4.0": ["memory_gym:MortarMayhem-Grid-v0"],
+    "jumanji==1.1.2": ["my_envs:Jumanji-v0"],
+    "shimmy[bsuite]==2.0.1": ["shimmy:bsuite/catch-v0"],
+    "procgen2==0.10.7": ["procgen:procgen-coinrun-v0"],
+    "griddly==1.6.7": ["griddly:GDY-Sokoban-v0"],
+    "rubiks-cube-gym==0.5.2": ["rubiks_cube_gym.envs:rubiks-cube-222-v0"],
     # teams
     "lbforaging==2.0.0": [
         """my_envs:Team-v0 --env-kwargs '{"env_id": "lbforaging:Foraging-8x8-2p-1f-v3"}'"""
@@ -80,7 +90,12 @@ CASES = {
         """my_envs:MiniWorld-v0 --env-kwargs '{"env_id": "MiniWorld-OneRoom-v0"}'"""
     ],
     "gym-pusht==0.1.8": ["gym_pusht:gym_pusht/PushT-v0"],
+    "myosuite==3.0.0": ["myosuite:motorFingerPoseFixed-v0"],
+    "fancy-gym==0.3.0": ["fancy_gym:fancy/Reacher5d-v0"],
+    "evogym==2.0.0": ["evogym.envs:Walker-v0"],
     # others
+    "gym-sailing==0.2.1": ["gym_sailing:SailboatDiscrete-v0"],
+    "compiler-gym==0.2.5": ["compiler_gym:llvm-v0"],
     "carl-bench==1.1.1 then gymnasium==1.4.0": ["carl:carl/CARLCartPole-v0"],
     "pogema==1.4.0 then gymnasium==1.4.0": ["pogema:Pogema-v0"],
     # machines and energy
@@ -93,11 +108,14 @@ CASES = {
     "citylearn==3.0.2": ["citylearn:CityLearn-v0"],
     "grid2op==1.12.6": ["my_envs:Grid-v0"],
     "python-microgrid==1.4.1 numpy<2": ["my_envs:Microgrid-v0"],
+    "gl-gym==0.3.2 then gymnasium==1.4.0": ["gl_gym:gl_gym/GreenLightTomato-v0"],
+    "sinergym==3.12.2": ["sinergym:Eplus-demo-v1"],
     "gym-anm==2.0.1": ["gym_anm:ANM6Easy-v0 --max-episode-steps 1000"],
     # money and schedules
     "gym-anytrading==2.0.0": ["gym_anytrading:stocks-v0"],
     "gym-mtsim==2.0.0 pytz pandas<3": ["gym_mtsim:forex-hedge-v0"],
     "gym-trading-env==0.3.5": ["my_envs:Trading-v0"],
     "gym-invmgmt==0.2.1": ["gym_invmgmt:GymInvMgmt/Serial-v0"],
+    "or-gym==0.5.0": ["or_gym:Knapsack-v0"],
     "jssenv==1.1.0": ["my_envs:JobShop-v0"],
 }

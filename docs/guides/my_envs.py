@@ -316,3 +316,21 @@ def mini_world(env_id, **kwargs):
 
 gym.register("MiniWorld-v0", mini_world)
 # --8<-- [end:miniworld]
+
+
+# --8<-- [start:jumanji]
+def jumanji_game(name="Snake-v1"):
+    """jumanji, in JAX. Its observations have a mask of valid actions."""
+    import jumanji
+    from jumanji.wrappers import JumanjiToGymWrapper
+
+    class Game(JumanjiToGymWrapper):
+        @property
+        def unwrapped(self):
+            return self  # not jumanji's own environment: gymnasium notes its id here
+
+    return Game(jumanji.make(name))
+
+
+gym.register("Jumanji-v0", jumanji_game)
+# --8<-- [end:jumanji]

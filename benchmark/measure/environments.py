@@ -310,7 +310,9 @@ def table(rows):
     """Markdown."""
     found = [row["versions"]["gymnasium"] for row in rows if row["versions"]]
     usual = statistics.mode(found) if found else None
-    head = "| Package | Environment | Registers | Seeds | Time limit | Surprises | Script: outcome |"
+    head = (
+        "| Package | Environment | Registers | Seeds | Time limit | Surprises | Script: outcome |"
+    )
     lines = [counts(rows), "", head, "|---|---|---|---|---|---|---|"]
     lines += [table_row(row, usual) for row in rows]
     places = [f"{row['hardware']}, gymnasium {usual}; {row['date']}" for row in rows]

@@ -50,9 +50,7 @@ CASES = {
     "lbforaging==2.0.0": [
         """my_envs:Team-v0 --env-kwargs '{"env_id": "lbforaging:Foraging-8x8-2p-1f-v3"}'"""
     ],
-    "rware==2.0.0": [
-        """my_envs:Team-v0 --env-kwargs '{"env_id": "rware:rware-tiny-2ag-v2"}'"""
-    ],
+    "rware==2.0.0": ["""my_envs:Team-v0 --env-kwargs '{"env_id": "rware:rware-tiny-2ag-v2"}'"""],
     # roads, air, networks
     "highway-env==1.12.1": [
         "highway_env:parking-v0",
@@ -76,9 +74,7 @@ CASES = {
         "gymnasium_robotics:FetchReach-v4",
     ],
     "gymnasium-robotics==1.4.2 mujoco==3.3.7": ["gymnasium_robotics:FetchReach-v4"],
-    "metaworld==3.1.1": [
-        """metaworld:Meta-World/MT1 --env-kwargs '{"env_name": "reach-v3"}'"""
-    ],
+    "metaworld==3.1.1": ["""metaworld:Meta-World/MT1 --env-kwargs '{"env_name": "reach-v3"}'"""],
     "shimmy[dm-control]==2.0.1 mujoco==4.0.0": ["shimmy:dm_control/cheetah-run-v0"],
     "shimmy[dm-control]==2.0.1 mujoco==3.17.0": ["shimmy:dm_control/cheetah-run-v0"],
     "safety-gymnasium==1.0.0": ["safety_gymnasium:SafetyPointGoal1-v0"],

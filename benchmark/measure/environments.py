@@ -331,7 +331,9 @@ def parse():
     args = parser.parse_args()
     args.packages = []
     for name in list(CASES) if args.only is None else args.only:
-        fitting = [key for key in CASES if name == key or name and key.startswith(f"{name}==")]
+        fitting = [key for key in CASES if name == key]
+        if name and not fitting:
+            fitting = [key for key in CASES if key.startswith(f"{name}==")]
         if not fitting:
             choices = ", ".join(map(repr, CASES))
             parser.error(f"--only {name!r}: choose from {choices}")

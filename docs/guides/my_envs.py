@@ -133,9 +133,8 @@ def trading(csv=None, **kwargs):
     import pandas as pd
     from gym_trading_env.environments import TradingEnv
 
-    if csv is None:
-        df = random_walk()  # to try it
-    else:
+    df = random_walk()  # to try it
+    if csv is not None:
         df = pd.read_csv(csv, parse_dates=["date"], index_col="date")
     df["feature_return"] = df["close"].pct_change()
     return TradingEnv(df=df.dropna(), verbose=0, **kwargs)

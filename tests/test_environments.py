@@ -399,7 +399,7 @@ def test_the_table_of_other_packages():
             [
                 "note",
                 "seeds",
-                "seed 1 gave other episodes from step 1 on, unless np.random was ...",
+                "seed 1 gave other episodes from step 1 on, unless np.random was seeded too",
             ],
             ["note", "observations", "obs leaves its space by 12.5 % of its range"],
         ],

@@ -154,7 +154,7 @@ def versions(python, packages):
 def check(python, line, folder, seconds):
     """What check_env found: {script, command, findings}, or {error}."""
     path = folder / "found.json"
-    words = [*shlex.split(line), "--seconds", PLAY, "--json", path]
+    words = ["--seconds", PLAY, "--json", path, *shlex.split(line)]
     command = [python, "-m", "cleanrl_lite.tools.check_env", *words]
     done, error = call(command, folder, seconds)
     if error or not path.exists():

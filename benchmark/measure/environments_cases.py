@@ -41,7 +41,7 @@ CASES = {
         """'{"env_id": "minihack:MiniHack-Room-5x5-v0", "keys": ["glyphs_crop", "blstats"]}'"""
     ],
     "memory-gym==1.0.2 then gymnasium==1.4.0": ["memory_gym:MortarMayhem-Grid-v0"],
-    "jumanji==1.1.2": ["my_envs:Jumanji-v0"],
+    "jumanji==1.1.2": ["my_envs:Jumanji-v0 --seconds 60"],
     "shimmy[bsuite]==2.0.1": ["shimmy:bsuite/catch-v0"],
     "procgen2==0.10.7": ["procgen:procgen-coinrun-v0"],
     "griddly==1.6.7": ["griddly:GDY-Sokoban-v0"],
@@ -102,7 +102,7 @@ CASES = {
     ],
     "pcgym==0.1.8": ["my_envs:Reactor-v0"],
     "citylearn==3.0.2": ["citylearn:CityLearn-v0"],
-    "grid2op==1.12.6": ["my_envs:Grid-v0"],
+    "grid2op==1.12.6": ["my_envs:Grid-v0 --seconds 40"],
     "python-microgrid==1.4.1 numpy<2": ["my_envs:Microgrid-v0"],
     "gl-gym==0.3.2 then gymnasium==1.4.0": ["gl_gym:gl_gym/GreenLightTomato-v0"],
     "sinergym==3.12.2": ["sinergym:Eplus-demo-v1"],

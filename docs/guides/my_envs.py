@@ -318,8 +318,8 @@ gym.register("MiniWorld-v0", mini_world)
 
 
 # --8<-- [start:jumanji]
-def jumanji_game(name="Snake-v1"):
-    """jumanji, in JAX. Its observations have a mask of valid actions."""
+def jumanji_game(name="Snake-v1", keys=("grid", "action_mask")):
+    """jumanji, in JAX: some parts of its observations, among them a mask of valid actions."""
     import jumanji
     from jumanji.wrappers import JumanjiToGymWrapper
 
@@ -328,7 +328,7 @@ def jumanji_game(name="Snake-v1"):
         def unwrapped(self):
             return self  # not jumanji's own environment: gymnasium notes its id here
 
-    return Game(jumanji.make(name))
+    return gym.wrappers.FilterObservation(Game(jumanji.make(name)), keys)
 
 
 gym.register("Jumanji-v0", jumanji_game)

@@ -196,6 +196,21 @@ class OnlyOnce(Task):
             raise RuntimeError("there is no licence left")
 
 
+@wanted(("note", "close", r"close\(\) ends the program"))
+class Quits(Task):
+    """As gym-sailing: close() calls quit() where something was drawn."""
+
+    drawn = False
+
+    def render(self):
+        self.drawn = True
+        return np.zeros((32, 32, 3), np.uint8)
+
+    def close(self):
+        if self.drawn:
+            raise SystemExit
+
+
 @wanted(("note", "close", "nothing to close"))
 class BadClose(Task):
     def close(self):
@@ -435,6 +450,19 @@ class Fractions(Task):
 class Shorter(Task):
     def draw(self):
         return super().draw()[:2]
+
+
+@wanted(("note", "observations", r"\['scale'\] has shapes \[\(\)\], declared is \(1,\)"))
+class ScalarInside(Task):
+    """Of a Dict, which the scripts flatten: carl-bench's contexts are such numbers."""
+
+    observation_space = Dict(state=Box(-1, 1, (3,)), scale=Box(-1, 1, (1,)))
+
+    def draw(self):
+        return {"state": super().draw(), "scale": np.float32(self.np_random.uniform(-1, 1))}
+
+    def reward(self, action):
+        return float(self.obs["scale"] > 0)
 
 
 @wanted(("note", "observations", "the same arrays are returned again"))

@@ -60,7 +60,7 @@ CASES = {
     "mobile-env==2.1.0": ["mobile_env:mobile-small-central-v0"],
     "sumo-rl==1.4.5 eclipse-sumo": ["my_envs:Crossing-v0"],
     # health and minds
-    "simglucose==0.2.11 setuptools<81 then gymnasium==1.4.0": ["my_envs:Glucose-v0"],
+    "simglucose==0.2.11 setuptools<81 scipy<1.15 then gymnasium==1.4.0": ["my_envs:Glucose-v0"],
     "glucosim==0.1.1": ["glucosim:glucosim/ClosedLoop-v0"],
     "anesthesim==0.1.0": ["anesthesim:anesthesim/PropofolControl-v0"],
     "neurogym==2.3.1 then gymnasium==1.4.0": [

@@ -45,7 +45,10 @@ CASES = {
     "shimmy[bsuite]==2.0.1": ["shimmy:bsuite/catch-v0"],
     "procgen2==0.10.7": ["procgen:procgen-coinrun-v0"],
     "griddly==1.6.7": ["griddly:GDY-Sokoban-v0"],
-    "rubiks-cube-gym==0.5.2": ["rubiks_cube_gym.envs:rubiks-cube-222-v0"],
+    "rubiks-cube-gym==0.5.2 then gymnasium==1.4.0": ["rubiks_cube_gym:rubiks-cube-222-v0"],
+    "gymnasium-sudoku==0.3.5": ["gymnasium_sudoku:sudoku-v0"],
+    "hcraft==2.0.1": ["hcraft:MineHcraft-CraftingTable-v1"],
+    "gym-simplegrid==1.1.0": ["gym_simplegrid:SimpleGrid-8x8-v0"],
     # teams
     "lbforaging==2.0.0": [
         """my_envs:Team-v0 --env-kwargs '{"env_id": "lbforaging:Foraging-8x8-2p-1f-v3"}'"""

@@ -231,8 +231,10 @@ def outcome(row):
     if "error" not in row:
         why = [seen for _, topic, seen in row["findings"] if topic == "script"]
         return f"no script: {why[0]}"
-    text = re.sub(r"^check_env: |^error: (--env-id \S+: )?| at 0x\w+", "", row["error"])
-    text = text.strip(": ").replace("|", "\\|").replace("`", "'")
+    noise = r"^(ERROR|error): |--env-id \S+ --env-kwargs \S+: | when getting .*| \(Atari: .*"
+    text = re.sub(noise, "", row["error"].removeprefix("check_env: "))
+    text = text.replace("|", "\\|").replace("`", "'")
+    text = text.replace("Requires-Python", "needs Python")
     if len(text) > 60:
         text = text[:59] + "…"
     before = f"{row['script']}: " if row.get("script") else ""

@@ -736,6 +736,17 @@ class Words(Task):
         return 1.0
 
 
+class OwnSpace(gym.Space):
+    """That gymnasium cannot flatten, as MiniGrid's missions."""
+
+    def contains(self, x):
+        return x == "go"
+
+
+class Missions(Words):
+    observation_space = Dict(x=Box(-1, 1, (3,)), said=OwnSpace())
+
+
 class Missing(Words):
     def draw(self):
         return {"said": "go"}
@@ -914,7 +925,12 @@ def test_slow_environments_get_scripts_that_learn_from_fewer_steps(monkeypatch):
 
 @pytest.mark.parametrize(
     "name, words",
-    [("Words", "not a few numbers"), ("Maps", "nor one image"), ("Sentences", "Text")],
+    [
+        ("Words", "not a few"),
+        ("Missions", "not a few"),
+        ("Maps", "nor one image"),
+        ("Sentences", "Text"),
+    ],
 )
 def test_no_script_fits(name, words):
     record = check(name)

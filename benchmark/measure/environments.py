@@ -260,7 +260,7 @@ def table_row(row, usual):
     versions = dict(row["versions"])
     numpy = versions.pop("numpy", None)
     if versions.get("gymnasium") == usual:
-        versions.pop("gymnasium")
+        versions.pop("gymnasium", None)
     if "numpy" in row["packages"]:
         versions["numpy"] = numpy
     named = [f"{name} {version}" for name, version in versions.items()]

@@ -662,7 +662,7 @@ def check_ends(play):
     cut = [episode for episode in play.episodes if episode.truncated]
     ended = [episode for episode in play.episodes if not episode.truncated]
     zeros = sum(episode.zeros for episode in play.episodes)
-    size = gym.spaces.flatdim(play.obs_space) if play.parts else 0
+    size = sum(gym.spaces.flatdim(part.space) for part in play.parts.values())
     often = play.zero_obs - zeros > play.steps / 10  # elsewhere too
     if often or size < 2:
         return

@@ -742,6 +742,9 @@ class OwnSpace(gym.Space):
     def contains(self, x):
         return x == "go"
 
+    def __eq__(self, other):
+        return isinstance(other, OwnSpace)
+
 
 class Missions(Words):
     observation_space = Dict(x=Box(-1, 1, (3,)), said=OwnSpace())

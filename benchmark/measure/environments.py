@@ -304,7 +304,7 @@ def counts(rows):
         f"Of {total} packages, {number(has_trained)} trained. {missing} could not be installed, "
         f"and check_env played {checked}. Of these, {seeds[0]} ignore the seed, {seeds[1]} give "
         f"every seed the same episodes, and {seeds[2]} seed only the first episode; {limits[0]} "
-        f"report a time limit as `terminated`, and {limits[1]} set both flags."
+        f"set `terminated` after a fixed number of steps, and {limits[1]} set both flags there."
     )
 
 

@@ -417,7 +417,9 @@ def test_the_table_of_other_packages():
     counted, _, *lines = environments.table(rows).splitlines()
     assert counted.startswith("Of 3 packages, 1 trained. 1 could not be installed, and check_env ")
     assert "played 2. Of these, 1 ignore the seed, 0 " in counted
-    assert "1 set `terminated` after a fixed number of steps, and 0 set both flags there." in counted
+    assert (
+        "1 set `terminated` after a fixed number of steps, and 0 set both flags there." in counted
+    )
     assert lines[2] == (
         "| one 1.0 | `One-v0` | `my_envs.py`: Team-v0 | only with np.random | **terminated**, 50 "
         "| observations 12.5 % outside | ppo: trained |"

@@ -117,9 +117,11 @@ def install(packages, folder, seconds):
     for words in pip_lines(packages):
         command = [sys.executable, "-m", "pip", "--python", python, *words[1:], "-q"]
         pip, error = call(command, ROOT, seconds)
-        if error or pip.returncode:
+        if error:
+            return None, error
+        if pip.returncode:
             python_needed = re.search(r"Requires-Python \S+$", pip.stderr, re.M)
-            return None, error or (python_needed or [last_line(pip.stderr)])[0]
+            return None, python_needed[0] if python_needed else last_line(pip.stderr)
     done.touch()
     return python, None
 

@@ -6,16 +6,14 @@
 # But making and stepping a second DescentEnv moves the first one's aircraft, without an error: the altitudes of the
 # first instance are others as soon as there is a second one, although its seed and its actions are the same.
 #
-# Output seen on 2026-11-27 (normalised altitude after each of five steps):
+# Output seen on 2026-11-27 (normalised altitude after each of five steps, in processes of their own):
 #     alone, altitudes: 0.466, 0.542, 0.618, 0.694, 0.771
-#     beside a second instance, altitudes: 1.228, 1.429, 1.630, 1.831, 2.033
+#     beside a second instance, altitudes: 0.466, 0.667, 0.868, 1.069, 1.271
 set -euo pipefail
 folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT
 python3 -m venv "$folder/venv"
-pip="$folder/venv/bin/pip"
-"$pip" install -q bluesky-simulator==1.1.1 gymnasium==1.4.0 "numpy<2.4" pygame
-"$pip" install -q --no-deps bluesky-gym==0.2.0 # it also asks for torch, which this does not need
+"$folder/venv/bin/pip" install -q bluesky-gym==0.2.0 bluesky-simulator==1.1.1 gymnasium==1.4.0 "numpy<2.4" torch==2.13.0
 cat > "$folder/program.py" <<'PYTHON'
 import sys
 

@@ -54,32 +54,32 @@ SURPRISES = [
     ("observations", "up to \\S+ in size", "unscaled numbers"),
     ("observations", "numbers never change", "mostly constant"),
     ("observations", "same arrays", "same arrays again"),
-    ("observations", "has shapes", "**other shape than declared**"),
+    ("observations", "has shapes", "other shape than declared"),
     ("observations", "declared is", "other dtype"),
-    ("observations", "not finite", "**NaN or infinity**"),
-    ("observations", "all \\d+ numbers are the same", "**nothing changes**"),
-    ("observations", "vary little", "**float32 loses digits**"),
-    ("last obs", "time limit cuts", "**zeros at the limit**"),
+    ("observations", "not finite", "NaN or infinity"),
+    ("observations", "all \\d+ numbers are the same", "nothing changes"),
+    ("observations", "vary little", "float32 loses digits"),
+    ("last obs", "time limit cuts", "zeros at the limit"),
     ("last obs", "", "zeros at the end"),
     ("rewards", "arrays", "rewards are arrays"),
     ("rewards", "in size", "unscaled rewards"),
     ("rewards", "all are 0", "no reward"),
-    ("rewards", "", "**rewards are no numbers**"),
+    ("rewards", "", "rewards are no numbers"),
     ("infos", "the shape changes", "ragged infos"),
     ("infos", "same dict", "same info again"),
     ("actions", "step wrote", "writes into actions"),
-    ("actions", "reset changes", "**reset changes spaces**"),
+    ("actions", "reset changes", "reset changes spaces"),
     ("actions", "infinite", "unbounded actions"),
     ("actions", "wide", "wide or narrow actions"),
     ("memory", "", "memory grows"),
     ("random", "draws from (\\S+?),", "draws from \\1"),
-    ("random", "seeds (\\S+?),", "**seeds \\1**"),
+    ("random", "seeds (\\S+?),", "seeds \\1"),
     ("instances", "only one", "one instance a process"),
-    ("instances", "", "**instances disturb each other**"),
+    ("instances", "", "instances disturb each other"),
     ("video", "", "no video"),
     ("close", "", "close fails"),
     ("again", "check_close", "close fails"),
-    ("again", "", "**fails when made again**"),
+    ("again", "", "fails when made again"),
 ]
 
 
@@ -218,7 +218,8 @@ def surprises(findings):
         for known_topic, pattern, text in SURPRISES:
             match = re.search(pattern, seen)
             if state and known_topic == topic and match:
-                words.append(match.expand(text))
+                mark = "**" if state == "WRONG" else ""
+                words.append(mark + match.expand(text) + mark)
                 break
     return ", ".join(dict.fromkeys(words))
 

@@ -196,6 +196,21 @@ class OnlyOnce(Task):
             raise RuntimeError("there is no licence left")
 
 
+@wanted(("note", "close", r"close\(\) ends the program"))
+class Quits(Task):
+    """As gym-sailing: close() calls quit() where something was drawn."""
+
+    drawn = False
+
+    def render(self):
+        self.drawn = True
+        return np.zeros((32, 32, 3), np.uint8)
+
+    def close(self):
+        if self.drawn:
+            raise SystemExit
+
+
 @wanted(("note", "close", "nothing to close"))
 class BadClose(Task):
     def close(self):
@@ -435,6 +450,19 @@ class Fractions(Task):
 class Shorter(Task):
     def draw(self):
         return super().draw()[:2]
+
+
+@wanted(("note", "observations", r"\['scale'\] has shapes \[\(\)\], declared is \(1,\)"))
+class ScalarInside(Task):
+    """Of a Dict, which the scripts flatten: carl-bench's contexts are such numbers."""
+
+    observation_space = Dict(state=Box(-1, 1, (3,)), scale=Box(-1, 1, (1,)))
+
+    def draw(self):
+        return {"state": super().draw(), "scale": np.float32(self.np_random.uniform(-1, 1))}
+
+    def reward(self, action):
+        return float(self.obs["scale"] > 0)
 
 
 @wanted(("note", "observations", "the same arrays are returned again"))
@@ -708,6 +736,20 @@ class Words(Task):
         return 1.0
 
 
+class OwnSpace(gym.Space):
+    """That gymnasium cannot flatten, as MiniGrid's missions."""
+
+    def contains(self, x):
+        return x == "go"
+
+    def __eq__(self, other):
+        return isinstance(other, OwnSpace)
+
+
+class Missions(Words):
+    observation_space = Dict(x=Box(-1, 1, (3,)), said=OwnSpace())
+
+
 class Missing(Words):
     def draw(self):
         return {"said": "go"}
@@ -886,7 +928,12 @@ def test_slow_environments_get_scripts_that_learn_from_fewer_steps(monkeypatch):
 
 @pytest.mark.parametrize(
     "name, words",
-    [("Words", "not a few numbers"), ("Maps", "nor one image"), ("Sentences", "Text")],
+    [
+        ("Words", "not a few"),
+        ("Missions", "not a few"),
+        ("Maps", "nor one image"),
+        ("Sentences", "Text"),
+    ],
 )
 def test_no_script_fits(name, words):
     record = check(name)

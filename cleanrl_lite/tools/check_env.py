@@ -127,7 +127,7 @@ class Game:
 
     def close(self):
         if self.env is not None:
-            with suppress(Exception):
+            with suppress(Exception, SystemExit):  # gym-sailing's close() calls quit()
                 self.env.close()
         self.env = None
 
@@ -618,7 +618,13 @@ def check_kinds(part):
     if shapes != {part.space.shape}:
         seen = f"{part.name} has shapes {sorted(shapes)}, declared is {part.space.shape}"
         advice = "declare what is returned"
-        yield wrong("observations", seen, "a run stops at the first one", advice)
+        sizes = {int(np.prod(shape)) for shape in shapes}
+        flattened = part.name != "obs" and sizes == {int(np.prod(part.space.shape))}
+        if flattened:
+            means = "harmless here, as the scripts flatten them; other libraries may stop"
+            yield note("observations", seen, means, advice)
+        else:
+            yield wrong("observations", seen, "a run stops at the first one", advice)
     dtypes = {dtype for _, dtype in part.kinds}
     if not isinstance(part.space, Box) or dtypes == {part.space.dtype}:
         return
@@ -656,7 +662,7 @@ def check_ends(play):
     cut = [episode for episode in play.episodes if episode.truncated]
     ended = [episode for episode in play.episodes if not episode.truncated]
     zeros = sum(episode.zeros for episode in play.episodes)
-    size = gym.spaces.flatdim(play.obs_space) if play.parts else 0
+    size = sum(gym.spaces.flatdim(part.space) for part in play.parts.values())
     often = play.zero_obs - zeros > play.steps / 10  # elsewhere too
     if often or size < 2:
         return
@@ -968,7 +974,7 @@ def check_instances(game, steps):
 def check_close(env):
     try:
         env.close()
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         means = "a run says so and goes on; windows or processes may stay behind"
         yield note("close", f"close() fails: {error!r:.200}", means, "mend it if it is yours")
 
@@ -1026,9 +1032,15 @@ def check_render(game, play):
     colours = len(shapes) == 1 and len(shapes[0]) == 3 and shapes[0][2] == 3
     if not colours or dtypes != ["uint8"]:
         yield note(topic, seen, means, "return (height, width, 3) in uint8, always of one size")
-        return
-    each = (time.perf_counter() - begin) / len(frames)
-    yield fact(topic, f"{seen}, {number(1000 * each)} ms each")
+    else:
+        each = (time.perf_counter() - begin) / len(frames)
+        yield fact(topic, f"{seen}, {number(1000 * each)} ms each")
+    try:
+        with suppress(Exception):  # check_close says so
+            env.close()
+    except SystemExit:
+        means = "a program that closes it after rendering stops there, without a word"
+        yield note("close", "close() ends the program", means, "take quit() out of close()")
 
 
 # === the script that fits

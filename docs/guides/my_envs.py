@@ -4,6 +4,9 @@ python cleanrl_lite/ppo.py --env-id my_envs:MiniGrid-v0 \\
     --env-kwargs '{"env_id": "MiniGrid-Empty-5x5-v0"}'
 """
 
+import os
+from pathlib import Path
+
 import gymnasium as gym
 import numpy as np
 
@@ -117,12 +120,22 @@ gym.register("JobShop-v0", job_shop)
 
 # --8<-- [end:jobshop]
 # --8<-- [start:trading]
-def trading(csv, **kwargs):
+def random_walk(days=500):
+    import pandas as pd
+
+    close = 100 * np.exp(np.cumsum(np.random.default_rng(0).normal(0, 0.01, days)))
+    prices = {"open": close, "high": close, "low": close, "close": close, "volume": 1.0}
+    return pd.DataFrame(prices, pd.date_range("2020-01-01", periods=days, name="date"))
+
+
+def trading(csv=None, **kwargs):
     """gym-trading-env with prices from a file: date, open, high, low, close and volume."""
     import pandas as pd
     from gym_trading_env.environments import TradingEnv
 
-    df = pd.read_csv(csv, parse_dates=["date"], index_col="date")
+    df = random_walk()  # to try it
+    if csv is not None:
+        df = pd.read_csv(csv, parse_dates=["date"], index_col="date")
     df["feature_return"] = df["close"].pct_change()
     return TradingEnv(df=df.dropna(), verbose=0, **kwargs)
 
@@ -141,3 +154,182 @@ def descent(**kwargs):
 
 gym.register("Descent-v0", descent)
 # --8<-- [end:descent]
+
+
+# --8<-- [start:old]
+def new_space(space):
+    """The same space of gymnasium."""
+    if hasattr(space, "n"):
+        return gym.spaces.Discrete(int(space.n))
+    return gym.spaces.Box(space.low, space.high, space.shape, space.dtype)
+
+
+class OldGym(gym.Env):
+    """An environment of gym, gymnasium's predecessor: steps give four values, not five."""
+
+    def __init__(self, env):
+        self.env = env
+        self.observation_space = new_space(env.observation_space)
+        self.action_space = new_space(env.action_space)
+
+    def reset(self, *, seed=None, options=None):
+        return self.env.reset(), {}
+
+    def step(self, action):
+        obs, reward, done, info = self.env.step(action)
+        truncated = bool(info.get("TimeLimit.truncated", False))
+        return obs, reward, done and not truncated, truncated, info
+
+
+# --8<-- [end:old]
+# --8<-- [start:crafter]
+class Crafter(OldGym):
+    def reset(self, *, seed=None, options=None):
+        if seed is not None:
+            self.env._seed = seed  # its constructor takes one, reset does not
+            self.env._episode = 0
+        return super().reset()
+
+
+def crafter(**kwargs):
+    import crafter
+
+    return Crafter(crafter.Env(**kwargs))
+
+
+gym.register("Crafter-v0", crafter)
+
+
+# --8<-- [end:crafter]
+# --8<-- [start:reactor]
+def reactor(steps=60, **kwargs):
+    """pcgym: keep the concentration in a stirred tank at 0.85, and then at 0.9."""
+    from pcgym import make_env
+
+    wanted = [0.85] * (steps // 2) + [0.9] * (steps - steps // 2)
+    parameters = {
+        "model": "cstr",
+        "N": steps,
+        "tsim": 25,
+        "SP": {"Ca": wanted},
+        "x0": np.array([0.8, 330, 0.8]),
+        "o_space": {"low": np.array([0.7, 300, 0.8]), "high": np.array([1, 350, 0.9])},
+        "a_space": {"low": np.array([295]), "high": np.array([302])},
+        "noise": True,
+        "noise_percentage": 0.001,
+    }
+    return make_env({**parameters, **kwargs})
+
+
+gym.register("Reactor-v0", reactor)
+
+
+# --8<-- [end:reactor]
+# --8<-- [start:crossing]
+def crossing(**kwargs):
+    """sumo-rl: the traffic lights of one crossing. pip install sumo-rl eclipse-sumo"""
+    import sumo
+
+    os.environ.setdefault("SUMO_HOME", sumo.SUMO_HOME)
+    import sumo_rl
+
+    path = Path(sumo_rl.__file__).parent / "nets/single-intersection/single-intersection"
+    return sumo_rl.SumoEnvironment(
+        net_file=f"{path}.net.xml",
+        route_file=f"{path}.rou.xml",
+        single_agent=True,
+        num_seconds=2000,
+        sumo_warnings=False,
+        **kwargs,
+    )
+
+
+gym.register("Crossing-v0", crossing)
+
+
+# --8<-- [end:crossing]
+# --8<-- [start:retro]
+def retro(game="Airstriker-Genesis-v0", render_mode=None, **kwargs):
+    """stable-retro: one emulator a process, so use --async-envs."""
+    import stable_retro
+
+    return stable_retro.make(
+        game,
+        use_restricted_actions=stable_retro.Actions.DISCRETE,
+        render_mode=render_mode or "rgb_array",  # None opens a window
+        **kwargs,
+    )
+
+
+gym.register("Retro-v0", retro, max_episode_steps=4500)
+
+
+# --8<-- [end:retro]
+# --8<-- [start:grid]
+def grid(**kwargs):
+    """grid2op: keep the lines of a small power grid below their limits."""
+    import grid2op
+    from grid2op.gym_compat import BoxGymObsSpace, DiscreteActSpace, GymEnv
+
+    inner = grid2op.make("rte_case5_example", test=True)
+    env = GymEnv(inner)
+    seen = ["rho", "gen_p", "load_p"]
+    env.observation_space = BoxGymObsSpace(inner.observation_space, attr_to_keep=seen)
+    env.action_space = DiscreteActSpace(inner.action_space, attr_to_keep=["set_bus"])
+    return env
+
+
+gym.register("Grid-v0", grid)
+
+
+# --8<-- [end:grid]
+# --8<-- [start:microgrid]
+def microgrid(number=0):
+    """python-microgrid: a battery, the sun and the grid. An hour a step, a year an episode."""
+    from pymgrid.envs import DiscreteMicrogridEnv
+
+    return OldGym(DiscreteMicrogridEnv.from_scenario(microgrid_number=number))
+
+
+gym.register("Microgrid-v0", microgrid)
+
+
+# --8<-- [end:microgrid]
+# --8<-- [start:glucose]
+gym.register(
+    "Glucose-v0",
+    "simglucose.envs:T1DSimGymnaisumEnv",
+    kwargs={"patient_name": "adolescent#002"},
+    max_episode_steps=480,  # of three minutes: a day
+)
+# --8<-- [end:glucose]
+
+
+# --8<-- [start:miniworld]
+def mini_world(env_id, **kwargs):
+    os.environ.setdefault("PYGLET_HEADLESS", "True")  # without a display
+    import miniworld  # noqa: F401
+
+    return gym.make(env_id, **kwargs)
+
+
+gym.register("MiniWorld-v0", mini_world)
+# --8<-- [end:miniworld]
+
+
+# --8<-- [start:jumanji]
+def jumanji_game(name="Snake-v1", keys=("grid", "action_mask")):
+    """jumanji, in JAX: some parts of its observations, among them a mask of valid actions."""
+    import jumanji
+    from jumanji.wrappers import JumanjiToGymWrapper
+
+    class Game(JumanjiToGymWrapper):
+        @property
+        def unwrapped(self):
+            return self  # not jumanji's own environment: gymnasium notes its id here
+
+    return gym.wrappers.FilterObservation(Game(jumanji.make(name)), keys)
+
+
+gym.register("Jumanji-v0", jumanji_game)
+# --8<-- [end:jumanji]

@@ -7,10 +7,10 @@
 # with seed 1 has others. An agent is trained on one day for ever, and no run can be repeated.
 #
 # Output seen on 2026-11-27 (minutes of the meals; the last line is another one each time):
-#     one instance, seed 1: 201, 408, 951
-#     one instance, seed 2: 201, 408, 951
-#     one instance, seed 3: 201, 408, 951
-#     new instance, seed 1: 621, 663, 837, 1107
+#     one instance, seed 1: 111, 324, 789, 1233, 1341
+#     one instance, seed 2: 111, 324, 789, 1233, 1341
+#     one instance, seed 3: 111, 324, 789, 1233, 1341
+#     new instance, seed 1: 105, 423, 1320, 1416
 set -euo pipefail
 folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT

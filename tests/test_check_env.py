@@ -750,6 +750,14 @@ class Missions(Words):
     observation_space = Dict(x=Box(-1, 1, (3,)), said=OwnSpace())
 
 
+class SpaceWithoutEquality(OwnSpace):
+    __eq__ = object.__eq__
+
+
+class OtherMissions(Words):
+    observation_space = Dict(x=Box(-1, 1, (3,)), said=SpaceWithoutEquality())
+
+
 class Missing(Words):
     def draw(self):
         return {"said": "go"}
@@ -931,6 +939,7 @@ def test_slow_environments_get_scripts_that_learn_from_fewer_steps(monkeypatch):
     [
         ("Words", "not a few"),
         ("Missions", "not a few"),
+        ("OtherMissions", "not a few"),
         ("Maps", "nor one image"),
         ("Sentences", "Text"),
     ],

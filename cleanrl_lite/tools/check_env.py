@@ -289,6 +289,11 @@ class Play:
         self.env = env
         self.action_space = copy.deepcopy(env.action_space)
         self.obs_space = copy.deepcopy(env.observation_space)
+        spaces = {"action_space": self.action_space, "observation_space": self.obs_space}
+        # A space of one's own may lack ==: then no two are equal, and nobody can tell.
+        self.spaces = {
+            name: copied for name, copied in spaces.items() if getattr(env, name) == copied
+        }
         self.limit = env.spec.max_episode_steps  # as registered, or as asked for
         self.action_space.seed(0)
         self.steps = 0
@@ -351,10 +356,9 @@ class Play:
         seed = 0 if self.steps == 0 else None
         obs, info = self.env.reset(seed=seed)
         self.reset_times.append(time.perf_counter() - start)
-        if self.env.action_space != self.action_space:
-            self.replaced.add("action_space")
-        if self.env.observation_space != self.obs_space:
-            self.replaced.add("observation_space")
+        for name, space in self.spaces.items():
+            if getattr(self.env, name) != space:
+                self.replaced.add(name)
         self.add(obs, 0)
         return obs, info
 

@@ -497,9 +497,10 @@ class Run:
             seeds[0] = self.args.seed
         self.envs.action_space.seed(seeds.pop())
         self.obs, _ = self.envs.reset(seed=seeds)
-        if self.obs.dtype.kind == "f" and len(self.obs) > 1 and (self.obs == self.obs[0]).all():
+        alike = (self.obs == self.obs[0]).all() and "float" in str(self.obs.dtype)
+        if alike and self.args.num_envs > 1:
             warn_once("all environments begin alike. Do they use their seeds?")
-        if np.abs(self.obs).max() > 1e3 and not hasattr(self.agent, "obs_stats"):
+        if abs(self.obs).max() > 1e3 and not hasattr(self.agent, "obs_stats"):
             tqdm.write("warning: observations beyond 1,000. See docs/guides/environments.md")
         if self.args.eval_every:
             try:

@@ -4,8 +4,8 @@ Paper:    Mnih et al. 2016 (arXiv:1602.01783), with environments stepped togethe
 Run:      python cleanrl_lite/a2c.py --env-id CartPole-v1
 Differs:  From vpg.py: rollouts of 5 steps, so returns are mostly values; an entropy bonus; RMSprop
           in place of Adam. Two networks, not one with two outputs.
-Expected: CartPole-v1 466.2, Acrobot-v1 -82.6 (500,000 steps, mean of the last 100 training
-          episodes, 3 seeds, 5ed444d).
+Expected: CartPole-v1 490.6, Acrobot-v1 -89.8 (500,000 steps, mean of the last 100 training
+          episodes, 3 seeds, 32f86a5).
 Details:  docs/a2c.md
 """
 

@@ -24,6 +24,7 @@ import torch
 from gymnasium.spaces import Box
 from gymnasium.wrappers import FlattenObservation
 from torch import nn
+from torch.distributions import Distribution
 
 from cleanrl_lite.tools import agents
 from cleanrl_lite.tools import runs as tools
@@ -99,6 +100,8 @@ def export(run_dir, path):
         policy = RememberingPolicy(agent, env.action_space)
         inputs["state"] = torch.zeros(2, *agent.memory.shape[1:])
         outputs.append("next_state")
+    # A distribution that checks its arguments looks at numbers, which torch.export refuses.
+    Distribution.set_default_validate_args(False)
     try:
         exported = torch.onnx.export(
             policy,
@@ -115,6 +118,8 @@ def export(run_dir, path):
     except torch.onnx.OnnxExporterError as error:
         reason = str(error.__cause__).splitlines()[0]
         check(False, f"{problem}: write it with torch operations only ({reason})")
+    finally:
+        Distribution.set_default_validate_args(True)
     saved = load(run_dir)
     args = {"script": saved["script"], "env_kwargs": "{}", **saved["args"]}
     exported.model.metadata_props.update(metadata(args, env))

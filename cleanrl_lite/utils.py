@@ -513,7 +513,7 @@ class Run:
         before = saved.get("setting", {})
         for name in "num_envs", "buffer_size":
             same = before.get(name) == self.setting.get(name)
-            check(same, "not with another --num-envs or --buffer-size, nor from an old checkpoint")
+            check(same, "--resume needs this version's checkpoint, --num-envs and --buffer-size")
         for name, part in self.parts.items():
             part.load_state_dict(saved[name])
         set_rng_state(cloudpickle.loads(saved["rng"]))

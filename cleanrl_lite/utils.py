@@ -212,18 +212,21 @@ class Checked(gym.Wrapper):
             reward = float(np.asarray(reward).sum())
         self.episodic_return += reward
         self.episodic_length += 1
+        obs = self.checked(obs, reward)
         if terminated or truncated:
             info = {**info, "statistics": (self.episodic_return, self.episodic_length)}
             self.look(obs, terminated)
         else:
             info = {}
-        return self.checked(obs, reward), reward, bool(terminated), bool(truncated), info
+        return obs, reward, bool(terminated), bool(truncated), info
 
     def look(self, obs, terminated):
         """Warns of what makes results wrong; at an episode's end, where it takes no time."""
-        gap = np.abs(obs - np.clip(obs, self.observation_space.low, self.observation_space.high))
-        if gap.max() > 0.01 * np.abs(obs).max():
-            warn_once("observations leave their space by more than 1 %.")
+        space = self.observation_space
+        if isinstance(space, Box):
+            gap = np.abs(obs - np.clip(np.float64(obs), space.low, space.high))
+            if gap.max() > 0.01 * np.abs(obs).max():
+                warn_once("observations leave their space by more than 1 %.")
         self.ends.append(self.episodic_length if terminated else 0)
         if self.episodic_length > 20 and self.ends.count(self.episodic_length) == 10:
             warn_once("ten episodes in a row terminated at the same step. Is it a time limit?")
@@ -240,7 +243,7 @@ class Checked(gym.Wrapper):
 
 
 class VectorEnv(gym.vector.SyncVectorEnv):
-    """All in this process, with SAME_STEP autoreset. infos: "final_obs" and "final_info", by n."""
+    """All in this process; SAME_STEP autoreset. infos["final_obs"][n] is of an ended episode."""
 
     def step(self, actions):
         actions = np.array(actions)  # a copy: an environment may change its action in place
@@ -302,7 +305,7 @@ def evaluate(args, make_env, agent, directory, step):
     """Plays --eval-episodes with a copy of the agent; returns the record that it writes, a dict."""
     name = f"eval_{time.time():.0f}" if args.evaluate else "eval"
     agent = copy.deepcopy(agent).eval()  # Dropout and batch statistics are for training
-    state = rng_state()  # training's stays
+    state = rng_state()  # those of training stay as they are
     infos = play(args, make_env, agent, args.eval_episodes)
     if args.capture_video:
         folder = directory / "videos" / (name if args.evaluate else f"step-{step}")

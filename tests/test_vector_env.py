@@ -71,6 +71,42 @@ def test_the_observation_of_an_automatic_reset_is_checked(broken):
             envs.step(np.zeros((1, 1), np.float32))
 
 
+class Ends(gym.Env):
+    """One step long; its observations are `obs`, whatever the space."""
+
+    action_space = Discrete(2)
+
+    def __init__(self, space, obs):
+        self.observation_space, self.obs = space, obs
+
+    def reset(self, seed=None, options=None):
+        super().reset(seed=seed)
+        return self.observation_space.sample(), {}
+
+    def step(self, action):
+        return self.obs, 1.0, True, False, {}
+
+
+@pytest.mark.parametrize(
+    "space, obs",
+    [(Box(0, 1, (2,), bool), [True, False]), (Discrete(3), 2), (Box(0, 9, (2,), np.uint8), [9, 0])],
+)
+def test_the_look_at_an_episodes_end_takes_any_space(space, obs, capsys):
+    utils.say_once.cache_clear()
+    envs = utils.vector_env([lambda: Ends(space, np.array(obs, space.dtype))], False)
+    envs.reset(seed=[1])
+    *_, infos = envs.step(np.zeros(1, int))
+    np.testing.assert_array_equal(infos["final_obs"][0], obs)
+    assert capsys.readouterr().out == ""
+
+
+def test_a_last_observation_of_another_shape():
+    envs = utils.vector_env([lambda: Ends(Box(-1, 1, (2,)), np.zeros(3, np.float32))], False)
+    envs.reset(seed=[1])
+    with pytest.raises(FloatingPointError, match=r"not of shape \(2,\)"):
+        envs.step(np.zeros(1, int))
+
+
 def test_an_action_that_is_not_finite_is_the_agents():
     envs = utils.vector_env([Careless], False)
     envs.reset(seed=[1])

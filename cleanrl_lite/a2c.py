@@ -78,7 +78,7 @@ class Agent(nn.Module):
 
     def forward(self, obs):
         """The policy's distribution and the value of `obs` (..., obs_dim)."""
-        dist = Categorical(logits=self.actor(obs))
+        dist = Categorical(logits=self.actor(obs), validate_args=False)
         return dist, self.critic(obs).squeeze(-1)
 
     def act(self, obs):

@@ -79,7 +79,8 @@ class Agent(nn.Module):
 
     def forward(self, obs):
         """The policy's distribution and the value of `obs` (..., obs_dim)."""
-        dist = Independent(Normal(self.actor(obs), self.actor_logstd.exp()), 1)
+        std = self.actor_logstd.exp()
+        dist = Independent(Normal(self.actor(obs), std, validate_args=False), 1, validate_args=False)
         return dist, self.critic(obs).squeeze(-1)
 
     def act(self, obs):

@@ -85,7 +85,8 @@ def attempt(script, drawn):
                 assert all(math.isfinite(value) for _, value in points), tag
     except utils.NotFinite as fault:  # it began, and then something was not finite
         assert fault.code.startswith("error: ") and "\n" not in fault.code
-        helpers.load(helpers.only_run(folder / "runs"))
+        if drawn.get("save_every", 1):  # with 0 it saves at the end only
+            helpers.load(helpers.only_run(folder / "runs"))
         return fault.code
     except SystemExit as end:
         assert str(end.code).startswith("error: ") and "\n" not in end.code

@@ -81,9 +81,8 @@ class Agent(nn.Module):
 
     def forward(self, obs):
         """The policy's distribution and the value of `obs` (..., obs_dim)."""
-        mean = self.actor(obs)
-        std = self.actor_logstd.exp()
-        dist = Independent(Normal(mean, std, validate_args=False), 1, validate_args=False)
+        normal = Normal(self.actor(obs), self.actor_logstd.exp(), validate_args=False)
+        dist = Independent(normal, 1, validate_args=False)
         return dist, self.critic(obs).squeeze(-1)
 
     def act(self, obs):

@@ -177,7 +177,7 @@ def minibatch_words(epochs):
     if all(order == sorted(order) for order in epochs):
         return "the same, never shuffled"
     same = all(order == epochs[0] for order in epochs)
-    return "the same" if same else "new permutation"
+    return "the same permutation" if same else "new permutation"
 
 
 def double_words(total):

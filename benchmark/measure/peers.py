@@ -49,13 +49,15 @@ PACKAGES = {
     "tianshou": TIANSHOU,
     "torchrl": "torchrl==0.14.1",
     "rl_games": RL_GAMES,
+    "rsl_rl": "rsl-rl-lib==5.5.1",
+    "rllib": "ray[rllib]==2.60.0",
 }
 # For what the first environment cannot run
 SECOND_PACKAGES = dict.fromkeys(["cleanrl", "cleanrl_checkout", "leanrl"], CLEANRL + GYMNASIUM)
 # Measured where a folder is given, by the program of "cleanrl"
 FOLDERS = {"cleanrl_checkout": "cleanrl", "leanrl": "cleanrl"}
 NAMES = {"ours": "here", "sb3": "SB3", "cleanrl": "CleanRL"}
-NAMES.update(cleanrl_checkout="CleanRL", leanrl="LeanRL")
+NAMES.update(cleanrl_checkout="CleanRL", leanrl="LeanRL", rllib="RLlib")
 COLUMNS = 7  # libraries in a table; the others come into a second one, beside ours
 SECONDS = 600  # for pip
 
@@ -74,6 +76,7 @@ ROWS = {
         "advantages_over": "advantages normalised over",
         "advantages_over_given": "... where it is asked for",
         "advantages_std": "their standard deviation",
+        "advantages_mean": "the mean of all normalised advantages (0 is right)",
         "kl_updates": "updates of 20 with a tiny limit on the KL divergence",
         "later_epochs": "minibatches of the later epochs",
         "uneven_minibatches": "8 samples in minibatches of 3, or in 3 minibatches",
@@ -149,7 +152,7 @@ def run_probe(library, packages, folder, files):
     if files:
         command.append(files)
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
-    environment.update(CUDA_VISIBLE_DEVICES="", WANDB_MODE="disabled")
+    environment.update(CUDA_VISIBLE_DEVICES="", WANDB_MODE="disabled", RAY_AUTH_MODE="disabled")
     with tempfile.TemporaryFile("w+") as errors:
         streams = {"stdout": subprocess.PIPE, "stderr": errors}
         done = subprocess.run(command, cwd=ROOT, env=environment, text=True, **streams)

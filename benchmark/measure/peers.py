@@ -58,6 +58,11 @@ SECOND_PACKAGES = dict.fromkeys(["cleanrl", "cleanrl_checkout", "leanrl"], CLEAN
 FOLDERS = {"cleanrl_checkout": "cleanrl", "leanrl": "cleanrl"}
 NAMES = {"ours": "here", "sb3": "SB3", "cleanrl": "CleanRL"}
 NAMES.update(cleanrl_checkout="CleanRL", leanrl="LeanRL", rllib="RLlib")
+NOT_MEASURED = [
+    "not measured: pufferlib 3.0.0, which is published as source alone; building it fetches raylib "
+    "from GitHub, which could not be reached",
+    "not measured: LeanRL and newer files of CleanRL, which are not on PyPI",
+]
 COLUMNS = 7  # libraries in a table; the others come into a second one, beside ours
 SECONDS = 600  # for pip
 
@@ -234,7 +239,7 @@ def tables(found):
     lines = []
     for algorithm in ROWS:
         lines += part(algorithm, table(algorithm, found))
-    places = []
+    places = list(NOT_MEASURED)
     for library, record in found.items():
         versions = ", ".join(f"{name} {version}" for name, version in record["versions"].items())
         count = len(record["cells"])

@@ -240,7 +240,8 @@ def test_the_surprises_are_those_of_the_file():
     assert cell("sbx", "PPO vf_coef_effect") < 1e-6
     assert cell("sbx", "PPO value_clipping_given") == "off"
     assert cell("sbx", "PPO kl_updates") == 20
-    assert cell("sb3", "SAC target_moves_of_40") == 40
+    for library in ("sb3", "sb3_contrib"):
+        assert cell(library, "SAC target_moves_of_40") == 40
     assert cell("rl_games", "PPO later_epochs") == "the same, never shuffled"
     assert cell("tianshou", "TD3 target_action_clipped").startswith("no")
     assert cell("skrl", "DQN epsilon") == "no exploration"

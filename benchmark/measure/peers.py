@@ -51,6 +51,7 @@ PACKAGES = {
     "rl_games": RL_GAMES,
     "rsl_rl": "rsl-rl-lib==5.5.1",
     "rllib": "ray[rllib]==2.60.0",
+    "sb3_contrib": "--no-deps sb3-contrib==2.9.2",
 }
 # For what the first environment cannot run
 SECOND_PACKAGES = dict.fromkeys(["cleanrl", "cleanrl_checkout", "leanrl"], CLEANRL + GYMNASIUM)
@@ -58,6 +59,7 @@ SECOND_PACKAGES = dict.fromkeys(["cleanrl", "cleanrl_checkout", "leanrl"], CLEAN
 FOLDERS = {"cleanrl_checkout": "cleanrl", "leanrl": "cleanrl"}
 NAMES = {"ours": "here", "sb3": "SB3", "cleanrl": "CleanRL"}
 NAMES.update(cleanrl_checkout="CleanRL", leanrl="LeanRL", rllib="RLlib")
+NAMES["sb3_contrib"] = "TQC of sb3-contrib"
 NOT_MEASURED = [
     "not measured: pufferlib 3.0.0, which is published as source alone; building it fetches raylib "
     "from GitHub, which could not be reached",

@@ -43,8 +43,31 @@ def test_the_tables_have_at_most_eight_columns():
 
 def test_the_last_row_of_each_table_leads_to_a_recipe():
     for algorithm in peers.ROWS:
-        links = re.findall(r"\(#(.+?)\)", peers.table(algorithm, FOUND)[-1])
-        assert len(links) >= 4 and set(links) <= ANCHORS
+        tables = "\n".join(peers.table(algorithm, FOUND)).split("\n\n")
+        ends = [text.splitlines()[-1] for text in tables]
+        assert all(end.startswith("| to get the same here") for end in ends)
+        links = re.findall(r"\(#(.+?)\)", "".join(ends))
+        measured = [name for name in FOUND if peers.has(FOUND[name], algorithm)]
+        assert len(links) == len(measured) - 1 and set(links) <= ANCHORS
+
+
+def test_a_checkout_is_measured_by_the_program_of_the_package(tmp_path, monkeypatch):
+    """Two environments; the commit is its version, and its recipe that of CleanRL."""
+    calls = []
+
+    def run_probe(*args):
+        calls.append(args)
+        return {"versions": {"torch": "2"}, "cells": {f"PPO cell {len(calls)}": 1}}
+
+    monkeypatch.setattr(peers, "run_probe", run_probe)
+    (tmp_path / "leanrl").mkdir()
+    found = peers.probe("leanrl", tmp_path, str(tmp_path / "leanrl"))
+    assert found["versions"] == {"leanrl": "of a folder without commit", "torch": "2"}
+    assert sorted(found["cells"]) == ["PPO cell 1", "PPO cell 2"]
+    assert "gymnasium==" not in calls[0][1] and "gymnasium==" in calls[1][1]
+    record = {**FOUND["cleanrl"], "versions": {"leanrl": "760837e"}}
+    text = "\n".join(peers.table("PPO", {"ours": FOUND["ours"], "leanrl": record}))
+    assert "| LeanRL 760837e |" in text and "[how](#ppo-like-cleanrl)" in text
 
 
 EDITS = re.findall(r"^```diff\n--- (\w+)\.py\n\+\+\+ (\w+)\.py\n(.*?)^```", PAGE, re.M | re.S)
@@ -58,7 +81,7 @@ def test_an_edit_computes_what_the_table_says(script, name, text, tmp_path, monk
     path.write_text(peers_returns.changed(source, text))
     copy = peers_first_update.module_at(path)
     monkeypatch.setitem(sys.modules, f"cleanrl_lite.{script}", copy)
-    library = name.removeprefix("like_")
+    library = name.removeprefix("like_").removesuffix("_exact")
     for cell, value in MEASURED[script, name]():
         assert value == FOUND[library]["cells"][cell], cell
 
@@ -82,6 +105,34 @@ def torchrl_value_loss():
     grad = float(seen.grads[0]["critic.0.bias"])
     assert grad == pytest.approx(errors.clip(-1, 1).mean(), rel=1e-4)
     yield "PPO value_gradient", "1, error clipped at 1"
+
+
+def clipped_squares():
+    """RLlib's limit on the squared error: no gradient beyond a root of 10."""
+    small = ours.run_ppo(clip_vloss=False, vf_coef=2.0)
+    errors = -small.advantages[0]
+    assert np.abs(errors).max() < 10**0.5
+    grad = float(small.grads[0]["critic.0.bias"])
+    assert grad == pytest.approx(2 * errors.mean(), rel=1e-4)
+    large = ours.run_ppo(reward=100.0, clip_vloss=False, vf_coef=2.0)
+    assert float(large.grads[0]["critic.0.bias"]) == 0
+    yield "PPO value_gradient", "2, none beyond an error of 3.16"
+
+
+def one_permutation():
+    seen = ours.run_ppo(num_minibatches=2, update_epochs=3)
+    assert len(seen.orders) == 1 and len(seen.grads) == 6
+    yield "PPO later_epochs", "the same permutation"
+
+
+def cleanrl_bootstrap():
+    last = ours.run_ppo().advantages[0][scripted.EPISODE - 1]
+    yield "PPO truncated_advantage", round(float(last), 4)
+    yield "PPO truncated_bootstrap", scripted.bootstrap_words(last)
+
+
+def return_scale():
+    yield "PPO return_scale", ours.return_scale()
 
 
 def rl_games_order():
@@ -122,8 +173,29 @@ def tianshou_targets():
     yield "TD3 order", found["order"]
 
 
+def cleanrl_sac():
+    found = dict(ours.sac_cells())
+    yield "SAC tanh_slope", scripted.plain(found["tanh_slope"])
+    for name in ("log_prob_scale", "alpha_gradient", "log_std"):
+        yield f"SAC {name}", found[name]
+
+
+def sac_exact():
+    """Both lines on top of SB3's edit are measured by test_the_first_update_of_sac_is_theirs."""
+    found = dict(ours.sac_cells())
+    yield "SAC critic_gradient", pytest.approx(found["critic_gradient"])
+    yield "SAC tanh_slope", pytest.approx(found["tanh_slope"], abs=0.01)
+
+
 SAC_LIKE_SB3 = ["log_std", "log_prob_scale", "alpha_gradient"]
 MEASURED = {
+    ("ppo", "like_cleanrl"): cleanrl_bootstrap,
+    ("ppo", "like_rsl_rl"): one_permutation,
+    ("ppo", "like_rllib"): clipped_squares,
+    ("ppo_continuous", "like_cleanrl"): return_scale,
+    ("sac", "like_cleanrl"): cleanrl_sac,
+    ("sac", "like_sb3_exact"): sac_exact,
+    ("td3", "like_sbx"): lambda: chosen("TD3", ours.td3_cells, ["order"]),
     ("ppo", "like_sb3"): sb3_value_clipping,
     ("ppo", "like_sbx"): advantages,
     ("ppo", "like_skrl"): lambda: advantages(norm_adv=False),
@@ -150,14 +222,26 @@ def test_the_surprises_are_those_of_the_file():
     def cell(library, name):
         return FOUND[library]["cells"][name]
 
+    assert cell("cleanrl", "PPO truncated_advantage") == -12
     assert cell("skrl", "PPO truncated_advantage") == -1.515
-    assert cell("rl_games", "PPO truncated_advantage") == -0.3
-    assert cell("rl_games", "PPO truncated_advantage_silent") == -12
+    for library in ("rl_games", "rsl_rl"):
+        assert cell(library, "PPO truncated_advantage") == -0.3
+        assert cell(library, "PPO truncated_advantage_silent") == -12
+    assert cell("rllib", "PPO value_gradient") == "2, none beyond an error of 3.16"
+    assert cell("rllib", "PPO advantages_mean") == pytest.approx(0.43, abs=5e-3)
+    assert cell("cleanrl", "PPO uneven_minibatches") == "2, 2, 2, 2"
+    assert cell("rsl_rl", "PPO uneven_minibatches") == "2, 2, 2"
+    assert cell("rsl_rl", "PPO later_epochs") == "the same permutation"
+    assert cell("rllib", "PPO later_epochs").endswith("the first in order")
+    assert cell("torchrl", "SAC tanh_slope") == "takes u for 7.25"
+    assert cell("torchrl", "TD3 target_noise") == cell("skrl", "TD3 target_noise_given") == 0.2
+    assert cell("sbx", "TD3 order") == "C T C T A C T C T A"
     assert cell("skrl", "PPO value_gradient") == 10 * cell("ours", "PPO value_gradient") == 5
     assert cell("sbx", "PPO vf_coef_effect") < 1e-6
     assert cell("sbx", "PPO value_clipping_given") == "off"
     assert cell("sbx", "PPO kl_updates") == 20
-    assert cell("sb3", "SAC target_moves_of_40") == 40
+    for library in ("sb3", "sb3_contrib"):
+        assert cell(library, "SAC target_moves_of_40") == 40
     assert cell("rl_games", "PPO later_epochs") == "the same, never shuffled"
     assert cell("tianshou", "TD3 target_action_clipped").startswith("no")
     assert cell("skrl", "DQN epsilon") == "no exploration"
@@ -203,3 +287,11 @@ def test_the_first_update_is_theirs():
     """PPO with Stable-Baselines3's defaults: weights after an update from the same rollout."""
     difference, change = peers_first_update.compare("ppo_cartpole")
     assert difference < 1e-6 < 1e-4 < change
+
+
+def test_the_first_update_of_sac_is_theirs():
+    difference, change, gradients = peers_first_update.compare_sac(exact=True)
+    assert difference < 1e-6 < 1e-4 < change
+    assert max(gradients.values()) < 1e-5
+    _, _, gradients = peers_first_update.compare_sac(exact=False)
+    assert gradients["qf1"] < 1e-5 < gradients["actor"] < 1e-2

@@ -4,6 +4,8 @@ gradient as the change of the weights.
     python -m benchmark.measure.probes.sbx
 """
 
+import contextlib
+import inspect
 import itertools
 import math
 from importlib import metadata
@@ -14,7 +16,7 @@ import jax
 import numpy as np
 import optax
 from flax.core import unfreeze
-from sbx import DQN, PPO, SAC
+from sbx import DQN, PPO, SAC, TD3
 from stable_baselines3.common.callbacks import BaseCallback
 
 from benchmark.measure.probes import scripted
@@ -228,6 +230,19 @@ def ppo_cells():
     rate = float(adam.hyperparams["learning_rate"])
     yield "last_learning_rate", rate / untouched.learning_rate
     yield "box_action", box_action()
+    yield "log_std", box_log_std()
+
+
+def box_log_std():
+    model = PPO("MlpPolicy", env(actions="box"), n_steps=8, batch_size=8)
+    state = model.policy.actor_state
+    found = []
+    for log_std in (-30.0, 1.0, 30.0):
+        params = unfreeze(state.params)
+        params["params"]["log_std"] = np.array([log_std], np.float32)
+        dist = state.apply_fn(params, np.zeros((1, 2), np.float32))
+        found.append(float(np.log(np.ravel(dist.stddev())[0])))
+    return scripted.log_std_words(*found, size=30)
 
 
 # === SAC
@@ -282,8 +297,8 @@ def alpha_gradient():
     return float(before - after) / 1.7
 
 
-def log_prob(model, mean):
-    """Of the mean."""
+def policy(model, mean, log_std=0.0):
+    """The distribution of its actions in [-1, 1]."""
     state = model.policy.actor_state
     params = constant(state.params, 0.0)
     leaves, structure = jax.tree_util.tree_flatten_with_path(params)
@@ -292,16 +307,69 @@ def log_prob(model, mean):
     for n in outputs:
         values[n] = np.zeros_like(values[n])
     values[outputs[0]] += np.float32(mean)
+    values[outputs[1]] += np.float32(log_std)
     params = jax.tree_util.tree_unflatten(structure, values)
-    dist = state.apply_fn(params, np.zeros((1, 2), np.float32))
-    return dist, float(np.ravel(dist.log_prob(np.zeros((1, 1), np.float32)))[0])
+    return state.apply_fn(params, np.zeros((1, 2), np.float32))
+
+
+def log_prob(model):
+    """Of the action 0, where the mean is 0."""
+    dist = policy(model, 0.0)
+    return float(np.ravel(dist.log_prob(np.zeros((1, 1), np.float32)))[0])
+
+
+def tanh_slope(model):
+    """At a mean of 10 against 0, of the same narrow noise: samples, as its updates take them."""
+
+    def mean_log_prob(mean):
+        dist = policy(model, mean, -5.0)
+
+        @jax.jit
+        def drawn(key):
+            return dist.log_prob(dist.sample(1000, seed=key)).mean()
+
+        return float(drawn(jax.random.PRNGKey(1)))
+
+    return mean_log_prob(10.0) - mean_log_prob(0.0)
+
+
+def log_std(model, output):
+    dist = policy(model, 0.0, output).distribution
+    return float(np.log(np.ravel(dist.stddev())[0]))
+
+
+@contextlib.contextmanager
+def ordered(algorithm, actor):
+    """A list of letters, as the parts of its updates run; not compiled, so one after another."""
+    letters = []
+    names = {"update_critic": "C", actor: "A", "soft_update": "T"}
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(jax.disable_jit())
+        for name, letter in names.items():
+            part = getattr(algorithm, name)
+
+            def watched(*args, part=part, letter=letter, **kwargs):
+                letters.append(letter)
+                return part(*args, **kwargs)
+
+            stack.enter_context(mock.patch.object(algorithm, name, staticmethod(watched)))
+        yield letters
+
+
+def order(algorithm, actor, updates):
+    model = off_policy(algorithm, env(actions="box"))
+    model.learn(8)  # no update yet
+    with ordered(algorithm, actor) as letters:
+        for _ in range(updates):
+            model.train(1, 8)
+    return " ".join(letters)
 
 
 def log_prob_scale():
     """What bounds of -4 and 4 change against -1 and 1, at the middle."""
     wide = SAC("MlpPolicy", env(actions="box", low=-4.0, high=4.0))
     narrow = SAC("MlpPolicy", env(actions="box", low=-1.0, high=1.0))
-    scale = log_prob(wide, 0.0)[1] - log_prob(narrow, 0.0)[1]
+    scale = log_prob(wide) - log_prob(narrow)
     return scripted.named(scale, {"yes": -math.log(4), "no": 0.0})
 
 
@@ -316,8 +384,62 @@ def sac_cells():
     yield "log_prob_scale", log_prob_scale()
     alpha = untouched.ent_coef.apply({"params": untouched.ent_coef_state.params})
     yield "initial_alpha", float(alpha)
+    yield "tanh_slope", tanh_slope(untouched)
+    stds = [log_std(untouched, output) for output in (-100.0, 1.0, 100.0)]
+    yield "log_std", scripted.log_std_words(*stds)
+    yield "order", order(SAC, "update_actor", 4)
     yield "truncated_transition", truncated_transition(model)
     yield "random_steps", untouched.learning_starts
+
+
+# === TD3
+def td3_update(output):
+    """(target actions in [-1, 1], gradient of a critic): their values are 5.5, the reward is 1."""
+    model = off_policy(TD3, env(actions="box"))
+    policy = model.policy
+    state = policy.qf_state
+    state = with_descent(state.replace(params=constant(state.params, 5.5)))
+    actor = policy.actor_state
+    actor = actor.replace(target_params=constant(actor.target_params, output))
+    before = last_bias(state.params)
+    size = 2000
+    ones = np.ones(size, np.float32)
+    obs = np.zeros((size, 2), np.float32)
+    actions = np.zeros((size, 1), np.float32)
+    seen = []
+
+    def watched(params, obs, actions, **kwargs):
+        seen.append(np.asarray(actions))
+        return policy.qf_state.apply_fn(params, obs, actions, **kwargs)
+
+    noise = (model.target_policy_noise, model.target_noise_clip)
+    batch = (obs, actions, obs, ones, 0 * ones, 0 * ones)
+    with jax.disable_jit():
+        after, _, _ = TD3.update_critic(
+            actor,
+            state.replace(apply_fn=watched),
+            *batch,
+            *noise,
+            model.key,
+        )
+    change = before - last_bias(after.params)
+    return seen[0], float(change.flatten()[0])
+
+
+def td3_cells():
+    untouched = TD3("MlpPolicy", env(actions="box"))
+    half = (scripted.HIGH - scripted.LOW) / 2
+    middle, gradient = td3_update(0.0)
+    yield "target_noise", round(float(middle.std()) * half, 1)
+    beyond, _ = td3_update(20.0)
+    yield "target_action_clipped", "no" if beyond.max() > 1 + 1e-4 else "yes"
+    noise = untouched.action_noise
+    yield "exploration_noise", "none" if noise is None else str(noise)
+    yield "order", order(TD3, "update_actor", 4)
+    yield "critic_gradient", gradient / 4.5
+    model = off_policy(TD3, env(actions="box"))
+    model.learn(13)
+    yield "truncated_transition", truncated_transition(model)
 
 
 # === DQN
@@ -356,12 +478,14 @@ def dqn_cells():
     unit = scripted.target_unit(changes)
     yield "target", f"each {untouched.target_update_interval:,} {unit}"
     yield "target_step", untouched.tau
+    if "max_grad_norm" not in inspect.signature(DQN.__init__).parameters:
+        yield "max_grad_norm", "no such flag"
     yield "truncated_transition", truncated_transition(model)
 
 
 def main():
     cells = {}
-    algorithms = {"PPO": ppo_cells, "SAC": sac_cells, "DQN": dqn_cells}
+    algorithms = {"PPO": ppo_cells, "SAC": sac_cells, "TD3": td3_cells, "DQN": dqn_cells}
     for algorithm, measure in algorithms.items():
         for name, cell in measure():
             cells[f"{algorithm} {name}"] = cell

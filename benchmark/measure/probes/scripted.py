@@ -113,15 +113,21 @@ def normalisation(grad, advantages, actions, inds):
 
     The policy is uniform over two actions, and its logits are biases alone.
     """
+    scores = np.where(np.asarray(actions) == 0, 0.5, -0.5)
+    return normalisation_of_scores(grad, advantages, scores, inds)
+
+
+def normalisation_of_scores(grad, advantages, scores, inds):
+    """The same from any bias of the policy: `scores` are d log-probability / d bias."""
     rollout = np.asarray(advantages)
     minibatch = rollout[inds]
-    signs = np.where(np.asarray(actions)[inds] == 0, 0.5, -0.5)
+    scores = np.asarray(scores)[inds]
     found = {("not", ""): minibatch}
     for over, samples in (("minibatch", minibatch), ("rollout", rollout)):
         for std in ("unbiased", "biased"):
             found[over, std] = normalised(minibatch, samples, std)
     for words, candidate in found.items():
-        if near(grad, -(signs * candidate).mean(), 1e-3):
+        if near(grad, -(scores * candidate).mean(), 1e-3):
             return words
     return "another", f"{grad:.4g}"
 
@@ -171,7 +177,7 @@ def minibatch_words(epochs):
     if all(order == sorted(order) for order in epochs):
         return "the same, never shuffled"
     same = all(order == epochs[0] for order in epochs)
-    return "the same" if same else "new permutation"
+    return "the same permutation" if same else "new permutation"
 
 
 def double_words(total):

@@ -212,6 +212,8 @@ def sac_cells():
     yield "alpha_gradient", scripted.named(per_entropy, {"alpha": 0.5, "1": 1.0})
     yield "initial_alpha", float(SACLoss(gaussian_actor(box_env()), critic())._alpha)
     yield "log_prob_scale", log_prob_scale()
+    yield "tanh_slope", tanh_slope()
+    yield "log_std", log_std()
     yield "truncated_transition", truncated_transition(data)
 
 
@@ -225,6 +227,31 @@ def log_prob_scale():
         found.append(float(dist.log_prob(torch.zeros(1, 1)).sum().detach()))
     words = {"yes": -math.log(4), "no": 0.0}
     return scripted.named(found[0] - found[1], words)
+
+
+def policy(mean, scale):
+    """The distribution of a policy with bounds of -1 and 1."""
+    actor = gaussian_actor(box_env(-1.0, 1.0), mean, scale)
+    return actor.get_dist(TensorDict({"observation": torch.zeros(1, 2)}, [1]))
+
+
+def tanh_slope():
+    """Its log-probability takes u from the action again."""
+    dist = policy(10.0, 0.0)
+    u = float(dist.transforms[0].inv(dist.deterministic_sample).detach())
+    if u < 9:
+        return f"takes u for {u:.3g}"
+    action = dist.deterministic_sample
+    normal = torch.distributions.Normal(dist.loc, dist.scale)
+    return float((dist.log_prob(action) - normal.log_prob(dist.loc)).detach())
+
+
+def log_std():
+    """From the standard deviations of the outputs -100, 1 and 100."""
+    low, middle, high = (float(policy(0.0, x).scale.detach()) for x in (-100.0, 1.0, 100.0))
+    logs = [math.log(low), math.log(middle), math.log(high)]
+    grows = high > 90 and not scripted.near(middle, math.e)
+    return f"log of a softplus, std at least {low:g}" if grows else scripted.log_std_words(*logs)
 
 
 def truncated_transition(data):
@@ -243,7 +270,33 @@ def td3_slope(error):
     return of_critics(gradient(loss, loss(data)["loss_qvalue"]))
 
 
+class ActionItself(nn.Module):
+    """Q = the action."""
+
+    def __init__(self):
+        super().__init__()
+        self.bias = nn.Parameter(torch.zeros(1))
+
+    def forward(self, obs, action):
+        return action + self.bias
+
+
+def target_actions(output):
+    """What the default loss takes for the target policy's actions."""
+    env = box_env()
+    actor = TensorDictModule(Constant(output), ["observation"], ["action"])
+    data = collect(env, actor, 4_000).reshape(-1)
+    data["next", "reward"] *= 0
+    critic = ValueOperator(ActionItself(), ["observation", "action"])
+    loss = TD3Loss(actor, critic, action_spec=env.action_spec)
+    loss.make_value_estimator(gamma=1.0)
+    return loss(data)["target_value"]
+
+
 def td3_cells():
+    yield "target_noise", round(float(target_actions(0.0).std()), 1)
+    beyond = float(target_actions(20.0).max()) > HIGH + 1e-4
+    yield "target_action_clipped", "no" if beyond else "yes"
     yield "critic_gradient", per_error(td3_slope)
 
 

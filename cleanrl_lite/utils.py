@@ -414,13 +414,12 @@ def new_directory(args):
             return directory
 
 
-def last_checkpoint(args, script):
+def last_checkpoint(runs_dir, setting):
     """--resume auto: the newest checkpoint of a run with these arguments, or None."""
-    wanted = {"script": script.stem, **vars(args), "resume": None}.items()
     found = []
-    for path in Path(args.runs_dir).glob("*/checkpoint.pt"):
+    for path in Path(runs_dir).glob("*/checkpoint.pt"):
         with suppress(Exception):  # no args.json, or a foreign one
-            if wanted <= json.loads(path.with_name("args.json").read_text()).items():
+            if setting.items() <= json.loads(path.with_name("args.json").read_text()).items():
                 found.append(path)
     return max(found, key=os.path.getmtime, default=None)
 
@@ -463,13 +462,13 @@ class Run:
         self.values = {}  # what goes_on() was given, if a checkpoint's episodes go on
         self.returns = deque(maxlen=20)  # of the last episodes, for the console
         self.stop = 0  # the exit status with which a signal asks the run to end
-        # args.json; where it or the script differs, a resumed run begins new episodes.
         setting = {"script": self.script.stem, **vars(args), "resume": None}
+        path = args.resume
+        if path == "auto":
+            path = last_checkpoint(args.runs_dir, setting)
+        # args.json; where it or the script differs, a resumed run begins new episodes.
         setting["versions"] = versions()
-        text = self.script.read_text()
-        self.setting = {**setting, "text": text}
-
-        path = last_checkpoint(args, self.script) if args.resume == "auto" else args.resume
+        self.setting = {**setting, "text": self.script.read_text()}
         saved = load(path, agent) if path else {}
         self.global_step = self.log_step = saved.get("global_step", 0)
         self.last_save = saved.get("global_step", -1)
@@ -478,7 +477,7 @@ class Run:
         undo.enter_context(FileLock(self.dir / "lock", timeout=0))  # one process only
         if saved:
             self.restore(saved)
-        (self.dir / self.script.name).write_text(text)
+        (self.dir / self.script.name).write_text(self.setting["text"])
         write_json(self.dir / "args.json", setting)
         print(f"run directory: {self.dir} ({next(agent.parameters()).device})")
         self.catch_signals()
@@ -631,6 +630,7 @@ class Run:
         undo.enter_context(torch._dynamo.config.patch(trace_autograd_ops=True))
         update.__code__ = update.__code__.replace()  # each run in a process compiles its own
         options = {"cpp_wrapper": not torch.cuda.is_initialized(), "cpp.use_decompose_tanh": True}
+        options["cpp.vec_isa_ok"] = True  # else each start tries what the C++ compiler knows
         function = torch.compile(update, fullgraph=True, dynamic=False, options=options)
 
         def compiled(*tensors):
@@ -669,8 +669,7 @@ class Run:
             for static, tensor in zip(inputs, tensors, strict=True):
                 static.copy_(tensor)
             graph.replay()
-            # The next replay overwrites them: so copy.
-            return dict(zip(metrics, values.clone(), strict=True))
+            return dict(zip(metrics, values.clone(), strict=True))  # a replay overwrites them
 
         return replayed
 

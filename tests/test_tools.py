@@ -19,7 +19,7 @@ from tests.test_consistency import COLUMNS, MEAN_LENGTH, NODES_A_LINE, tricks
 FOLDER = helpers.SOURCE / "tools"
 PATHS = [path for path in sorted(FOLDER.glob("*.py")) if path.name != "__init__.py"]
 TOOLS = [path.stem for path in PATHS if "def main()" in path.read_text()]
-PLAN = {"agents", "compare", "convert", "export_onnx", "hub", "notebook", "plot"}
+PLAN = {"agents", "compare", "convert", "export_onnx", "hub", "notebook", "plot", "watch"}
 
 
 def test_these_are_the_tools():

@@ -27,6 +27,7 @@ from benchmark.measure import (
     same_runs,
     speed,
     speed_cleanrl,
+    speed_edit,
     speed_variants,
     torture,
 )
@@ -152,6 +153,12 @@ def test_the_speed_beside_cleanrl_is_what_the_pairs_give():
         speed_cleanrl.table(record)
         == (ROOT / "benchmark" / "results" / "speed_cleanrl.md").read_text()
     )
+
+
+def test_the_seconds_after_an_edit_are_what_the_rounds_give():
+    record = helpers.read_json(ROOT / "benchmark" / "results" / "speed_edit.json")
+    written = (ROOT / "benchmark" / "results" / "speed_edit.md").read_text()
+    assert speed_edit.table(record) == written
 
 
 def test_the_speed_of_variants_is_what_the_pairs_give():

@@ -18,9 +18,9 @@ from contextlib import suppress
 from pathlib import Path
 
 import torch
-import torch.utils.tensorboard  # noqa: F401 (runs need it)
+import torch.utils.tensorboard  # for the runs
 
-from cleanrl_lite import utils  # noqa: F401 (runs need it)
+from cleanrl_lite import utils
 
 
 def import_compiler():

@@ -4,8 +4,8 @@ Paper:    Mnih et al. 2016 (arXiv:1602.01783), with environments stepped togethe
 Run:      python cleanrl_lite/a2c_continuous.py --env-id Hopper-v4
 Differs:  From a2c.py: the only change is the Gaussian policy. Observations and rewards
           are as the environment gives them, unlike in ppo_continuous.py.
-Expected: InvertedPendulum-v4 786.9, Hopper-v4 261.0 (1,000,000 steps, mean of the last 100
-          training episodes, 5 seeds, commits fa36f85 to bd2934a).
+Expected: InvertedPendulum-v4 695.9, Hopper-v4 344.2 (1,000,000 steps, mean of the last 100
+          training episodes, 5 seeds, 32f86a5).
 Details:  docs/a2c_continuous.md
 """
 

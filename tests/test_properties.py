@@ -37,8 +37,8 @@ def strategies(script):
     """A strategy for each numeric flag of the script."""
     for name, value in vars(helpers.small_args(script, "unused")).items():
         if type(value) is int and name not in FIXED:
-            size = SIZES if name in COUNTS.split() else st.integers(-(2**70), 2**70)
-            yield name, OTHERS.get(name, size)
+            any_size = st.integers(-(2**70), 2**70).filter(bool)
+            yield name, OTHERS.get(name, SIZES if name in COUNTS.split() else any_size)
         elif name == "exploration_fraction":
             yield name, NUMBERS.filter(bool)
         elif type(value) is float or name == "target_kl":

@@ -4,8 +4,8 @@
 
 All that follows the script is passed on to it. Each run is a process of its own, forked from this
 one, which has imported torch, its compiler and the environments' packages already. Ctrl-C stops the
-run under way, as ever; a second one, while no run is under way, ends the watch. Needs Linux or
-macOS.
+run under way, as ever; a second one, while no run is under way, ends the watch. Needs a system that
+can fork, such as Linux; not tried on macOS.
 """
 
 import argparse

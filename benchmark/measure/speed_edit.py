@@ -109,7 +109,7 @@ def table(results):
         lines.append(row([script, *cells(record, "edited"), *cells(record, "warm")]))
     count = len(next(iter(results["rounds"].values())))
     note = "CPU seconds from the start to the end of a short run, medians of "
-    note += f"{count} rounds; in brackets the ratio to before, commit 8b4532a."
+    note += f"{count} rounds; in brackets the median of their ratios to before, commit 8b4532a."
     command = "python -m benchmark.measure.speed_edit"
     made = shared.made_by(command, [made_on(results)], [results["commit"]])
     return "\n".join([*lines, "", note, "", made]) + "\n"

@@ -3,9 +3,9 @@
     python -m cleanrl_lite.tools.watch my_ppo.py --total-timesteps 20000
 
 All that follows the script is passed on to it. Each run is a process of its own, forked from this
-one, which has imported torch, its compiler and the environments' packages already. Ctrl-C stops the
-run under way, as ever; a second one, while no run is under way, ends the watch. Needs a system that
-can fork, such as Linux; not tried on macOS.
+one, which has imported torch, its compiler and gymnasium already. Ctrl-C stops the run under way; a
+second one, while no run is under way, ends the watch. Needs a system that can fork, such as Linux;
+not tried on macOS.
 """
 
 import argparse

@@ -421,6 +421,10 @@ def main(args: Args):
     # One CUDA graph each, sampling included.
     learn_critic = run.cuda_graph(lambda: learn(train_actor=False))
     learn_both = run.cuda_graph(lambda: learn(train_actor=True))
+    # Acting as a graph: otherwise a GPU waits for Python before each of its kernels.
+    act = run.cuda_graph(
+        lambda obs, noise: {"actions": agent.policy(obs, noise, batch_stats=False)[0]}
+    )
 
     # === training
     def times_due(every):
@@ -438,8 +442,7 @@ def main(args: Args):
         else:
             noise = torch.randn((args.num_envs, *action_space.shape), device=device)
             with torch.no_grad():
-                tensor = torch.from_numpy(obs).to(device)
-                actions, _ = agent.policy(tensor, noise, batch_stats=False)
+                actions = act(torch.from_numpy(obs).to(device), noise)["actions"]
             actions = actions.cpu().numpy()
             # rounding may lead beyond the bounds
             actions = actions.clip(action_space.low, action_space.high)

@@ -501,6 +501,8 @@ def main(args: Args):
     # One CUDA graph each, sampling included.
     learn_critic = run.cuda_graph(lambda: learn(train_actor=False))
     learn_both = run.cuda_graph(lambda: learn(train_actor=True))
+    # Acting as a graph: otherwise a GPU waits for Python before each of its kernels.
+    act = run.cuda_graph(lambda obs: {"actions": agent.policy(agent.actor, obs)})
 
     # === training
     def times_due(every):
@@ -522,7 +524,7 @@ def main(args: Args):
             actions = envs.action_space.sample()
         else:
             with torch.no_grad():
-                actions = agent.policy(agent.actor, torch.from_numpy(obs).to(device))
+                actions = act(torch.from_numpy(obs).to(device))["actions"]
             noise = np.random.standard_normal(actions.shape) * scale
             actions = actions.cpu().numpy() + np.array(stds)[:, None] * noise
             actions = actions.clip(action_space.low, action_space.high)

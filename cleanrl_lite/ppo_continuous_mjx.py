@@ -52,7 +52,7 @@ class Args:
     render: bool = False  # show evaluations in a window
 
     # algorithm flags
-    env_id: str = "hopper"  # name of the environment in brax
+    env_id: str = "hopper"  # environment of brax, or playground/ and one of MuJoCo Playground
     backend: str = "mjx"  # physics: mjx, or brax's generalized, positional or spring
     env_kwargs: str = "{}"  # keyword arguments of the environment, as JSON
     max_episode_steps: int | None = None  # time limit (none: the environment's own)
@@ -75,48 +75,81 @@ class Args:
 
 
 # === environment
+def sensors(obs):
+    """Without what only a simulator knows, the "privileged_state" of Playground's robots."""
+    return obs["state"] if isinstance(obs, dict) else obs
+
+
 @functools.cache  # evaluations need not compile again
 def simulator(env_id, backend, env_kwargs, max_episode_steps, cuda):
     """JAX, an environment, and the compiled reset(seeds) and step(batch, actions) of many."""
-    install = "pip install 'cleanrl_lite[mjx]' (Python >= 3.11)"
-    utils.check(find_spec("brax"), f"brax is missing: {install}")
+    suite, _, task = env_id.rpartition("/")
+    known = suite in ("", "playground")
+    utils.check(known, f"--env-id {env_id}: write hopper or playground/CheetahRun")
+    utils.check(not suite or backend == "mjx", "--backend is for brax. Playground: --env-kwargs")
+    package = "mujoco_playground" if suite else "brax"
+    extra = suite or "mjx"
+    install = f"pip install 'cleanrl_lite[{extra}]' (Python >= 3.11)"
+    utils.check(find_spec(package), f"{package} is missing: {install}")
     # Otherwise JAX takes three quarters of a GPU.
     os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
     import jax  # takes seconds, which --help need not
     import jax.numpy as jnp
-    from brax import envs
 
     gpu = cuda and torch.cuda.is_available()
     jax.config.update("jax_platforms", "cuda,cpu" if gpu else "cpu")
     found = jax.default_backend() == "gpu" or not gpu
     utils.check(found, "JAX finds no GPU: pip install 'jax[cuda12]', or --no-cuda")
+    if suite:
+        from mujoco_playground import registry
+
+        tasks = registry.ALL_ENVS
+    else:
+        from brax import envs
+
+        tasks = list(envs._envs)
     try:
-        env = envs.get_environment(env_id, backend=backend, **json.loads(env_kwargs))
+        settings = json.loads(env_kwargs)
+        if suite:
+            config = registry.get_default_config(task)
+            if not gpu:  # Warp, the default backend of MJX, takes a second a step on a CPU.
+                settings = {"impl": "jax", **settings}
+            env = registry.load(task, config, settings)
+        else:
+            env = envs.get_environment(task, backend=backend, **settings)
     except (KeyError, TypeError, ValueError, NotImplementedError) as error:
         flags = f"--env-id {env_id} --backend {backend} --env-kwargs {env_kwargs}"
-        utils.check(False, f"{flags}: {error!r}. brax has {list(envs._envs)}")
+        utils.check(False, f"{flags}: {error!r}. {package} has {tasks}")
+    limit = max_episode_steps or (config.episode_length if suite else 1000)  # brax.envs.create's
 
-    def reset(key):
-        """One environment: its state, return and length so far, and key of random numbers."""
-        key, subkey = jax.random.split(key)
-        return env.reset(subkey), jnp.zeros(()), jnp.zeros((), jnp.int32), key
+    def reset(keys):
+        """States, returns and lengths so far, and keys of random numbers, of all environments."""
+        keys, subkeys = jax.vmap(jax.random.split, out_axes=1)(keys)
+        zeros = jnp.zeros(len(keys))
+        return jax.vmap(env.reset)(subkeys), zeros, zeros.astype(jnp.int32), keys
 
-    def step(one, action):
-        state, total, length, key = one
-        state = env.step(state, action)
+    def step(batch, actions):
+        state, total, length, keys = batch
+        state = jax.vmap(env.step)(state, actions)
         total += state.reward
         length += 1
         terminated = jnp.asarray(state.done) > 0
-        done = terminated | (length >= (max_episode_steps or 1000))  # as brax.envs.create
-        # Each episode begins in a state of its own; brax's wrapper always returns to the same.
-        begun = reset(key)
-        under_way = state, total, length, key
-        one = jax.tree.map(lambda new, old: jnp.where(done, new, old), begun, under_way)
-        results = one[0].obs, state.reward, terminated, done, state.obs, total, length
-        return one, results
+        done = terminated | (length >= limit)
 
-    reset_all = jax.jit(jax.vmap(lambda seed: reset(jax.random.PRNGKey(seed))))
-    step_all = jax.jit(jax.vmap(step))
+        def begin(new, old):
+            # Warp, a backend of MJX, has arrays for all environments together.
+            if new.shape[:1] != done.shape:
+                return old
+            return jnp.where(done.reshape(-1, *[1] * (new.ndim - 1)), new, old)
+
+        # Each episode begins in a state of its own. The packages' wrappers return to the first.
+        under_way = state, total, length, keys
+        batch = jax.tree.map(begin, reset(keys), under_way)
+        obs = sensors(batch[0].obs)
+        return batch, (obs, state.reward, terminated, done, sensors(state.obs), total, length)
+
+    reset_all = jax.jit(lambda seeds: reset(jax.vmap(jax.random.PRNGKey)(seeds)))
+    step_all = jax.jit(step)
     # Arrays without a device would have JAX compile three times.
     put = functools.partial(jax.device_put, device=jax.devices()[0])
 
@@ -140,7 +173,8 @@ class Brax(gym.Env):
             args.max_episode_steps,
             args.cuda,
         )
-        self.observation_space = Box(-np.inf, np.inf, (self.env.observation_size,))
+        obs_shape = np.atleast_1d(sensors(self.env.observation_size))
+        self.observation_space = Box(-np.inf, np.inf, tuple(obs_shape))
         self.action_space = Box(-1, 1, (self.env.action_size,))
         self.single_observation_space = self.observation_space
         self.single_action_space = self.action_space
@@ -148,7 +182,7 @@ class Brax(gym.Env):
         self.metadata = {"render_modes": ["rgb_array"], "render_fps": round(1 / self.env.dt)}
 
     def observations(self):
-        return torch.from_dlpack(self.batch[0].obs)
+        return torch.from_dlpack(sensors(self.batch[0].obs))
 
     def reset(self, seed=None, options=None):
         if seed is not None:  # otherwise the next episodes have begun
@@ -193,9 +227,13 @@ class OneBrax(Brax):
         return obs, float(reward), bool(terminated), bool(done and not terminated), {}
 
     def render(self):
-        model = self.env.sys.mj_model
+        state = self.jax.tree.map(lambda leaf: leaf[0] if len(leaf) == 1 else leaf, self.batch[0])
+        if hasattr(self.env, "sys"):  # brax's
+            state = state.pipeline_state
+            model = self.env.sys.mj_model
+        else:
+            model = self.env.mj_model
         camera = model.camera(0).name if model.ncam else None
-        state = self.jax.tree.map(lambda leaf: leaf[0], self.batch[0].pipeline_state)
         return self.env.render(state, 480, 480, camera)
 
 

@@ -481,6 +481,8 @@ def main(args: Args):
     # One CUDA graph each, without sampling: numpy computes the rewards.
     learn_critic = run.cuda_graph(lambda rows: learn(rows, train_actor=False))
     learn_both = run.cuda_graph(lambda rows: learn(rows, train_actor=True))
+    # Acting as a graph: otherwise a GPU waits for Python before each of its kernels.
+    act = run.cuda_graph(lambda obs, noise: {"actions": agent.policy(obs, noise)[0]})
 
     # === training
     def times_due(every):
@@ -499,7 +501,7 @@ def main(args: Args):
         else:
             noise = torch.randn((args.num_envs, *action_space.shape), device=device)
             with torch.no_grad():
-                actions, _ = agent.policy(torch.from_numpy(obs).to(device), noise)
+                actions = act(torch.from_numpy(obs).to(device), noise)["actions"]
             actions = actions.cpu().numpy()
             # rounding may lead beyond the bounds
             actions = actions.clip(action_space.low, action_space.high)

@@ -1,7 +1,7 @@
 """Runs every script on a GPU in every mode: does it work, does a CUDA graph compute the same?
 
     python -m benchmark.measure.cuda_check check --jobs 12     all scripts x modes, many at a time
-    python -m benchmark.measure.cuda_check check --scripts dqn sac
+    python -m benchmark.measure.cuda_check check --scripts dqn sac --modes eager compiled-graph
     python -m benchmark.measure.cuda_check speed               one at a time; steps per second
     python -m benchmark.measure.cuda_check table               the speeds into results/cuda.*
 
@@ -81,6 +81,10 @@ CHECK = {  # a few seconds of each
     "ddpg": f"{OFF_POLICY} --total-timesteps 2000",
     "td3": f"{OFF_POLICY} --total-timesteps 2000",
     "fast_td3": f"{OFF_POLICY} --total-timesteps 8000",
+    "fast_td3_mjx": (
+        "--env-id inverted_pendulum --num-envs 64 --train-frequency 64 --batch-size 512 "
+        "--learning-starts 1280 --total-timesteps 20000 --v-min 0 --v-max 100"
+    ),
     "sac": f"{OFF_POLICY} --total-timesteps 2000",
     "tqc": f"{OFF_POLICY} --total-timesteps 2000",
     "crossq": f"{OFF_POLICY} --total-timesteps 2000",
@@ -207,20 +211,24 @@ def check(args):
     """The scripts in all modes; prints a line for each script."""
     jobs = []
     for script in args.scripts:
-        jobs += [(script, mode, CHECK[script]) for mode in modes_of(script)]
+        modes = [mode for mode in modes_of(script) if mode in args.modes]
+        jobs += [(script, mode, CHECK[script]) for mode in modes]
     with ThreadPoolExecutor(args.jobs) as pool:
         results = list(pool.map(lambda job: run(*job, args.out), jobs))
     found = {(result["script"], result["mode"]): result for result in results}
     for script in args.scripts:
         cells = []
         for mode in modes_of(script):
+            if (script, mode) not in found:
+                continue
             result = found[script, mode]
             outcome = "FAILED" if result["status"] else "ok"
             cells.append(f"{mode} {outcome}{' (eager)' * result['fallback']}")
-        eager = found[script, "eager"]
-        graph = found.get((script, "graph"), {"status": "not run"})
-        if not eager["status"] and not graph["status"]:
-            cells.append(f"graph - eager: {difference(eager, graph):.1e}")
+        eager = found.get((script, "eager"), {"status": "not run"})
+        for mode in "graph", "compiled-graph":
+            graph = found.get((script, mode), {"status": "not run"})
+            if not eager["status"] and not graph["status"]:
+                cells.append(f"{mode} - eager: {difference(eager, graph):.1e}")
         print(f"{script:15s} {', '.join(cells)}", flush=True)
     for result in results:
         if result["status"]:
@@ -259,6 +267,7 @@ def main():
     parser = shared.parser(__doc__)
     parser.add_argument("what", choices=("check", "speed", "table"))
     parser.add_argument("--scripts", nargs="+", default=list(CHECK), choices=CHECK, metavar="NAME")
+    parser.add_argument("--modes", nargs="+", default=list(MODES), choices=MODES, metavar="NAME")
     parser.add_argument("--jobs", type=int, default=8)
     parser.add_argument("--out", type=Path, default=ROOT / "runs/cuda")
     args = parser.parse_args()

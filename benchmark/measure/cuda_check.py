@@ -225,10 +225,9 @@ def check(args):
             outcome = "FAILED" if result["status"] else "ok"
             cells.append(f"{mode} {outcome}{' (eager)' * result['fallback']}")
         eager = found.get((script, "eager"), {"status": "not run"})
-        for mode in "graph", "compiled-graph":
-            graph = found.get((script, mode), {"status": "not run"})
-            if not eager["status"] and not graph["status"]:
-                cells.append(f"{mode} - eager: {difference(eager, graph):.1e}")
+        graph = found.get((script, "graph"), {"status": "not run"})
+        if not eager["status"] and not graph["status"]:
+            cells.append(f"graph - eager: {difference(eager, graph):.1e}")
         print(f"{script:15s} {', '.join(cells)}", flush=True)
     for result in results:
         if result["status"]:

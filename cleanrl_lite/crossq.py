@@ -423,7 +423,7 @@ def main(args: Args):
     learn_both = run.cuda_graph(lambda: learn(train_actor=True))
     # Acting as a graph: otherwise a GPU waits for Python before each of its kernels.
     act = run.cuda_graph(
-        lambda obs, noise: {"actions": agent.policy(obs, noise, batch_stats=False)[0]}
+        lambda obs, noise: {"actions": agent.policy(obs, noise, batch_stats=False)[0]},
     )
 
     # === training

@@ -167,7 +167,7 @@ def simulator(env_id, backend, env_kwargs, max_episode_steps, cuda):
 
 
 class Brax(gym.Env):
-    """Many environments of brax. A part of the checkpoint, with their state."""
+    """Many environments of brax or Playground. A part of the checkpoint, with their state."""
 
     def __init__(self, args, render_mode=None):
         self.jax, self.env, self.reset_batch, self.step_batch = simulator(
@@ -206,12 +206,13 @@ class Brax(gym.Env):
         return [torch.from_dlpack(result) for result in results]
 
     def state_dict(self):
+        """The simulation, and what the training loop keeps of each episode."""
         arrays = self.jax.tree.leaves(self.batch)
         tensors = [torch.from_dlpack(array) for array in arrays]
         return {"batch": tensors, "stds": self.stds, "ended": self.ended}
 
     def load_state_dict(self, state):
-        """Goes on in the middle of the episodes."""
+        """Goes on in the middle of the episodes, with their noise."""
         arrays = [tensor.numpy() for tensor in state["batch"]]
         arrays = self.jax.device_put(arrays, self.jax.devices()[0])
         structure = self.jax.tree.structure(self.batch)

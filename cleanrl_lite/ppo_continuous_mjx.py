@@ -163,7 +163,7 @@ def simulator(env_id, backend, env_kwargs, max_episode_steps, cuda):
 
 
 class Brax(gym.Env):
-    """Many environments of brax. A part of the checkpoint, with their state."""
+    """Many environments of brax or Playground. A part of the checkpoint, with their state."""
 
     def __init__(self, args, render_mode=None):
         self.jax, self.env, self.reset_batch, self.step_batch = simulator(

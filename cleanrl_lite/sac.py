@@ -375,7 +375,9 @@ def main(args: Args):
     learn_critic = run.cuda_graph(lambda: learn(train_actor=False))
     learn_both = run.cuda_graph(lambda: learn(train_actor=True))
     # Acting as a graph: otherwise a GPU waits for Python before each of its kernels.
-    act = run.cuda_graph(lambda obs, noise: {"actions": agent.policy(obs, noise)[0]})
+    act = run.cuda_graph(
+        lambda obs, noise: {"actions": agent.policy(obs, noise)[0]},
+    )
 
     # === training
     def times_due(every):

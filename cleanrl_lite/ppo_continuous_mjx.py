@@ -1,6 +1,7 @@
-"""Proximal Policy Optimization in environments on the GPU (brax); a variant of ppo_continuous.py.
+"""PPO in environments on the GPU (brax, MuJoCo Playground); a variant of ppo_continuous.py.
 
-Paper:    Schulman et al. 2017 (arXiv:1707.06347); brax: Freeman et al. 2021 (arXiv:2106.13281).
+Paper:    Schulman et al. 2017 (arXiv:1707.06347); brax: Freeman et al. 2021 (arXiv:2106.13281);
+          Playground: Zakka et al. 2025 (arXiv:2502.08844).
 Run:      python cleanrl_lite/ppo_continuous_mjx.py --env-id hopper
 Differs:  One call of JAX steps all environments. Torch shares its memory: rollouts, statistics and
           advantages are tensors on the GPU, and no number leaves it before a rollout's end.

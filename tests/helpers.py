@@ -83,6 +83,7 @@ MJX_SCRIPTS = [name for name in SCRIPTS if re.search("^ *(import|from) brax", TE
 ENVPOOL_SCRIPTS = [name for name in SCRIPTS if re.search("^ *import envpool", TEXT[name], re.M)]
 GODOT = importlib.util.find_spec("godot_rl") is not None
 BRAX = importlib.util.find_spec("brax") is not None
+PLAYGROUND = importlib.util.find_spec("mujoco_playground") is not None
 JAVA = all(map(importlib.util.find_spec, ["jpype", "gym_microrts"]))
 JAVA = JAVA and shutil.which("java") is not None
 # They take any environment of gymnasium with vectors as observations.
@@ -160,6 +161,7 @@ OTHERS = dict(
     ppo_atari_lstm=dict(seq_len=4),
     ppo_godot=dict(env_id="Answer", env_path=str(ROOT / "tests/like_godot.x86_64")),
     ppo_continuous_mjx=dict(env_id="inverted_pendulum"),
+    fast_td3_mjx=dict(env_id="inverted_pendulum", v_min=0.0, v_max=100.0),
     ppo_microrts=dict(
         opponents="passiveAI", num_envs=2, num_steps=16, total_timesteps=256, max_episode_steps=40
     ),

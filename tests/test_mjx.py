@@ -1,5 +1,5 @@
-"""ppo_continuous_mjx.py: what is learned from a batch of tensors, and brax's episodes. Fast
-tests step a stand-in."""
+"""ppo_continuous_mjx.py and fast_td3_mjx.py: what is learned from a batch of tensors, and the
+episodes of brax and Playground. Fast tests step a stand-in."""
 
 from types import SimpleNamespace
 
@@ -7,11 +7,14 @@ import numpy as np
 import pytest
 import torch
 
-from cleanrl_lite import ppo_continuous, ppo_continuous_mjx
+from cleanrl_lite import fast_td3_mjx, ppo_continuous, ppo_continuous_mjx
 from tests import helpers
 
 SCRIPT = "ppo_continuous_mjx"
 needs_brax = pytest.mark.skipif(not helpers.BRAX, reason="brax is not installed")
+needs_playground = pytest.mark.skipif(
+    not helpers.PLAYGROUND, reason="MuJoCo Playground is not installed"
+)
 LOGGED = dict(
     num_envs=3,
     num_steps=40,
@@ -85,7 +88,8 @@ def stand_in(steps):
 def steps(monkeypatch):
     """(observation before, and the results of Brax.step) of every step of training."""
     steps = []
-    monkeypatch.setattr(ppo_continuous_mjx, "simulator", stand_in(steps))
+    for script in ppo_continuous_mjx, fast_td3_mjx:
+        monkeypatch.setattr(script, "simulator", stand_in(steps))
     return steps
 
 
@@ -198,16 +202,110 @@ def test_nothing_is_learned_from_nan(part, monkeypatch, tmp_path, steps):
     assert checkpoint["global_step"] == 120 and checkpoint["agent"]["return_stats.var"].isfinite()
 
 
+# --- fast_td3_mjx without JAX
+FAST = dict(
+    num_envs=3,
+    train_frequency=3,
+    batch_size=8,
+    buffer_size=300,
+    learning_starts=60,
+    total_timesteps=240,
+    max_episode_steps=9,
+    v_min=-10.0,
+    v_max=10.0,
+)
+
+
+def test_the_buffer_holds_what_was_played(tmp_path, steps):
+    """Each transition leads to its episode's own last observation; only what terminated is
+    marked."""
+    run_dir, _ = helpers.train("fast_td3_mjx", tmp_path, **FAST)
+    obs, rewards, terminated, done, next_obs, _, lengths = played(steps)
+    assert done.sum() > terminated.sum() > 3
+    rows = helpers.load(run_dir)["replay"]["rows"].reshape(-1, 3, 8)
+    np.testing.assert_array_equal(rows[..., 0:2], obs)
+    assert rows[..., 2].abs().max() <= 1
+    np.testing.assert_array_equal(rows[..., 3], rewards)
+    np.testing.assert_array_equal(rows[..., 4:6], next_obs)
+    np.testing.assert_array_equal(rows[..., 6], terminated)
+    np.testing.assert_array_equal(rows[..., 7], lengths)
+
+
+def test_noise_is_drawn_anew_where_episodes_end(monkeypatch, tmp_path, steps):
+    step = fast_td3_mjx.Brax.step
+    stds = []
+
+    def spy(brax, actions):
+        stds.append(brax.stds.clone())
+        return step(brax, actions)
+
+    monkeypatch.setattr(fast_td3_mjx.Brax, "step", spy)
+    helpers.train("fast_td3_mjx", tmp_path, **FAST, std_min=0.1, std_max=0.3)
+    stds = torch.stack(stds).numpy()
+    done = played(steps)[3]
+    assert 0.1 <= stds.min() < 0.12 and 0.28 < stds.max() <= 0.3
+    changed = stds[1:] != stds[:-1]
+    np.testing.assert_array_equal(changed, done[:-1])
+
+
+def test_means_of_the_episodes_since_the_last_log(tmp_path, steps):
+    run_dir, _ = helpers.train("fast_td3_mjx", tmp_path, **FAST | dict(total_timesteps=450))
+    logged = helpers.scalars(run_dir)
+    *_, done, _, returns, lengths = played(steps)
+    for tag, values in ("return", returns), ("length", lengths):
+        expected = [
+            (300, pytest.approx(values[:100][done[:100]].mean(), rel=1e-5)),
+            (450, pytest.approx(values[100:][done[100:]].mean(), rel=1e-5)),
+        ]
+        assert logged[f"charts/episodic_{tag}"] == expected
+
+
+def test_a_resumed_run_of_fast_td3_is_the_run(monkeypatch, tmp_path, steps):
+    with monkeypatch.context() as patch, pytest.raises(SystemExit, match="143"):
+        helpers.stop_at(150, patch)
+        helpers.train("fast_td3_mjx", tmp_path / "part", **FAST)
+    part = helpers.only_run(tmp_path / "part")
+    whole, returns = helpers.train("fast_td3_mjx", tmp_path / "whole", **FAST)
+    helpers.next_second()
+    _, again = helpers.train("fast_td3_mjx", tmp_path / "part", **FAST, resume=str(part))
+    assert again == returns
+    mine = helpers.load(part)
+    theirs = helpers.load(whole)
+    for name in ("agent", "critic_adam", "actor_adam", "replay", "rng", "simulation"):
+        if name == "simulation":  # the rest is a stand-in's
+            mine[name] = {key: mine[name][key] for key in ("stds", "ended")}
+            theirs[name] = {key: theirs[name][key] for key in ("stds", "ended")}
+        helpers.assert_same_state(mine[name], theirs[name])
+
+
+# --- flags
 def test_a_window_is_refused(tmp_path, steps, monkeypatch):
     monkeypatch.setenv("SDL_VIDEODRIVER", "x11")  # as with a display
     with pytest.raises(SystemExit, match="--render: brax has no window. Use --capture-video"):
         helpers.train(SCRIPT, tmp_path, **LOGGED, render=True)
 
 
-def test_without_brax(monkeypatch, tmp_path):
+@pytest.mark.parametrize(
+    "env_id, told",
+    [
+        ("ant", r"brax is missing: pip install 'cleanrl_lite\[mjx\]'"),
+        (
+            "playground/CheetahRun",
+            r"mujoco_playground is missing: pip install 'cleanrl_lite\[playground\]'",
+        ),
+    ],
+)
+def test_without_the_package(env_id, told, monkeypatch, tmp_path):
     monkeypatch.setattr(ppo_continuous_mjx, "find_spec", lambda name: None)
-    with pytest.raises(SystemExit, match=r"brax is missing: pip install 'cleanrl_lite\[mjx\]'"):
-        helpers.train(SCRIPT, tmp_path, env_id="ant")
+    with pytest.raises(SystemExit, match=told):
+        helpers.train(SCRIPT, tmp_path, env_id=env_id)
+
+
+def test_other_names_are_refused(tmp_path):
+    with pytest.raises(SystemExit, match="--env-id dm/cheetah: write hopper or playground/"):
+        helpers.train(SCRIPT, tmp_path, env_id="dm/cheetah")
+    with pytest.raises(SystemExit, match="--backend is for brax"):
+        helpers.train(SCRIPT, tmp_path, env_id="playground/CheetahRun", backend="spring")
 
 
 # --- brax itself
@@ -294,3 +392,68 @@ def test_it_learns(tmp_path):
 def test_wrong_input(flags, told, tmp_path):
     with pytest.raises(SystemExit, match=told):
         helpers.train(SCRIPT, tmp_path, **flags)
+
+
+# --- Playground itself
+@needs_playground
+@pytest.mark.slow
+def test_episodes_of_playground():
+    """Each step is that of Playground's own wrappers, until an episode ends: at the time limit, it
+    is truncated. Then another begins in a state of its own, where the wrappers return to the first.
+    """
+    import jax
+    from mujoco_playground import registry, wrapper
+
+    flags = dict(env_id="playground/CheetahRun", num_envs=4, env_kwargs='{"episode_length": 6}')
+    cheetahs = ppo_continuous_mjx.Brax(helpers.small_args(SCRIPT, "", **flags))
+    first, _ = cheetahs.reset([1, 2, 3, 4])
+    first = first.clone()
+    task = registry.load("CheetahRun", config_overrides={"impl": "jax"})
+    wrapped = wrapper.wrap_for_brax_training(task, episode_length=6)
+    step = jax.jit(wrapped.step)
+    state = jax.jit(wrapped.reset)(jax.random.split(jax.random.PRNGKey(0), 4))
+    # the same episodes: the wrapped simulation goes on from our state
+    state = state.replace(data=cheetahs.batch[0].data, obs=cheetahs.batch[0].obs)
+    for t in range(1, 14):
+        actions = torch.full((4, 6), 0.1 * t)
+        obs, rewards, terminated, done, next_obs, returns, lengths = cheetahs.step(actions)
+        assert not terminated.any()
+        assert done.all() == (t % 6 == 0)
+        assert torch.equal(lengths, torch.full((4,), (t - 1) % 6 + 1, dtype=torch.int32))
+        if t <= 6:
+            state = step(state, actions.numpy())
+            np.testing.assert_allclose(rewards, state.reward, atol=1e-4)
+            assert torch.equal(done, torch.tensor(np.array(state.done) > 0))
+            assert torch.equal(done, torch.tensor(np.array(state.info["truncation"]) > 0))
+        if t < 6:
+            np.testing.assert_allclose(next_obs, state.obs, atol=1e-4)
+            assert torch.equal(obs, next_obs)
+        if t == 6:
+            begun = obs.clone()
+            assert not torch.isclose(begun, next_obs).all(1).any()
+            assert not torch.isclose(begun, first).all(1).any()
+    assert not torch.isclose(begun, first).all(1).any()
+
+
+@needs_playground
+@pytest.mark.slow
+@pytest.mark.parametrize("script", ["ppo_continuous_mjx", "fast_td3_mjx"])
+def test_runs_in_playground(script, tmp_path):
+    flags = helpers.small(script) | dict(env_id="playground/CartpoleBalance", max_episode_steps=20)
+    run_dir, returns = helpers.train(script, tmp_path, **flags)
+    assert len(returns) == helpers.small_args(script, "").eval_episodes
+    assert 0 < min(returns) <= max(returns) <= 20
+
+
+@needs_playground
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "flags, told",
+    [
+        (dict(env_id="playground/nothing"), "'nothing' not found.*'CheetahRun'"),
+        (dict(env_kwargs='{"nothing": 1}'), "nothing"),
+    ],
+)
+def test_wrong_input_for_playground(flags, told, tmp_path):
+    with pytest.raises(SystemExit, match=told):
+        helpers.train(SCRIPT, tmp_path, **{"env_id": "playground/CheetahRun", **flags})

@@ -46,6 +46,10 @@ RUNS = {
     "ppo_continuous_mjx": (
         "--env-id inverted_pendulum --num-envs 16 --num-steps 64 --total-timesteps 4096"
     ),
+    "fast_td3_mjx": (
+        "--env-id inverted_pendulum --num-envs 16 --train-frequency 16 --batch-size 64 "
+        "--learning-starts 320 --buffer-size 10000 --total-timesteps 4096 --v-min 0 --v-max 100"
+    ),
     "ppo_selfplay": "--env-id tests.probe_envs:ProbeNim-v0 --total-timesteps 8192",
     "ppo_godot": "--env-path tests/like_godot.x86_64 --total-timesteps 8192",
     "ppo_microrts": (

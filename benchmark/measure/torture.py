@@ -75,6 +75,11 @@ RUNS = {
         "--env-id inverted_pendulum --num-envs 16 --num-steps 64 --total-timesteps 60000 "
         "--save-every 2048"
     ),
+    "fast_td3_mjx": (
+        "--env-id inverted_pendulum --num-envs 16 --train-frequency 16 --batch-size 64 "
+        "--learning-starts 320 --buffer-size 10000 --total-timesteps 30000 --save-every 1024 "
+        "--v-min 0 --v-max 100"
+    ),
     "ppo_lstm": (
         "--env-id CartPole-v1 --total-timesteps 40000 --save-every 512 --eval-every 15000 "
         "--seq-len 8"

@@ -53,6 +53,7 @@ SCRIPTS = [
     "ppo_envpool",
     "ppo_continuous_envpool",
     "ppo_continuous_mjx",
+    "fast_td3_mjx",
     "ppo_godot",
     "ppo_continuous_adaptive",
     "ppo_continuous_asymmetric",

@@ -16,7 +16,7 @@ folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT
 python3 -m venv "$folder/venv"
 "$folder/venv/bin/pip" install -q "orbax-checkpoint==0.12.8" "jax==0.10.2" "numpy==2.3.5"
-JAX_PLATFORMS=cpu "$folder/venv/bin/python" -W ignore - "$folder/checkpoints" 2> "$folder/log" <<'PY' || { cat "$folder/log" >&2; exit 1; }
+JAX_PLATFORMS=cpu "$folder/venv/bin/python" -W ignore - "$folder/run" 2> "$folder/log" <<'PY' ||
 import sys
 
 import numpy as np
@@ -41,8 +41,10 @@ with ocp.CheckpointManager(sys.argv[1]) as manager:
     given_up = manager.restore(latest)["w"][0] == 1.0
     again += save(manager, (350,), 2.0)
     print("after the return to 100:", ", ".join(f"{step} {done}" for step, done in zip((*second, 350), again)))
-    print(f"latest step before 350: {latest}, with the parameters of the run that", "was given up" if given_up else "goes on")
+    run = "was given up" if given_up else "goes on"
+    print(f"latest step before 350: {latest}, with the parameters of the run that {run}")
     print("steps in the end:", *manager.all_steps())
 as_seen = all(saved) and again == [False] * 4 + [True] and latest == 300 and given_up
 raise SystemExit(0 if as_seen else "the behaviour has changed")
 PY
+    { cat "$folder/log" >&2; exit 1; }

@@ -15,8 +15,8 @@ trap 'rm -rf "$folder"' EXIT
 python3 -m venv "$folder/venv"
 "$folder/venv/bin/pip" install -q --no-compile "playground==0.2.0" "brax==0.14.2" "jax==0.10.2" "mujoco==4.0.0" "mujoco-mjx==3.17.0" \
     "warp-lang==1.19.0" "numpy==2.3.5"
-JAX_PLATFORMS=cpu "$folder/venv/bin/python" -W ignore - 2> "$folder/log" <<'PY' || { cat "$folder/log" >&2; exit 1; }
-from functools import reduce
+JAX_PLATFORMS=cpu "$folder/venv/bin/python" -W ignore - 2> "$folder/log" <<'PY' ||
+from functools import partial, reduce
 
 import jax
 import jax.numpy as jnp
@@ -57,9 +57,11 @@ for title, env, wrap_env, name, actions in (
     ),
     ("brax, reacher", times_100(envs.Wrapper)(envs.get_environment("reacher")), wrap, "link.inertia.mass", 2),
 ):
+    randomization = partial(randomize, name=name)
     plain = first_reward(wrap_env(env, episode_length=10), actions)
-    random = first_reward(wrap_env(env, episode_length=10, randomization_fn=lambda model: randomize(model, name)), actions)
+    random = first_reward(wrap_env(env, episode_length=10, randomization_fn=randomization), actions)
     print(f"{title}: {plain:.2f}, with a randomization_fn {random:.2f}")
     found.append(round(plain / random))
 raise SystemExit(0 if found == [100, 100] else "the behaviour has changed")
 PY
+    { cat "$folder/log" >&2; exit 1; }

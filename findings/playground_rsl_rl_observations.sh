@@ -16,7 +16,7 @@ trap 'rm -rf "$folder"' EXIT
 python3 -m venv "$folder/venv"
 "$folder/venv/bin/pip" install -q --no-compile "playground==0.2.0" "brax==0.14.2" "jax==0.10.2" "mujoco==4.0.0" "mujoco-mjx==3.17.0" \
     "warp-lang==1.19.0" "torch==2.13.0" "tensordict==0.15.3" "numpy==2.3.5"
-JAX_PLATFORMS=cpu "$folder/venv/bin/python" -W ignore - 2> "$folder/log" <<'PY' || { cat "$folder/log" >&2; exit 1; }
+JAX_PLATFORMS=cpu "$folder/venv/bin/python" -W ignore - 2> "$folder/log" <<'PY' ||
 import contextlib
 import io
 
@@ -44,3 +44,4 @@ print(f"get_observations(): {found[2]}, {steps} steps into the episode")
 as_seen = found[2] == found[0] != found[1] and steps == 0
 raise SystemExit(0 if as_seen else "the behaviour has changed")
 PY
+    { cat "$folder/log" >&2; exit 1; }

@@ -14,8 +14,8 @@ set -euo pipefail
 folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT
 python3 -m venv "$folder/venv"
-"$folder/venv/bin/pip" install -q --no-compile "playground==0.2.0" "brax==0.14.2" "jax==0.10.2" "mujoco==4.0.0" "mujoco-mjx==3.17.0" \
-    "warp-lang==1.19.0" "torch==2.13.0" "tensordict==0.15.3" "numpy==2.3.5"
+"$folder/venv/bin/pip" install -q --no-compile "playground==0.2.0" "brax==0.14.2" "jax==0.10.2" \
+    "mujoco==4.0.0" "mujoco-mjx==3.17.0" "warp-lang==1.19.0" "torch==2.13.0" "tensordict==0.15.3" "numpy==2.3.5"
 JAX_PLATFORMS=cpu "$folder/venv/bin/python" -W ignore - 2> "$folder/log" <<'PY' ||
 import contextlib
 import io

@@ -2,9 +2,9 @@
 # skrl 2.1.1: where a time limit ends an episode, PPO's returns go on into the next episode.
 #
 # Expected: time_limit_bootstrap says whether the value of the state after a time limit is added; either way the return
-# of an episode ends with it. With False, which is PPO's, A2C's and RPO's setting unless it is changed, a time limit is
-# no end at all for their compute_gae: the first steps of the next episode count for the last steps of this one. In
-# Pendulum, or wherever only the limit ends episodes, all episodes are one. With True they are apart.
+# of an episode ends with it. With False, which is the setting of PPO, A2C, RPO and TRPO unless it is changed, a
+# time limit is no end at all for their compute_gae: the first steps of the next episode count for the last steps of
+# this one. In Pendulum, or wherever only the limit ends episodes, all episodes are one. With True they are apart.
 #
 # Output seen on 2026-11-28 (returns of an episode of 3 steps with rewards 0, and of the next one with rewards 0 100 0):
 #     time_limit_bootstrap in PPO_CFG(): False

@@ -265,7 +265,7 @@ def test_expected_results_in_the_docstrings_are_the_tables(script):
         r"Expected: (.*?)\nDetails:", (ROOT / f"cleanrl_lite/{script}.py").read_text(), re.S
     )[1]
     claims = re.findall(
-        r"([\w/:.-]+-v\d+|8x8/\w+|hopper) (-?[\d,.]*\d)(?:\s+as (\w+))?"
+        r"([\w/:.-]+-v\d+|8x8/\w+|hopper|inverted_pendulum) (-?[\d,.]*\d)(?:\s+as (\w+))?"
         r"(?: with (--bf16) \((\d+) seeds?)?",
         expected,
     )

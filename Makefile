@@ -22,10 +22,10 @@ train: .venv/run
 	echo "video:  $$(ls $$run/videos/*/*.mp4 2>/dev/null || echo 'none (see above)')"
 
 test: .venv/test
-	$(BIN)/python -m pytest -rs -n auto --dist loadgroup -m "not slow"
+	$(BIN)/python -m pytest -rs -n auto -m "not slow"
 
 test-slow: .venv/test .venv/onnx
-	$(BIN)/python -m pytest -rs -n auto --dist loadgroup -m slow
+	$(BIN)/python -m pytest -rs -n auto -m slow
 
 torture: .venv/test  # kills runs at random moments and compares them with whole runs; watches long runs for leaks
 	$(BIN)/python -m benchmark.measure.torture

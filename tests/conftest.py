@@ -14,6 +14,9 @@ import torch
 from cleanrl_lite import utils
 from tests import helpers, like_envpool
 
+# Compilers in processes of their own take longer to start than they save here.
+os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", "1")
+
 # they only read the scripts
 JAVA_FREE = {"tests.test_consistency", "tests.test_docs", "tests.test_results"}
 # They compare with Stable-Baselines3, which nothing else needs.
@@ -23,14 +26,13 @@ if importlib.util.find_spec("stable_baselines3") is None:
     # which import from the first of them
     collect_ignore += ["test_crossq.py", "test_fast_td3.py", "test_rainbow.py"]
     collect_ignore += ["test_sac_discrete.py", "test_time_to_return.py", "test_tqc.py"]
+# Their tests share what takes long to make: a cluster, servers, processes, an agent.
+TOGETHER = "test_aws_batch.py", "test_multigpu.py", "test_selfplay.py", "test_slurm.py"
 
 
 def pytest_configure(config):
     config.addinivalue_line(
         "markers", "slow: the second tier; run it with `make test-slow` (pytest -m slow)"
-    )
-    config.addinivalue_line(
-        "markers", "xdist_group(name): on one worker, one after the other (pytest-xdist's)"
     )
     # of Hopper-v4 and its like
     config.addinivalue_line("filterwarnings", "ignore:.*is out of date")
@@ -40,6 +42,20 @@ def pytest_configure(config):
 def pytest_xdist_auto_num_workers(config):
     """One worker more than cores: some of the time goes by in waiting for other processes."""
     return (os.cpu_count() or 1) + 1
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config, log):
+    """Each of these files is for one worker. (pytest 9.2 does not see the groups of pytest-xdist
+    3.8, which are a part of the tests' names.)"""
+    from xdist.scheduler import LoadScopeScheduling
+
+    class Scheduling(LoadScopeScheduling):
+        def _split_scope(self, nodeid):
+            file, _, _ = nodeid.partition("::")
+            return file if file.endswith(TOGETHER) else nodeid
+
+    return Scheduling(config, log)
 
 
 @pytest.fixture(autouse=True)
@@ -84,9 +100,11 @@ def real_envpool(monkeypatch):
 @pytest.hookimpl(tryfirst=True)  # before -m looks at the marks
 def pytest_collection_modifyitems(items):
     """What trains on microRTS or brax is slow, and skipped where they are not installed; so is
-    what needs godot-rl."""
+    what needs godot-rl. Of the scripts for games, the first tier trains ppo_atari and dqn_atari."""
     for item in items:
         used = set(map(str, item.callspec.params.values())) if hasattr(item, "callspec") else set()
+        if used & {*helpers.GAME_VARIANTS} and "tmp_path" in item.fixturenames:
+            item.add_marker(pytest.mark.slow)
         if used & {*helpers.JAVA_SCRIPTS} and item.module.__name__ not in JAVA_FREE:
             item.add_marker(pytest.mark.slow)
             item.add_marker(
@@ -101,6 +119,17 @@ def pytest_collection_modifyitems(items):
             item.add_marker(
                 pytest.mark.skipif(not helpers.GODOT, reason="godot-rl is not installed")
             )
+
+
+@pytest.fixture
+def traced(monkeypatch):
+    """torch.compile finds everything that it finds, but runs the traced functions as they are."""
+    compile = torch.compile
+
+    def without_code_generation(function, options, **kwargs):
+        return compile(function, backend="eager", **kwargs)
+
+    monkeypatch.setattr(torch, "compile", without_code_generation)
 
 
 def each(scripts, explanation):

@@ -94,14 +94,19 @@ MLP_SCRIPTS = [
     and "utils.flatten(" in TEXT[name]
     and ":" not in default(name, "env_id")
 ]
+# They train as their parents: test_visual.py has what they add.
+VISUAL_SCRIPTS = [name for name in SCRIPTS if name.endswith("_visual")]
+TRAINING_SCRIPTS = [name for name in SCRIPTS if name not in VISUAL_SCRIPTS]
 ATARI_SCRIPTS = [name for name in SCRIPTS if "NoFrameskip" in default(name, "env_id")]
+# The first tier trains ppo_atari and dqn_atari; these share their games, and their updates are those
+# of scripts for vectors, which it trains too.
+GAME_VARIANTS = [
+    name for name in ATARI_SCRIPTS if name not in ("ppo_atari", "dqn_atari", *VISUAL_SCRIPTS)
+]
 IMAGE_SCRIPTS = [name for name in SCRIPTS if name.endswith("_image")]
 GOAL_SCRIPTS = [name for name in SCRIPTS if "compute_reward" in TEXT[name]]
 LSTM_SCRIPTS = [name for name in SCRIPTS if name.endswith("_lstm")]
 CONTINUOUS_SCRIPTS = [name for name in MLP_SCRIPTS if default(name, "env_id") == "Hopper-v4"]
-# They train as their parents: test_visual.py has what they add.
-VISUAL_SCRIPTS = [name for name in SCRIPTS if name.endswith("_visual")]
-TRAINING_SCRIPTS = [name for name in SCRIPTS if name not in VISUAL_SCRIPTS]
 # Simpler than PPO, and never compiled: test_simple.py has their updates.
 PLAIN_SCRIPTS = [name for name in SCRIPTS if "ppo_simple" in lineage(name)]
 # From rollouts, but without a policy of its own: test_pqn.py has their updates.
@@ -120,6 +125,13 @@ OFF_POLICY_SCRIPTS = [
 MEMORYLESS_SCRIPTS = [name for name in MLP_SCRIPTS if name not in LSTM_SCRIPTS]
 
 
+def others_slow(scripts, fast):
+    """For parametrize: the first tier has these few scripts, the second has the others."""
+    assert {*fast} <= {*scripts}
+    slow = pytest.mark.slow
+    return [name if name in fast else pytest.param(name, marks=slow) for name in scripts]
+
+
 def variants_slow(scripts):
     """For parametrize: the second tier has the variants whose parent takes the same observations,
     vectors or Atari's frames; the first has the rest."""
@@ -129,17 +141,18 @@ def variants_slow(scripts):
         for name in kind
         if name in PARENT and PARENT[name] in kind
     ]
-    return [pytest.param(name, marks=pytest.mark.slow if name in close else []) for name in scripts]
+    others = {*close, *GAME_VARIANTS}
+    return others_slow(scripts, [name for name in scripts if name not in others])
 
 
 # --- small runs: a few rollouts, seconds. A test overrides what it is about.
 ROLLOUT = dict(num_envs=4, num_steps=32, num_minibatches=4, update_epochs=4, total_timesteps=512)
-REPLAY = dict(num_envs=2, buffer_size=300, learning_starts=128, train_frequency=2, batch_size=16)
+REPLAY = dict(num_envs=2, buffer_size=300, learning_starts=128, train_frequency=4, batch_size=16)
 REPLAY |= dict(target_network_frequency=50, n_atoms=11, total_timesteps=512)
 REPLAY |= dict(n_critics=3, n_quantiles=7, renorm_warmup=60)
 GAMES = dict(num_envs=2, num_steps=8, num_minibatches=2, total_timesteps=64, threads=1)
 FRAMES = dict(GAMES, buffer_size=100, learning_starts=16, train_frequency=8, batch_size=8)
-FRAMES |= dict(target_network_frequency=40, total_timesteps=192)
+FRAMES |= dict(target_network_frequency=40, total_timesteps=128)
 PROBES = "tests.probe_envs:Probe"
 DRAWN = f"{PROBES}Drawn-v0"  # CartPole-v1, or another environment, drawn
 ENV_IDS = {"Hopper-v4": "InvertedPendulum-v4", "CarRacing-v3": DRAWN}

@@ -13,13 +13,11 @@ RANDOM = helpers.read_json(AGENTS.parent / "random.json")  # returns of random a
 
 
 NAMES = sorted(path.name for path in AGENTS.iterdir())
-# One of each script before every commit, the others in the second tier.
-FIRST = {name.split("__")[1]: name for name in reversed(NAMES)}.values()
+# Before every commit: rollouts and a replay buffer.
+FIRST = ["Hopper-v4__ppo_continuous_200k", "HalfCheetah-v4__ddpg"]
 
 
-@pytest.mark.parametrize(
-    "name", [pytest.param(x, marks=[] if x in FIRST else pytest.mark.slow) for x in NAMES]
-)
+@pytest.mark.parametrize("name", helpers.others_slow(NAMES, FIRST))
 def test_a_trained_agent(name, tmp_path):
     """The same seeds on another machine may give other digits, but not another mean: both are
     means of ten episodes, whose difference has a deviation of 0.45 of an episode's."""

@@ -386,9 +386,8 @@ def test_idle_frames_at_a_games_start(monkeypatch):
 @pytest.mark.parametrize("script", ["ppo_atari", "dqn_atari"])
 def test_networks_compute_in_channels_last(script, monkeypatch, tmp_path):
     """The form in which the convolutions are fastest."""
-    agents = helpers.spy_on_agents(monkeypatch, script)
-    helpers.train(script, tmp_path, total_timesteps=18)
-    weights = [param for param in agents[0].parameters() if param.dim() == 4]
+    agent = helpers.fresh_agent(script, monkeypatch, tmp_path)
+    weights = [param for param in agent.parameters() if param.dim() == 4]
     assert weights and all(
         weight.is_contiguous(memory_format=torch.channels_last) for weight in weights
     )

@@ -21,7 +21,7 @@ from tests import helpers, test_docker
 
 boto3 = pytest.importorskip("boto3")
 moto_server = pytest.importorskip("moto.server")
-pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("aws")]
+pytestmark = pytest.mark.slow
 FLAGS = "--no-compile --num-envs 4 --num-steps 32 --eval-episodes 1 --save-every 128".split()
 TEMPLATE = helpers.ROOT / "benchmark" / "launch" / "aws_batch.yaml"
 KEYS = dict(AWS_ACCESS_KEY_ID="test", AWS_SECRET_ACCESS_KEY="test", AWS_DEFAULT_REGION="us-east-1")

@@ -265,17 +265,6 @@ def eager(tmp_path_factory):
 
 
 @pytest.fixture
-def traced(monkeypatch):
-    """torch.compile finds everything that it finds, but runs the traced functions as they are."""
-    compile = torch.compile
-
-    def without_code_generation(function, options, **kwargs):
-        return compile(function, backend="eager", **kwargs)
-
-    monkeypatch.setattr(torch, "compile", without_code_generation)
-
-
-@pytest.fixture
 def few_recompilations():
     """torch gives up after three, which saves minutes."""
     with torch._dynamo.config.patch(recompile_limit=3):

@@ -142,12 +142,13 @@ EGL = pytest.mark.skipif(not (find_library("EGL") and find_library("GL")), reaso
 )
 def test_a_video_shows_something(script, env_id, tmp_path):
     """Where there is no display: SDL's driver "dummy" makes some environments' frames black."""
-    run_dir, _ = helpers.train(script, tmp_path, env_id=env_id, capture_video=True)
+    flags = dict(env_id=env_id, max_episode_steps=5)
+    run_dir, _ = helpers.train(script, tmp_path, capture_video=True, **flags)
     (path,) = run_dir.rglob("*.mp4")
     with VideoFileClip(str(path)) as video:
         for moment in (0, video.duration / 2):
             pixels = video.get_frame(moment).reshape(-1, 3)
-            assert len(np.unique(pixels, axis=0)) > 2
+            assert len(np.unique(pixels[::10], axis=0)) > 2
 
 
 @pytest.mark.slow

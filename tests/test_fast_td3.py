@@ -271,8 +271,8 @@ def test_updates(n_step, monkeypatch, tmp_path):
     flags = dict(v_min=-3.0, v_max=7.0, n_atoms=11, gradient_steps=1, n_step=n_step)
     flags |= dict(policy_noise=0.3, noise_clip=0.35, learning_rate=3e-3, tau=0.1, gamma=0.9)
     logged("fast_td3", tmp_path, total_timesteps=230, **flags)
-    assert calls.count("update_critic") > 40 and calls.count("update_actor") > 20
-    assert sum(terminated) > 0 and len(means) > 40
+    assert calls.count("update_critic") > 20 and calls.count("update_actor") > 10
+    assert sum(terminated) > 0 and len(means) > 20
 
 
 # --- statistics
@@ -281,7 +281,7 @@ def test_updates(n_step, monkeypatch, tmp_path):
 def test_statistics_are_those_of_all_observations(tmp_path):
     """That the policy was given in training; an evaluation leaves them as they are."""
     probe_envs.TRANSITIONS.clear()
-    flags = dict(num_envs=3, total_timesteps=300, eval_every=100, learning_starts=30)
+    flags = dict(num_envs=3, total_timesteps=300, eval_every=100, learning_starts=240)
     state = logged("fast_td3", tmp_path, **flags)["agent"]
     evaluations = len(probe_envs.TRANSITIONS) - 300
     assert evaluations > 0 and state["obs_stats.count"] == 300

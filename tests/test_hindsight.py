@@ -168,6 +168,7 @@ def test_hindsight_reaches_over_a_resume(monkeypatch, tmp_path):
     assert (steps_left == 150).sum() == 2
 
 
+@pytest.mark.slow
 def test_it_learns_what_sac_does_not(monkeypatch, tmp_path):
     """A goal that is reached by chance in few episodes; success in the logs is that of the
     evaluation."""

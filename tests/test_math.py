@@ -157,12 +157,11 @@ def test_policies():
 
 
 def actions_of(script, monkeypatch, tmp_path, **parameters):
-    """20,000 actions (4000, 5) of an actor that ignores the observation and has these
+    """10,000 actions (2000, 5) of an actor that ignores the observation and has these
     parameters."""
-    Agent, sizes = (
-        helpers.module(script).Agent,
-        helpers.rollout_only(script, num_envs=5, num_steps=400, num_minibatches=1, update_epochs=1),
-    )
+    Agent = helpers.module(script).Agent
+    sizes = dict(num_envs=5, num_steps=400, num_minibatches=1, update_epochs=1)
+    sizes = helpers.rollout_only(script, **sizes)
 
     class BiasedAgent(Agent):
         def __init__(self, *sizes):
@@ -173,11 +172,11 @@ def actions_of(script, monkeypatch, tmp_path, **parameters):
 
     monkeypatch.setattr(helpers.module(script), "Agent", BiasedAgent)
     probe_envs.ACTIONS.clear()
-    sizes |= dict(total_timesteps=20_000, learning_rate=1e-20)
+    sizes |= dict(total_timesteps=10_000, learning_rate=1e-20)
     helpers.train(script, tmp_path, env_id=probe("Constant", script), **sizes)
-    actions = np.array(probe_envs.ACTIONS[:20_000]).reshape(-1, 5)
+    actions = np.array(probe_envs.ACTIONS[:10_000]).reshape(-1, 5)
     # each environment has noise of its own
-    assert np.abs(np.corrcoef(actions.T) - np.eye(5)).max() < 0.08
+    assert np.abs(np.corrcoef(actions.T) - np.eye(5)).max() < 0.1
     return actions
 
 
@@ -199,7 +198,7 @@ def test_sampling_is_gaussian(monkeypatch, tmp_path):
     parameters = dict(actor__4__bias=[0.3], actor_logstd=[math.log(0.2)])
     actions = actions_of("ppo_continuous", monkeypatch, tmp_path, **parameters)
     assert actions.mean() == pytest.approx(0.3, abs=4 * 0.2 / actions.size**0.5)
-    assert actions.std() == pytest.approx(0.2, abs=0.005)
+    assert actions.std() == pytest.approx(0.2, abs=0.007)
     assert actions.max() == 1 < max(largest)
 
 
@@ -235,6 +234,10 @@ PLAIN = dict(clip_vloss=False, norm_adv=False, ent_coef=0.1, vf_coef=2.0)
 OPTIONS = dict(
     ppo_continuous_adaptive=dict(env_id="tests.probe_envs:ProbeCorner-v0", bounds_coef=5.0)
 )
+
+
+def half_a_run(script):
+    return helpers.SMALL[script]["total_timesteps"] // 2
 
 
 @pytest.mark.parametrize(
@@ -292,7 +295,8 @@ def test_update(script, options, monkeypatch, tmp_path):
     calls = helpers.spy_on_updates(monkeypatch, check)
     # A large learning rate and a small clip range: after one epoch samples are on both sides of
     # every clip.
-    helpers.train(script, tmp_path, **dict(learning_rate=3e-3, clip_coef=0.05) | options)
+    flags = dict(learning_rate=3e-3, clip_coef=0.05, total_timesteps=half_a_run(script))
+    helpers.train(script, tmp_path, **flags | options)
     assert len(calls) >= 16
 
 
@@ -303,7 +307,7 @@ def test_epochs(rollout_script, monkeypatch, tmp_path):
     """Every sample once per epoch, in a new order. At a rollout's first minibatch no network has
     changed: the stored values and log-probabilities are those of now. Logged is the mean over a
     rollout's updates."""
-    args = helpers.small_args(rollout_script, tmp_path)
+    args = helpers.small_args(rollout_script, tmp_path, total_timesteps=half_a_run(rollout_script))
     batch, per_rollout = args.num_envs * args.num_steps, args.update_epochs * args.num_minibatches
     used, seen, explained = [], [], []
 
@@ -327,7 +331,9 @@ def test_epochs(rollout_script, monkeypatch, tmp_path):
     helpers.spy_on_updates(monkeypatch, check)
     # test_adaptive.py has it
     unscaled = dict(norm_value=False) if rollout_script == "ppo_continuous_adaptive" else {}
-    run_dir, _ = helpers.train(rollout_script, tmp_path, **unscaled)
+    run_dir, _ = helpers.train(
+        rollout_script, tmp_path, total_timesteps=args.total_timesteps, **unscaled
+    )
     epochs = np.array(used).reshape(-1, batch)
     assert len(epochs) == args.update_epochs * (args.total_timesteps // batch)
     assert (np.sort(epochs) == np.arange(batch)).all() and (epochs[0] != epochs[1]).any()
@@ -491,7 +497,10 @@ ANNEALING = [
 
 
 @pytest.mark.parametrize("anneal_lr", [True, False])
-@pytest.mark.parametrize("script", ANNEALING)
+# the others have ppo's lines (test_schedules_have_one_text)
+@pytest.mark.parametrize(
+    "script", helpers.others_slow(ANNEALING, ["ppo", "pqn", "ppo_continuous_adaptive"])
+)
 def test_learning_rate_falls_by_environment_steps(script, anneal_lr, tmp_path):
     args = helpers.small_args(script, tmp_path)
     total = 3 * args.num_envs * args.num_steps  # three rollouts

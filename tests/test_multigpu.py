@@ -24,7 +24,6 @@ from tests import helpers
 from tests.test_slurm import cluster, free_port  # noqa: F401
 from tests.test_slurm import pytestmark as slurm_marks
 
-pytestmark = pytest.mark.xdist_group("multigpu")
 SCRIPT, ENVS = "ppo_atari_multigpu", 4
 FLAGS = dict(num_envs=ENVS, num_steps=8, total_timesteps=96, num_minibatches=2, update_epochs=2)
 GAMES = json.dumps(dict(max_num_frames_per_episode=40))  # truncated after ten steps

@@ -711,7 +711,10 @@ def test_actions_are_clipped_to_each_dimensions_bounds(monkeypatch, tmp_path):
     assert ((spread.std((0, 1)) > 0.1) & (spread.max((0, 1)) < 1.2)).all()
 
 
-@pytest.mark.parametrize("script", ["sac", "tqc", "crossq"])
+SAC = ["sac", "tqc", "crossq"]
+
+
+@pytest.mark.parametrize("script", helpers.others_slow(SAC, ["sac", "crossq"]))
 def test_sac_samples_its_distribution(script, monkeypatch, tmp_path):
     """tanh of a normal distribution with the actor's mean and log sigma, scaled to the bounds of
     each dimension."""
@@ -916,7 +919,8 @@ def test_bfloat16_in_training(monkeypatch, tmp_path):
 def test_actions_in_float64(script, tmp_path):
     """Bounds in float64 of which some lie outside in float32: training and evaluation stay
     inside."""
-    state = logged(script, tmp_path, env_id="tests.probe_envs:ProbeDouble-v0")
+    flags = dict(env_id="tests.probe_envs:ProbeDouble-v0", total_timesteps=256)
+    state = logged(script, tmp_path, **flags)
     assert all(
         state["agent"][name].dtype == torch.float32
         for name in state["agent"]

@@ -96,24 +96,27 @@ def attempt(script, drawn):
         shutil.rmtree(folder)
 
 
-FAST = ("ppo_continuous",)
+def of_images(script):
+    return script in helpers.ATARI_SCRIPTS + helpers.IMAGE_SCRIPTS
+
+
+SLOW = [(name, 6 if of_images(name) else 20) for name in helpers.TRAINING_SCRIPTS]
 
 
 @pytest.mark.parametrize(
-    "script",
+    "script, examples",
     [
-        pytest.param(name, marks=[] if name in FAST else pytest.mark.slow)
-        for name in helpers.TRAINING_SCRIPTS
+        ("ppo_continuous", 8),
+        *(pytest.param(*values, marks=pytest.mark.slow) for values in SLOW),
     ],
 )
-def test_any_numbers(script):
-    examples, unchecked = (
-        6 if script in helpers.ATARI_SCRIPTS + helpers.IMAGE_SCRIPTS else 20,
-        dict(suppress_health_check=[*HealthCheck]),
-    )
-
+def test_any_numbers(script, examples):
     @settings(
-        max_examples=examples, phases=[Phase.generate], deadline=None, derandomize=True, **unchecked
+        max_examples=examples,
+        phases=[Phase.generate],
+        deadline=None,
+        derandomize=True,
+        suppress_health_check=[*HealthCheck],
     )
     @given(flags(script))
     def check(drawn):

@@ -167,7 +167,7 @@ def test_priorities_and_weights_of_a_run(monkeypatch, tmp_path):
         return metrics
 
     calls = helpers.spy_on_updates(monkeypatch, check)
-    logged("rainbow", tmp_path, learning_rate=1e-2)
+    logged("rainbow", tmp_path, learning_rate=1e-2, train_frequency=2)
     assert len(calls) > 100
     # 130 is the first of 512 steps that learns, 510 the last
     assert betas[0] == pytest.approx(0.4 + 0.6 * 130 / 512)
@@ -246,7 +246,7 @@ def test_windows(n_step, num_envs, buffer_size):
     newest transition, and bootstrap from the last observation there with the right power of
     gamma."""
     journal, lengths = Journal(num_envs, buffer_size, n_step), set()
-    for _ in range(3 * buffer_size // num_envs):
+    for _ in range(5 * buffer_size // (2 * num_envs)):
         journal.step()
         lengths.update(journal.check().tolist())
     assert lengths == set(range(1, n_step + 1))
@@ -514,7 +514,8 @@ def test_noise_is_drawn_for_each_step_environment_and_update(monkeypatch, tmp_pa
 
     monkeypatch.setattr(rainbow.Agent, "act", spy)
     helpers.spy_on_updates(monkeypatch, check)
-    run_dir, _ = helpers.train("rainbow", tmp_path, num_envs=3, total_timesteps=300)
+    flags = dict(num_envs=3, total_timesteps=300, train_frequency=2)
+    run_dir, _ = helpers.train("rainbow", tmp_path, **flags)
     training = [noise for noise in acted if noise is not None]
     # the evaluation has none
     assert len(training) == 100 and len(acted) > 100

@@ -119,16 +119,10 @@ def test_a_resumed_run_is_the_run_compiled_and_elsewhere(script, flags, monkeypa
     test_a_resumed_run_is_the_run(script, flags, monkeypatch, tmp_path)
 
 
-@pytest.mark.parametrize(
-    "script",
-    [
-        "ppo_atari",
-        "dqn_atari",
-        pytest.param("sac_atari", marks=pytest.mark.slow),
-        "ppo_microrts",
-        "ppo_godot",
-    ],
-)
+GAMES = ["ppo_atari", "dqn_atari", "sac_atari", "ppo_microrts", "ppo_godot"]
+
+
+@pytest.mark.parametrize("script", helpers.others_slow(GAMES, ["dqn_atari", "ppo_godot"]))
 def test_a_resumed_game(script, monkeypatch, tmp_path):
     """Games start again, but no step is logged twice or missing, and no update."""
     whole, _ = helpers.train(script, tmp_path / "whole")
@@ -367,9 +361,9 @@ def start(script, folder, *words, **flags):
     "script, number",
     [
         ("ppo", signal.SIGINT),
-        ("dqn_atari", signal.SIGTERM),
-        ("td3", signal.SIGTERM),
-        ("ppo", signal.SIGHUP),
+        pytest.param("dqn_atari", signal.SIGTERM, marks=pytest.mark.slow),
+        pytest.param("td3", signal.SIGTERM, marks=pytest.mark.slow),
+        pytest.param("ppo", signal.SIGHUP, marks=pytest.mark.slow),
         ("dqn", signal.SIGUSR1),
     ],
 )

@@ -236,7 +236,7 @@ def test_a_single_action(monkeypatch, tmp_path):
             self.action_space = probe_envs.Discrete(1)
 
     monkeypatch.setattr(probe_envs.gym.registry["ProbeConstantDiscrete-v0"], "entry_point", Single)
-    _, logged = trained("Constant", monkeypatch, tmp_path)
+    _, logged = trained("Constant", monkeypatch, tmp_path, total_timesteps=400)
     assert {value for _, value in logged["losses/alpha_loss"]} == {0.0}
     assert logged["losses/alpha"][-1][1] == 1.0
 

@@ -34,7 +34,6 @@ def nim(tmp_path_factory):
     return agents[0], run_dir, returns
 
 
-@pytest.mark.xdist_group("nim")
 def test_learns_the_perfect_play_of_nim(nim):
     """Whoever leaves a multiple of four wins: the right move, and the sign of the value of every
     position."""
@@ -46,7 +45,6 @@ def test_learns_the_perfect_play_of_nim(nim):
     assert np.mean(returns[::2]) == 1  # the games in which it begins, against random moves
 
 
-@pytest.mark.xdist_group("nim")
 def test_opponents(nim, tmp_path):
     """builtin always takes one; itself wins whenever it begins, for ten is no multiple of four."""
     _, run_dir, _ = nim
@@ -66,7 +64,6 @@ def test_opponents(nim, tmp_path):
     assert not (tmp_path / "new").exists()
 
 
-@pytest.mark.xdist_group("nim")
 def test_the_opponent_is_in_evaluation_mode(nim, monkeypatch):
     """A copy's dropout does not thin it out."""
     _, run_dir, _ = nim
@@ -75,7 +72,6 @@ def test_the_opponent_is_in_evaluation_mode(nim, monkeypatch):
     assert [agent.training for agent in agents] == [False]
 
 
-@pytest.mark.xdist_group("nim")
 def test_the_opponent_of_evaluations_does_not_change_training(nim, tmp_path):
     _, run_dir, _ = nim
     runs = []

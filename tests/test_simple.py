@@ -161,9 +161,7 @@ def test_one_sample_at_a_time(script, tmp_path):
     helpers.train(script, tmp_path, **flags, total_timesteps=5)
 
 
-@pytest.mark.parametrize(
-    "script", ["vpg", "a2c", pytest.param("ppo_simple", marks=pytest.mark.slow)]
-)
+@pytest.mark.parametrize("script", helpers.others_slow(["vpg", "a2c", "ppo_simple"], ["vpg"]))
 def test_learns_cartpole(script, tmp_path):
     """The best mean of 20 training episodes: seeds 1 to 6 get 277 or more, a random policy 22.
     Not the last agent's greedy return, which for vpg is as low as 52 (seed 5)."""
@@ -176,7 +174,7 @@ def test_learns_cartpole(script, tmp_path):
     assert helpers.means20(run_dir).max() >= 200
 
 
-@pytest.mark.parametrize("script", CONTINUOUS)
+@pytest.mark.parametrize("script", helpers.others_slow(CONTINUOUS, ["a2c_continuous"]))
 def test_learns_to_balance(script, tmp_path):
     flags = dict(num_envs=8, num_steps=5) if script in A2C else dict(num_envs=1, num_steps=512)
     run_dir, _ = helpers.train(
@@ -215,7 +213,7 @@ def test_sampling_follows_the_policy(script, monkeypatch, tmp_path):
         parameters = dict(actor__4__bias=[0.3], actor_logstd=[math.log(0.2)])
         actions = actions_of(script, monkeypatch, tmp_path, **parameters)
         assert actions.mean() == pytest.approx(0.3, abs=4 * 0.2 / actions.size**0.5)
-        assert actions.std() == pytest.approx(0.2, abs=0.005)
+        assert actions.std() == pytest.approx(0.2, abs=0.007)
     else:
         actions = actions_of(script, monkeypatch, tmp_path, actor__4__bias=[0.7, -0.9])
         right = 1 / (1 + math.exp(0.7 + 0.9))

@@ -18,7 +18,6 @@ pytestmark = [
     pytest.mark.skipif(
         bool(missing) or not root, reason=f"needs root and slurm-wlm, munge; missing: {missing}"
     ),
-    pytest.mark.xdist_group("slurm"),
 ]
 FLAGS = [
     "--no-compile",

@@ -150,7 +150,7 @@ def test_updates_of_quantiles(autotune, monkeypatch, tmp_path):
     calls = helpers.spy_on_updates(monkeypatch, check)
     flags = dict(policy_lr=3e-3, q_lr=2e-3, autotune=autotune, alpha=0.3, top_quantiles_to_drop=2)
     logged("tqc", tmp_path, tau=0.1, gamma=0.9, total_timesteps=220, **flags)
-    assert calls.count("update_critic") > 30 and calls.count("update_actor") > 20
+    assert calls.count("update_critic") > 15 and calls.count("update_actor") > 15
 
 
 def test_sizes_that_leave_nothing(tmp_path):

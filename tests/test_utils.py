@@ -221,7 +221,16 @@ def compiled(weight, bias):
     return run_of().compile(update), rebind
 
 
+@pytest.mark.slow
 def test_compiled_updates_notice_what_changes():
+    notice_what_changes()
+
+
+def test_traced_updates_notice_what_changes(traced):
+    notice_what_changes()
+
+
+def notice_what_changes():
     """Other tensors, shapes, dtypes and closures, at once. Runs in one process share no graph."""
     torch._dynamo.reset()
     weight = {"is": torch.tensor(2.0)}

@@ -129,7 +129,7 @@ def others_slow(scripts, fast):
     """For parametrize: the first tier has these few scripts, the second has the others."""
     assert {*fast} <= {*scripts}
     slow = pytest.mark.slow
-    return [name if name in fast else pytest.param(name, marks=slow) for name in scripts]
+    return [pytest.param(name, marks=[] if name in fast else slow) for name in scripts]
 
 
 def variants_slow(scripts):

@@ -55,7 +55,8 @@ class LostLifeFire(ppo_atari.PressFire):
 
     def reset(self, **kwargs):
         obs, info = gym.Wrapper.reset(self, **kwargs)
-        self.lives, self.lost_life = info["lives"], False
+        self.lives = info["lives"]
+        self.lost_life = False
         return obs, info
 
 
@@ -67,16 +68,17 @@ def test_same_observations(game, monkeypatch):
     """Training's and evaluation's environment: the same observations, rewards and lost lives for
     the same actions."""
     env_id = f"{game}NoFrameskip-v4"
-    trains, evaluates = (
-        bare_games(monkeypatch, env_id=env_id),
-        bare_evaluation_env(monkeypatch, env_id),
-    )
+    trains = bare_games(monkeypatch, env_id=env_id)
+    evaluates = bare_evaluation_env(monkeypatch, env_id)
     assert trains.single_action_space == evaluates.action_space
     assert trains.single_observation_space.shape == evaluates.observation_space.shape == (4, 84, 84)
     assert evaluates.observation_space.dtype == np.uint8
     obs, _ = trains.reset(seed=[1])
     expected, info = evaluates.reset(seed=1)
-    lives, rewards, lost, rng = info["lives"], 0.0, 0, np.random.default_rng(1)
+    lives = info["lives"]
+    rewards = 0.0
+    lost = 0
+    rng = np.random.default_rng(1)
     for t in range(400):
         difference = np.abs(obs[0].astype(int) - np.asarray(expected).astype(int))
         assert difference.max() == 0, (
@@ -86,8 +88,11 @@ def test_same_observations(game, monkeypatch):
         obs, reward, terminated, truncated, infos = trains.step(np.array([action]))
         expected, expected_reward, over, _, info = evaluates.step(action)
         assert (reward[0] == expected_reward and infos["lives"][0] == info["lives"]) or over
-        assert terminated[0] == (over or info["lives"] < lives) and not truncated[0]
-        lives, rewards, lost = info["lives"], rewards + expected_reward, lost + terminated[0]
+        assert terminated[0] == (over or info["lives"] < lives)
+        assert not truncated[0]
+        lives = info["lives"]
+        rewards = rewards + expected_reward
+        lost = lost + terminated[0]
         if over:
             break
     assert t > 100
@@ -99,7 +104,9 @@ def test_a_lost_life_ends_the_episode_but_not_the_game():
     steps and rewards."""
     envs = games(2)
     envs.reset(seed=[1, 2])
-    rng, rewards, terminations = np.random.default_rng(0), [], []
+    rng = np.random.default_rng(0)
+    rewards = []
+    terminations = []
     for _ in range(4000):
         _, reward, terminated, truncated, infos = envs.step(rng.integers(4, size=2))
         rewards.append(reward.copy())
@@ -108,7 +115,8 @@ def test_a_lost_life_ends_the_episode_but_not_the_game():
         if infos["_final_info"][0]:
             break
         assert infos["lives"][0] == 5 - sum(t[0] for t in terminations)
-    assert sum(t[0] for t in terminations) == 5 and terminations[-1][0]
+    assert sum(t[0] for t in terminations) == 5
+    assert terminations[-1][0]
     assert infos["episodes"][0] == (0, sum(r[0] for r in rewards), len(rewards))
     assert infos["lives"][0] == 5  # a new game has begun
     _, _, _, _, infos = envs.step(np.zeros(2, dtype=np.int64))
@@ -147,7 +155,8 @@ def shorten(monkeypatch, script, frames):
 def rollouts_of(monkeypatch, tmp_path, note, **flags):
     """What compute_gae is given in a run of ppo_atari; note(envs, actions, result) is called
     after each step."""
-    rollouts, gae = [], ppo_atari.compute_gae
+    rollouts = []
+    gae = ppo_atari.compute_gae
 
     def spy(*rollout):
         return rollouts.append(copy.deepcopy(rollout)) or gae(*rollout)
@@ -155,7 +164,12 @@ def rollouts_of(monkeypatch, tmp_path, note, **flags):
     monkeypatch.setattr(ppo_atari, "compute_gae", spy)
     helpers.spy_on_steps(monkeypatch, "ppo_atari", note)
     helpers.train(
-        "ppo_atari", tmp_path, num_steps=64, total_timesteps=128, update_epochs=1, **flags
+        "ppo_atari",
+        tmp_path,
+        num_steps=64,
+        total_timesteps=128,
+        update_epochs=1,
+        **flags,
     )
     return rollouts
 
@@ -178,18 +192,24 @@ REPLAY_SCRIPTS = [name for name in helpers.ATARI_SCRIPTS if name in helpers.OFF_
 def test_stored_rewards_are_clipped(script, monkeypatch, tmp_path):
     seen = []
     helpers.spy_on_steps(monkeypatch, script, lambda envs, actions, result: seen.append(result[1]))
-    flags = dict(env_id="CarnivalNoFrameskip-v4", learning_starts=190, buffer_size=400)
+    flags = dict(
+        env_id="CarnivalNoFrameskip-v4",
+        learning_starts=190,
+        buffer_size=400,
+    )
     run_dir, _ = helpers.train(script, tmp_path, **flags)
     rewards = helpers.load(run_dir)["replay"]["rows"][:, 1].numpy()
     assert np.max(seen) > 1
     assert sorted({*rewards}) == [0, 1]
 
 
-@pytest.mark.parametrize("script", ["ppo_atari", "dqn_atari"])
+@pytest.mark.parametrize("script", helpers.others_slow(["ppo_atari", "dqn_atari"], ["dqn_atari"]))
 def test_whole_games_are_logged(script, monkeypatch, tmp_path):
     """charts/episodic_return is the sum of the raw rewards of a whole game, at the step at which
     it ended."""
-    seen, expected, running = [], [], np.zeros(2)
+    seen = []
+    expected = []
+    running = np.zeros(2)
 
     def note(envs, actions, result):
         return seen.append(copy.deepcopy((result[1], result[4])))
@@ -203,18 +223,21 @@ def test_whole_games_are_logged(script, monkeypatch, tmp_path):
         over = np.flatnonzero(infos.get("_final_info", np.zeros(2)))
         expected += [(2 * t, running[n]) for n in over]
         running[over] = 0
-    assert helpers.scalars(run_dir)["charts/episodic_return"] == expected and len(expected) >= 4
+    assert helpers.scalars(run_dir)["charts/episodic_return"] == expected
+    assert len(expected) >= 4
 
 
 def test_fire_after_a_lost_life(monkeypatch):
     """The action after a lost life is FIRE, whatever the policy wants."""
-    envs, sent = games(2), []
+    envs = games(2)
+    sent = []
     monkeypatch.setattr(
         envs.env, "step", lambda actions: (sent.append(np.array(actions)), step(actions))[1]
     )
     step = type(envs.env).step.__get__(envs.env)
     envs.reset(seed=[1, 2])
-    lost, forced = np.zeros(2, dtype=bool), 0
+    lost = np.zeros(2, dtype=bool)
+    forced = 0
     for _ in range(1500):
         _, _, terminated, _, infos = envs.step(np.full(2, 3))
         for n in range(2):
@@ -227,7 +250,8 @@ def test_fire_after_a_lost_life(monkeypatch):
 
 def test_no_fire_button():
     """Freeway has none: no action is ever replaced, not even when a life is reported as lost."""
-    envs, sent = games(1, "FreewayNoFrameskip-v4"), []
+    envs = games(1, "FreewayNoFrameskip-v4")
+    sent = []
     assert envs.fire == 0
     envs.reset(seed=[1])
     step = envs.env.step
@@ -245,7 +269,11 @@ def test_no_fire_button():
 
 @pytest.mark.parametrize(
     "env_id, sticky, actions",
-    [("BreakoutNoFrameskip-v4", 0.0, 4), ("ALE/Breakout-v5", 0.25, 4), ("ALE/Pong-v5", 0.25, 6)],
+    [
+        ("BreakoutNoFrameskip-v4", 0.0, 4),
+        ("ALE/Breakout-v5", 0.25, 4),
+        ("ALE/Pong-v5", 0.25, 6),
+    ],
 )
 def test_ids_mean_what_they_mean(env_id, sticky, actions):
     assert game_settings(env_id)["repeat_action_probability"] == sticky
@@ -260,7 +288,10 @@ def test_sticky_actions_are_random_per_environment():
     for env_id, same in (("BreakoutNoFrameskip-v4", True), ("ALE/Breakout-v5", False)):
         settings = {**game_settings(env_id), "use_fire_reset": True}
         options = dict(
-            num_envs=2, noop_max=0, autoreset_mode=AutoresetMode.SAME_STEP, num_threads=1
+            num_envs=2,
+            noop_max=0,
+            autoreset_mode=AutoresetMode.SAME_STEP,
+            num_threads=1,
         )
         envs = ale_py.vector_env.AtariVectorEnv(**options, **settings)
         envs.reset(seed=1)
@@ -273,7 +304,8 @@ def test_every_truncated_game_is_over():
     """However short it was: the next game's idle frames can be more than all of its own."""
     envs = games(4, max_num_frames_per_episode=20)
     envs.reset(seed=np.arange(4))
-    over, truncated = 0, 0
+    over = 0
+    truncated = 0
     for _ in range(100):
         _, _, _, truncations, infos = envs.step(np.ones(4, dtype=np.int64))
         assert infos["_final_info"][truncations].all()
@@ -303,14 +335,19 @@ def test_final_observation_of_a_truncated_game(monkeypatch):
         < 0.005
         < (obs[0, 2] != expected[0, 2]).mean()
     )
-    assert infos["_final_info"][0] and infos["episodes"][0][2] == 50
-    assert (obs[0] != expected[0]).any() and (obs[0, :3] == 0).all()
+    assert infos["_final_info"][0]
+    assert infos["episodes"][0][2] == 50
+    assert (obs[0] != expected[0]).any()
+    assert (obs[0, :3] == 0).all()
 
 
 def test_truncated_games_bootstrap_from_their_last_observation(monkeypatch, tmp_path):
     """next_values at a truncation is the value of final_obs, elsewhere the value of the next
     stored observation."""
-    agents, finals, last, steps = helpers.spy_on_agents(monkeypatch, "ppo_atari"), {}, [], []
+    agents = helpers.spy_on_agents(monkeypatch, "ppo_atari")
+    finals = {}
+    last = []
+    steps = []
 
     def value(obs):  # by the networks that play the first rollout
         with torch.no_grad():
@@ -327,21 +364,21 @@ def test_truncated_games_bootstrap_from_their_last_observation(monkeypatch, tmp_
 
     shorten(monkeypatch, "ppo_atari", frames=160)
     _, values, next_values, terminations, dones = rollouts_of(monkeypatch, tmp_path, note)[0][:5]
-    assert len(finals) >= 2 and not dones[-1].all()
+    assert len(finals) >= 2
+    assert not dones[-1].all()
     for (t, n), expected in finals.items():
-        assert dones[t, n] and not terminations[t, n]
+        assert dones[t, n]
+        assert not terminations[t, n]
         assert next_values[t, n] == pytest.approx(expected, rel=1e-4, abs=1e-5)
     after = np.concatenate([values[1:], [last]])
     np.testing.assert_allclose(next_values[~dones], after[~dones], rtol=1e-4, atol=1e-5)
 
 
 def test_ppo_atari_samples_in_training_and_not_in_evaluation(monkeypatch, tmp_path):
-    logits, actions, step, Agent = (
-        torch.tensor([1.0, 0.0, 0.3, -1.0]),
-        [],
-        ppo_atari.Games.step,
-        ppo_atari.Agent,
-    )
+    logits = torch.tensor([1.0, 0.0, 0.3, -1.0])
+    actions = []
+    step = ppo_atari.Games.step
+    Agent = ppo_atari.Agent
 
     class BiasedAgent(Agent):
         def __init__(self, *sizes):
@@ -361,18 +398,18 @@ def test_ppo_atari_samples_in_training_and_not_in_evaluation(monkeypatch, tmp_pa
         learning_rate=1e-20,
         update_epochs=1,
     )
-    probs, found = logits.softmax(0).numpy(), np.bincount(actions, minlength=4) / len(actions)
-    assert (
-        len(actions) == 500
-        and (np.abs(found - probs) < 4.5 * (probs * (1 - probs) / 500) ** 0.5).all()
-    )
+    probs = logits.softmax(0).numpy()
+    found = np.bincount(actions, minlength=4) / len(actions)
+    assert len(actions) == 500
+    assert (np.abs(found - probs) < 4.5 * (probs * (1 - probs) / 500) ** 0.5).all()
     assert BiasedAgent(4).act(torch.zeros((1, 4, 84, 84), dtype=torch.uint8)) == 0
 
 
 def test_idle_frames_at_a_games_start(monkeypatch):
     """Up to 30, in training and in evaluation: without them the greedy policy's games would all
     be the same."""
-    found, original = {}, ale_py.vector_env.AtariVectorEnv
+    found = {}
+    original = ale_py.vector_env.AtariVectorEnv
 
     def spy(**kwargs):
         return found.update(kwargs) or original(**kwargs)
@@ -388,6 +425,5 @@ def test_networks_compute_in_channels_last(script, monkeypatch, tmp_path):
     """The form in which the convolutions are fastest."""
     agent = helpers.fresh_agent(script, monkeypatch, tmp_path)
     weights = [param for param in agent.parameters() if param.dim() == 4]
-    assert weights and all(
-        weight.is_contiguous(memory_format=torch.channels_last) for weight in weights
-    )
+    assert weights
+    assert all(weight.is_contiguous(memory_format=torch.channels_last) for weight in weights)

@@ -149,9 +149,9 @@ NOT_COMPILED = {
 }
 TRACED = [
     ("clip_number", "ppo"),
-    ("counting", "ppo"),
-    ("counting_sac", "sac"),
-    ("entropy_number", "ppo"),
+    pytest.param("counting", "ppo", marks=pytest.mark.slow),
+    pytest.param("counting_sac", "sac", marks=pytest.mark.slow),
+    pytest.param("entropy_number", "ppo", marks=pytest.mark.slow),
     ("gru_without_state", "ppo_continuous"),
     ("layer_replaced_later", "dqn"),
     ("other_dtype", "ppo"),
@@ -189,6 +189,13 @@ def changed(name, script):
 
 NAMES = sorted(path.stem for path in EDITS.glob("*.diff"))
 PAIRS = [(name, script) for name in NAMES for script in read(name)[0]]
+# The first tier runs each edit in the first of its scripts.
+SECOND = {(name, script) for name, script in PAIRS if script != read(name)[0][0]}
+
+
+def second_slow(pairs):
+    slow = pytest.mark.slow
+    return [pytest.param(*pair, marks=slow if pair in SECOND else []) for pair in pairs]
 
 
 class Outcome:
@@ -305,6 +312,11 @@ def assert_as_expected(name, outcome, printed, mode, reference=None):
 
 
 @pytest.mark.parametrize("name, script", PAIRS)
+def test_it_fits(name, script):
+    assert changed(name, script) != (helpers.SOURCE / f"{script}.py").read_text()
+
+
+@pytest.mark.parametrize("name, script", second_slow(PAIRS))
 def test_eager(name, script, eager, original, capfd):
     """The change has an effect, on whatever network or number it changes."""
     outcome = eager(name, script)
@@ -338,7 +350,7 @@ def test_compiled(name, eager, few_recompilations, tmp_path, capfd):
     run_again("compiled", name, read(name)[0][-1], eager, tmp_path, capfd)
 
 
-@pytest.mark.parametrize("name, script", [pair for pair in PAIRS if pair[0] in ACTORS])
+@pytest.mark.parametrize("name, script", second_slow([pair for pair in PAIRS if pair[0] in ACTORS]))
 def test_acts_with_the_network_that_learns(name, script, monkeypatch, tmp_path):
     """Where no noise is drawn, each action of the training is agent.act's of that moment."""
     monkeypatch.setattr(np.random, "gumbel", lambda size: np.zeros(size))

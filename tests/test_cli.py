@@ -59,7 +59,12 @@ def test_help(script, capsys, monkeypatch):
 
 @pytest.mark.parametrize(
     "script, way",
-    [("ppo", "module"), ("dqn", "folder"), ("sac", "copy"), ("ppo_continuous", "checkout")],
+    [
+        ("ppo", "module"),
+        ("dqn", "copy"),
+        pytest.param("sac", "folder", marks=pytest.mark.slow),
+        pytest.param("ppo_continuous", "checkout", marks=pytest.mark.slow),
+    ],
 )
 def test_ways_to_start(script, way, tmp_path):
     """python -m, `python script.py` in its folder, a copy anywhere, and python
@@ -193,7 +198,7 @@ def test_no_video_where_it_cannot_be_made(kind, reason, capfd, tmp_path):
         ("dqn", "Blackjack-v1"),  # Tuple observations
         ("dqn", "MountainCar-v0"),
         ("c51", "MountainCar-v0"),
-        ("dqn_atari", "PongNoFrameskip-v4"),
+        pytest.param("dqn_atari", "PongNoFrameskip-v4", marks=pytest.mark.slow),
         ("c51_atari", "ALE/Pong-v5"),
         ("ddpg", "Pendulum-v1"),  # truncates
         ("td3", "Pendulum-v1"),
@@ -234,7 +239,7 @@ def test_arguments_of_a_saved_run(words, tmp_path):
     assert args.learning_rate == 0.1 and args.evaluate == str(run_dir) and args.resume is None
 
 
-@pytest.mark.parametrize("script", ["sac", "dqn_atari"])
+@pytest.mark.parametrize("script", helpers.others_slow(["sac", "dqn_atari"], ["sac"]))
 def test_evaluating_needs_no_replay_buffer(script, capsys, tmp_path):
     """Nor a GPU: a run can be evaluated on a smaller machine."""
     run_dir, returns = helpers.train(script, tmp_path)

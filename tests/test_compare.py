@@ -17,8 +17,8 @@ def write(folder, results, **more):
         global_step=500,
         total_timesteps=500,
         finished=True,
+        arguments={},
     )
-    run |= dict(arguments={})
     results = [
         dict(seed=seed, last_100_mean=value, eval_mean=value) for seed, value in results.items()
     ]
@@ -37,16 +37,65 @@ def told(monkeypatch, capsys, *folders):
 @pytest.mark.parametrize(
     "after, verdict, status",
     [
-        ({1: 100, 2: 110, 3: 95, 4: 105, 5: 101}, "equal", 0),
-        ({1: 80, 2: 91, 3: 77, 4: 83, 5: 80}, "worse", 1),
-        ({1: 120, 2: 129, 3: 115, 4: 126, 5: 121}, "better", 0),
-        ({1: 90, 2: 125, 3: 88, 4: 112, 5: 99}, "open", 0),
+        (
+            {
+                1: 100,
+                2: 110,
+                3: 95,
+                4: 105,
+                5: 101,
+            },
+            "equal",
+            0,
+        ),
+        (
+            {
+                1: 80,
+                2: 91,
+                3: 77,
+                4: 83,
+                5: 80,
+            },
+            "worse",
+            1,
+        ),
+        (
+            {
+                1: 120,
+                2: 129,
+                3: 115,
+                4: 126,
+                5: 121,
+            },
+            "better",
+            0,
+        ),
+        (
+            {
+                1: 90,
+                2: 125,
+                3: 88,
+                4: 112,
+                5: 99,
+            },
+            "open",
+            0,
+        ),
         ({6: 60, 7: 62, 8: 58}, "worse", 1),
         ({1: 10, 2: 11}, "too-few", 2),  # two seeds say nothing
     ],
 )
 def test_verdicts(after, verdict, status, monkeypatch, capsys, tmp_path):
-    before = write(tmp_path / "a", {1: 100, 2: 110, 3: 95, 4: 105, 5: 101})
+    before = write(
+        tmp_path / "a",
+        {
+            1: 100,
+            2: 110,
+            3: 95,
+            4: 105,
+            5: 101,
+        },
+    )
     code, output = told(monkeypatch, capsys, before, write(tmp_path / "b", after))
     assert (code, output.splitlines()[0].split()[-1]) == (status, verdict)
 
@@ -64,7 +113,8 @@ def test_whole_rollouts_may_end_beyond_the_total(monkeypatch, capsys, tmp_path):
 def test_the_first_ten_seeds(monkeypatch, capsys, tmp_path):
     """Seeds beyond them do not count: who got more may have hung on what the first ones showed."""
     ten = {seed: 100 + seed for seed in range(1, 11)}
-    before, after = write(tmp_path / "a", {20: -9000, 11: 9000} | ten), write(tmp_path / "b", ten)
+    before = write(tmp_path / "a", {20: -9000, 11: 9000} | ten)
+    after = write(tmp_path / "b", ten)
     code, output = told(monkeypatch, capsys, before, after)
     assert (code, output.splitlines()[0].split()[-1]) == (0, "equal")
     assert "(10 seeds)" in output
@@ -75,7 +125,8 @@ def test_only_like_with_like(monkeypatch, capsys, tmp_path):
     other = write(tmp_path / "b", {1: 1, 2: 2, 3: 3}, arguments=dict(gamma=0.9))
     none = "0 compared, 0 worse (0.0 expected by chance); 1 only in A"
     status, output = told(monkeypatch, capsys, one, other)
-    assert (status, output.splitlines()[-1]) == (2, none) and '{"gamma": 0.9}: only in B' in output
+    assert (status, output.splitlines()[-1]) == (2, none)
+    assert '{"gamma": 0.9}: only in B' in output
     longer = write(
         tmp_path / "c", {1: 1, 2: 2, 3: 3}, total_timesteps=1000
     )  # at the same step of another schedule
@@ -95,7 +146,9 @@ def test_the_machine_does_not_matter(monkeypatch, capsys, tmp_path):
         tmp_path / "b", {1: 50, 2: 51, 3: 49}, arguments=dict(gamma=0.9, compile=False, threads=1)
     )
     status, output = told(monkeypatch, capsys, one, other)
-    assert status == 1 and "CartPole-v1, ppo_tuned " in output and "1 compared, 1 worse" in output
+    assert status == 1
+    assert "CartPole-v1, ppo_tuned " in output
+    assert "1 compared, 1 worse" in output
 
 
 def test_a_folder_that_is_not_there(monkeypatch, capsys, tmp_path):
@@ -128,6 +181,7 @@ def test_how_often_it_is_wrong(seeds, paired):
 @pytest.mark.parametrize("paired", [True, False])
 def test_no_spread(paired):
     """All seeds at 500, then all at 200: there is no t, and no doubt."""
-    high, low = np.full(3, 500.0), np.full(3, 200.0)
+    high = np.full(3, 500.0)
+    low = np.full(3, 200.0)
     assert compare.verdict(high, low, paired, 0.95) == ("worse", -300, (-300, -300))
     assert compare.verdict(high, high, paired, 0.95)[0] == ("equal" if paired else "open")

@@ -33,7 +33,9 @@ from tests.helpers import (
 )
 
 # Plainness: at most so many nodes of the syntax tree and characters a line, and so long lines.
-NODES_A_LINE, MEAN_LENGTH, COLUMNS = 10, 52, 100
+NODES_A_LINE = 10
+MEAN_LENGTH = 52
+COLUMNS = 100
 PLAIN_LINES = 200  # of the scripts to learn from
 UTILS_LINES, UTILS_NODES = 652, 5_955  # it may shrink, not grow
 
@@ -135,10 +137,12 @@ def test_what_the_package_holds():
 
 def test_anatomy(script):
     """The head docstring's five fields; the sections under their banners, in order."""
-    docstring, text = ast.get_docstring(ast.parse(TEXT[script])), TEXT[script]
+    docstring = ast.get_docstring(ast.parse(TEXT[script]))
+    text = TEXT[script]
     headings = re.findall(r"^(\w+):", docstring, re.M)
     assert headings == ["Paper", "Run", "Differs", "Expected", "Details"]
-    assert f" cleanrl_lite/{script}.py" in docstring and f"docs/{script}.md" in docstring
+    assert f" cleanrl_lite/{script}.py" in docstring
+    assert f"docs/{script}.md" in docstring
     measured = re.search(r"^Expected:.*\d.*^Details:", docstring, re.S | re.M)
     assert measured, "Expected has no measured result"
     assert docstring.count("a variant of ") == (script in PARENT)
@@ -162,7 +166,8 @@ def test_scripts_import_utils_and_no_other_script(script):
 
 def test_flags(script):
     """Each has help, is used, is not overwritten, and has a default of its type."""
-    text, found = TEXT[script] + TEXT["utils"], dataclasses.fields(module(script).Args)
+    text = TEXT[script] + TEXT["utils"]
+    found = dataclasses.fields(module(script).Args)
     assert [field.name for field in found] == list(fields(script))
     assert [name for name, (_, _, told) in fields(script).items() if not told] == []
     unused = [name for name in fields(script) if not re.search(rf"\bargs\.{name}\b(?! = )", text)]
@@ -208,7 +213,8 @@ def test_the_trap_of_compiled_updates_is_told(script):
 
 @pytest.mark.parametrize("variant", PARENT)
 def test_flags_are_in_the_order_of_the_parent(variant):
-    mine, theirs = list(fields(variant)), list(fields(PARENT[variant]))
+    mine = list(fields(variant))
+    theirs = list(fields(PARENT[variant]))
     assert [name for name in mine if name in theirs] == [name for name in theirs if name in mine]
 
 
@@ -335,7 +341,8 @@ def test_what_goes_on_saves_is_read_back(script):
 @pytest.mark.parametrize("variant", PARENT)
 def test_a_variant_is_mostly_its_parent(variant):
     """At least two fifths of its lines, also where environment and networks are others."""
-    mine, theirs = code(variant), code(PARENT[variant])
+    mine = code(variant)
+    theirs = code(PARENT[variant])
     matcher = difflib.SequenceMatcher(None, theirs, mine, autojunk=False)
     same = sum(block.size for block in matcher.get_matching_blocks())
     assert same >= 0.4 * len(mine), f"{same} of {len(mine)} lines are {PARENT[variant]}.py's"
@@ -375,7 +382,8 @@ def test_plain(name):
     assert nodes / len(lines) <= NODES_A_LINE
     assert statistics.mean(map(len, lines)) <= MEAN_LENGTH
     if name == "utils":
-        assert len(lines) <= UTILS_LINES and nodes <= UTILS_NODES
+        assert len(lines) <= UTILS_LINES
+        assert nodes <= UTILS_NODES
 
 
 @pytest.mark.parametrize("script", PLAIN_SCRIPTS)
@@ -425,7 +433,8 @@ def test_nothing_is_stored_and_never_read(name):
 
 def test_no_attribute_is_stored_and_never_read():
     """In all files together. Of others' objects nobody knows: those are not self's."""
-    stored, read = {}, set()
+    stored = {}
+    read = set()
     for name, text in TEXT.items():
         for node in ast.walk(ast.parse(text)):
             match node:

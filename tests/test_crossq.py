@@ -17,13 +17,18 @@ def renorm_by_hand(norm, x, running_mean, running_var, renormalise):
     columns = []
     for k, column in enumerate(x.double().T):
         mean = column.sum() / len(column)
-        std = (((column - mean) ** 2).sum() / len(column) + 1e-3).sqrt()
-        r, d = 1.0, 0.0
+        variance = ((column - mean) ** 2).sum() / len(column)
+        std = (variance + 1e-3).sqrt()
+        r = 1.0
+        d = 0.0
         if renormalise:
             running_std = (running_var[k].item() + 1e-3) ** 0.5
-            r = min(max(std.item() / running_std, 1 / 3), 3.0)
-            d = min(max((mean.item() - running_mean[k].item()) / running_std, -5.0), 5.0)
-        columns.append(((column - mean) / std * r + d) * norm.weight[k] + norm.bias[k])
+            r = std.item() / running_std
+            r = min(max(r, 1 / 3), 3.0)
+            d = (mean.item() - running_mean[k].item()) / running_std
+            d = min(max(d, -5.0), 5.0)
+        normalised = (column - mean) / std * r + d
+        columns.append(normalised * norm.weight[k] + norm.bias[k])
     return torch.stack(columns, 1)
 
 
@@ -37,7 +42,8 @@ def random_norm(features, warmup):
 def test_before_the_warm_up_it_is_batch_normalisation():
     """torch's BatchNorm1d: outputs, gradients, and the running statistics, but that torch's
     variance is divided by n - 1."""
-    ours, theirs = random_norm(5, 100), nn.BatchNorm1d(5, eps=1e-3, momentum=0.01)
+    ours = random_norm(5, 100)
+    theirs = nn.BatchNorm1d(5, eps=1e-3, momentum=0.01)
     theirs.load_state_dict({"num_batches_tracked": torch.tensor(0), **ours.state_dict()}, False)
     for _ in range(7):
         x = 3 * torch.randn(32, 5) + torch.arange(5)
@@ -45,27 +51,33 @@ def test_before_the_warm_up_it_is_batch_normalisation():
         outputs = ours(inputs[0], True), theirs(inputs[1])
         torch.testing.assert_close(*outputs, rtol=1e-4, atol=1e-5)
         weights = torch.randn(32, 5)
-        grads = [
-            torch.autograd.grad((y * weights).sum(), [each, norm.weight, norm.bias])
-            for y, each, norm in zip(outputs, inputs, (ours, theirs), strict=True)
-        ]
+        grads = []
+        for y, each, norm in zip(outputs, inputs, (ours, theirs), strict=True):
+            loss = (y * weights).sum()
+            grads.append(torch.autograd.grad(loss, [each, norm.weight, norm.bias]))
         for mine, other in zip(*grads, strict=True):
             torch.testing.assert_close(mine, other, rtol=1e-3, atol=1e-4)
     torch.testing.assert_close(ours.running_mean, theirs.running_mean)
     first = 0.99**7  # what is left of where the variance started
-    torch.testing.assert_close((ours.running_var - first) * 32 / 31, theirs.running_var - first)
+    my_var = ours.running_var - first
+    their_var = theirs.running_var - first
+    torch.testing.assert_close(my_var * 32 / 31, their_var)
 
 
 def test_renormalisation():
     """From the warm-up's end on; r and d are clipped, are constants of the gradient, and come from
     the statistics before this minibatch. At rest it gives what the running statistics give."""
     norm = random_norm(4, 3)
+    stds = torch.tensor([0.1, 1, 9, 1])
+    means = torch.tensor([0, 1, 2, 99.0])
     for step in range(6):
         before = norm.running_mean.clone(), norm.running_var.clone()
-        x = torch.randn(32, 4) * torch.tensor([0.1, 1, 9, 1]) + torch.tensor([0, 1, 2, 99.0])
+        x = torch.randn(32, 4) * stds + means
         expected = renorm_by_hand(norm, x, *before, renormalise=step >= 3)
-        ours, theirs = x.clone().requires_grad_(), x.clone().requires_grad_()
-        y, weights = norm(ours, True), torch.randn(32, 4)
+        ours = x.clone().requires_grad_()
+        theirs = x.clone().requires_grad_()
+        y = norm(ours, True)
+        weights = torch.randn(32, 4)
         torch.testing.assert_close(y.double(), expected.double(), rtol=1e-4, atol=1e-4)
         by_hand = renorm_by_hand(norm, theirs, *before, renormalise=step >= 3)
         grads = [
@@ -86,30 +98,40 @@ def test_running_statistics_move_in_updates_only():
     norm.train()(torch.randn(8, 4), False)
     helpers.assert_same_state(dict(norm.state_dict()), dict(before))
     norm.eval()(torch.randn(8, 4), True)  # train() and eval() mean nothing to it
-    assert not torch.equal(norm.running_mean, before["running_mean"]) and norm.step == 1
+    assert not torch.equal(norm.running_mean, before["running_mean"])
+    assert norm.step == 1
 
 
 class ByHand:
     """A network's output by renorm_by_hand; its running statistics as they should be after it."""
 
     def __init__(self, network, warmup):
-        self.network, self.warmup, self.stats = network, warmup, {}
+        self.network = network
+        self.warmup = warmup
+        self.stats = {}
 
     def norm(self, name, x, batch_stats):
         norm = self.network.get_submodule(name)
-        mean, var = norm.running_mean, norm.running_var
+        mean = norm.running_mean
+        var = norm.running_var
         if not batch_stats:
-            return (x - mean) / (var + 1e-3).sqrt() * norm.weight + norm.bias
-        moved = [x.detach().mean(0), x.detach().var(0, correction=0)]
-        self.stats[f"{name}.running_mean"] = 0.99 * mean + 0.01 * moved[0]
-        self.stats[f"{name}.running_var"] = 0.99 * var + 0.01 * moved[1]
+            std = (var + 1e-3).sqrt()
+            return (x - mean) / std * norm.weight + norm.bias
+        batch_mean = x.detach().mean(0)
+        batch_var = x.detach().var(0, correction=0)
+        self.stats[f"{name}.running_mean"] = 0.99 * mean + 0.01 * batch_mean
+        self.stats[f"{name}.running_var"] = 0.99 * var + 0.01 * batch_var
         self.stats[f"{name}.step"] = norm.step + 1
-        return renorm_by_hand(norm, x, mean, var, norm.step >= self.warmup).float()
+        renormalise = norm.step >= self.warmup
+        return renorm_by_hand(norm, x, mean, var, renormalise).float()
 
     def __call__(self, x, batch_stats=False):
-        x = self.network.fc1(self.norm("norm1", x, batch_stats)).relu()
-        x = self.network.fc2(self.norm("norm2", x, batch_stats)).relu()
-        return self.network.fc3(self.norm("norm3", x, batch_stats))
+        x = self.norm("norm1", x, batch_stats)
+        x = self.network.fc1(x).relu()
+        x = self.norm("norm2", x, batch_stats)
+        x = self.network.fc2(x).relu()
+        x = self.norm("norm3", x, batch_stats)
+        return self.network.fc3(x)
 
 
 def policy_by_hand(actor, obs, noise, batch_stats=False):
@@ -118,23 +140,31 @@ def policy_by_hand(actor, obs, noise, batch_stats=False):
     std = torch.exp(-5 + 3.5 * (torch.tanh(log_std) + 1))
     raw = mean + std * noise
     slope = SCALE / torch.cosh(raw.double()) ** 2
-    log_probs = torch.distributions.Normal(mean, std).log_prob(raw) - torch.log(slope).float()
-    return torch.tanh(raw) * SCALE + BIAS, log_probs.sum(1)
+    normal = torch.distributions.Normal(mean, std)
+    log_probs = normal.log_prob(raw) - torch.log(slope).float()
+    actions = torch.tanh(raw) * SCALE + BIAS
+    return actions, log_probs.sum(1)
 
 
 def assert_stepped(agent, reference, learning_rate, names):
     """As in helpers, but where a gradient is not rounding alone: the normalisation behind a unit
     that is never cut off takes its bias away, and Adam makes steps of what is left."""
-    errors, clear = [], []
+    errors = []
+    clear = []
     for name in names:
-        mine, theirs = agent.get_submodule(name), reference.get_submodule(name)
+        mine = agent.get_submodule(name)
+        theirs = reference.get_submodule(name)
         for ours, other in zip(mine.parameters(), theirs.parameters(), strict=True):
-            errors.append((ours - other).detach().abs().flatten() / learning_rate)
-            clear.append((other.grad.abs() > 1e-4 * other.grad.abs().max()).flatten())
-    errors, clear = torch.cat(errors), torch.cat(clear)
+            error = (ours - other).detach().abs() / learning_rate
+            errors.append(error.flatten())
+            grad = other.grad.abs().flatten()
+            clear.append(grad > 1e-4 * grad.max())
+    errors = torch.cat(errors)
+    clear = torch.cat(clear)
     assert clear.float().mean() > 0.4
     # the rest: units at the kink of their ReLU
-    assert (errors[clear] < 0.05).float().mean() > 0.995 and errors[clear].mean() < 0.005
+    assert (errors[clear] < 0.05).float().mean() > 0.995
+    assert errors[clear].mean() < 0.005
 
 
 # 10 is within the run
@@ -153,8 +183,11 @@ def test_updates_without_targets(warmup, monkeypatch, tmp_path):
         actor = reference.actor.parameters()
         state["actor"] = torch.optim.Adam(actor, lr=args.policy_lr, betas=betas)
         state["alpha"] = torch.optim.Adam([reference.log_alpha], lr=args.q_lr)
-        networks = {name: getattr(reference, name) for name in ("actor", "qf1", "qf2")}
-        state["by hand"] = {name: ByHand(each, warmup) for name, each in networks.items()}
+        state["by hand"] = {
+            "actor": ByHand(reference.actor, warmup),
+            "qf1": ByHand(reference.qf1, warmup),
+            "qf2": ByHand(reference.qf2, warmup),
+        }
 
     def step(optimizer, loss):
         optimizer.zero_grad()
@@ -165,35 +198,50 @@ def test_updates_without_targets(warmup, monkeypatch, tmp_path):
         obs, actions, rewards, next_obs, terminations = batch
         with torch.no_grad():
             next_actions, next_log_probs = policy_by_hand(networks["actor"], next_obs, noise)
-        both = torch.cat([torch.cat([obs, actions], 1), torch.cat([next_obs, next_actions], 1)])
-        values = {name: networks[name](both, True)[:, 0] for name in ("qf1", "qf2")}
-        next_values = torch.minimum(*(value[len(obs) :] for value in values.values())).detach()
+        now = torch.cat([obs, actions], 1)
+        later = torch.cat([next_obs, next_actions], 1)
+        both = torch.cat([now, later])
+        one, next_one = networks["qf1"](both, True)[:, 0].chunk(2)
+        two, next_two = networks["qf2"](both, True)[:, 0].chunk(2)
+        next_values = torch.minimum(next_one, next_two).detach()
         soft = next_values - alpha * next_log_probs
-        target = torch.where(terminations == 1, rewards, rewards + args.gamma * soft)
-        losses = {}
-        for name, value in values.items():
-            losses[f"{name}_loss"] = ((value[: len(obs)] - target) ** 2).mean()
-        means = {f"{name}_values": value[: len(obs)].mean() for name, value in values.items()}
-        return losses | dict(qf_loss=sum(losses.values())) | means
+        ahead = torch.where(terminations == 1, 0.0, args.gamma * soft)
+        target = rewards + ahead
+        qf1_loss = ((one - target) ** 2).mean()
+        qf2_loss = ((two - target) ** 2).mean()
+        return {
+            "qf_loss": qf1_loss + qf2_loss,
+            "qf1_loss": qf1_loss,
+            "qf2_loss": qf2_loss,
+            "qf1_values": one.mean(),
+            "qf2_values": two.mean(),
+        }
 
     def actor_losses(networks, reference, obs, noise, alpha):
         actions, log_probs = policy_by_hand(networks["actor"], obs, noise, True)
         x = torch.cat([obs, actions], 1)
-        values = torch.minimum(networks["qf1"](x), networks["qf2"](x))[:, 0]
-        return dict(
-            actor_loss=(alpha * log_probs - values).mean(),
-            entropy=-log_probs.mean(),
-            alpha_loss=-(reference.log_alpha.exp() * (log_probs.detach() - 3)).mean(),
-        )
+        one = networks["qf1"](x)[:, 0]
+        two = networks["qf2"](x)[:, 0]
+        too_much = log_probs.detach() - 3
+        temperature = reference.log_alpha.exp()
+        return {
+            "actor_loss": (alpha * log_probs - torch.minimum(one, two)).mean(),
+            "entropy": -log_probs.mean(),
+            "alpha_loss": -(temperature * too_much).mean(),
+        }
 
     def check(update, main, tensors):
-        agent, args, critic = main["agent"], main["args"], update.__name__ == "update_critic"
+        agent = main["agent"]
+        args = main["args"]
+        critic = update.__name__ == "update_critic"
         if not state:
             begin(agent, args)
-        reference, before = state["agent"], copy.deepcopy(agent.state_dict())
+        reference = state["agent"]
+        before = copy.deepcopy(agent.state_dict())
         reference.load_state_dict(before)
         rows, noise = tensors
-        batch, alpha = main["replay"].unpack(rows), before["log_alpha"].exp()
+        batch = main["replay"].unpack(rows)
+        alpha = before["log_alpha"].exp()
         networks = state["by hand"]
         for network in networks.values():
             network.stats.clear()
@@ -205,28 +253,40 @@ def test_updates_without_targets(warmup, monkeypatch, tmp_path):
             step(state["actor"], expected["actor_loss"])
             step(state["alpha"], expected["alpha_loss"])
             expected["alpha"] = reference.log_alpha.exp()
-        stats = {f"{k}.{n}": v for k, network in networks.items() for n, v in network.stats.items()}
+        stats = {}
+        for head, network in networks.items():
+            for name, value in network.stats.items():
+                stats[f"{head}.{name}"] = value
         assert len(stats) == (18 if critic else 9)
         metrics = update(*tensors)
         assert_metrics(metrics, expected)
         stepped = ["qf1", "qf2"] if critic else ["actor"]
         rate = args.q_lr if critic else args.policy_lr
         assert_stepped(agent, reference, rate, stepped)
-        after = agent.state_dict()
-        for name, tensor in after.items():
+        changed = stepped if critic else [*stepped, "log_alpha"]
+        for name, tensor in agent.state_dict().items():
+            head, _, _ = name.partition(".")
             if name in stats:
                 torch.testing.assert_close(tensor, stats[name], rtol=1e-4, atol=1e-5)
-            elif name.split(".")[0] not in stepped + ["log_alpha"] * (not critic):
+            elif head not in changed:
                 assert torch.equal(tensor, before[name]), f"{name} has changed"
         return metrics
 
     calls = helpers.spy_on_updates(monkeypatch, check)
     monkeypatch.setattr(crossq, "ACTOR_UNITS", 48)  # fewer to compute by hand
     monkeypatch.setattr(crossq, "CRITIC_UNITS", 64)
-    flags = dict(policy_lr=3e-3, q_lr=2e-3, gamma=0.9, total_timesteps=260, renorm_warmup=warmup)
+    flags = dict(
+        policy_lr=3e-3,
+        q_lr=2e-3,
+        gamma=0.9,
+        total_timesteps=260,
+        renorm_warmup=warmup,
+    )
     logged("crossq", tmp_path, **flags)
-    critic, actor = calls.count("update_critic"), calls.count("update_actor")
-    assert critic > 30 and actor == critic // 3
+    critic = calls.count("update_critic")
+    actor = calls.count("update_actor")
+    assert critic > 30
+    assert actor == critic // 3
 
 
 def test_statistics_belong_to_the_checkpoint(tmp_path):
@@ -247,17 +307,19 @@ def test_widths(monkeypatch):
     monkeypatch.setattr(crossq, "CRITIC_UNITS", 2048)
     agent = crossq.Agent(4, BOX, 100)
     assert agent.actor.fc2.weight.shape == (256, 256)
-    assert agent.qf1.fc2.weight.shape == agent.qf2.fc2.weight.shape == (2048, 2048)
+    assert agent.qf1.fc2.weight.shape == (2048, 2048)
+    assert agent.qf2.fc2.weight.shape == (2048, 2048)
 
 
 def test_whoever_calls_a_network_says_which_statistics():
     """A critic that someone adds must not take running statistics that nothing moves."""
     agent = crossq.Agent(4, BOX, 100)
-    obs, actions = torch.zeros(2, 4), torch.zeros(2, 3)
-    for call in (
-        lambda: agent.policy(obs, actions),
-        lambda: agent.value(agent.qf1, obs, actions),
-        lambda: agent.actor(obs),
-    ):
-        with pytest.raises(TypeError, match="batch_stats"):
-            call()
+    obs = torch.zeros(2, 4)
+    actions = torch.zeros(2, 3)
+    told = pytest.raises(TypeError, match="batch_stats")
+    with told:
+        agent.policy(obs, actions)
+    with told:
+        agent.value(agent.qf1, obs, actions)
+    with told:
+        agent.actor(obs)

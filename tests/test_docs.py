@@ -64,7 +64,8 @@ def test_the_moving_picture():
     path = ROOT / "docs/img/agents.gif"
     assert path.stat().st_size <= 4e6
     with Image.open(path) as picture:
-        assert picture.n_frames * picture.info["duration"] > 5_000 and picture.info["loop"] == 0
+        assert picture.n_frames * picture.info["duration"] > 5_000
+        assert picture.info["loop"] == 0
     for page in ("README.md", "docs/index.md"):
         before, after = (ROOT / page).read_text().split("agents.gif", 1)
         assert before.count("\n") < 10 and re.search(r"^## .*", after, re.M)[0] == "## Start"
@@ -83,7 +84,8 @@ def test_the_change_in_the_readme_is_a_tested_one():
     text = (ROOT / "README.md").read_text()
     (shown,) = re.findall(r"^```diff\n(.*?)^```", text, re.M | re.S)
     diffs = [path.read_text() for path in (ROOT / "tests/changed_copies").glob("*.diff")]
-    assert shown in diffs and 8 <= len(re.findall(r"^[-+] ", shown, re.M)) <= 12
+    assert shown in diffs
+    assert 8 <= len(re.findall(r"^[-+] ", shown, re.M)) <= 12
 
 
 def test_the_diffs_between_the_algorithms():
@@ -126,7 +128,8 @@ def test_a_page_can_be_read_as_it_is(page):
         assert commands <= LATEX, formula
     assert text.count("$") % 2 == 0
     marks = re.findall(r"^<!-- (?:(?:code|section|diff|file|table) .+|(end)) -->$", text, re.M)
-    assert marks[::2] == [""] * (len(marks) // 2) and marks[1::2] == ["end"] * (len(marks) // 2)
+    assert marks[::2] == [""] * (len(marks) // 2)
+    assert marks[1::2] == ["end"] * (len(marks) // 2)
 
 
 @pytest.mark.parametrize("page", [*PAGES, "benchmark/README.md", "CONTRIBUTING.md", "CHANGELOG.md"])
@@ -150,7 +153,12 @@ def test_the_site_builds(tmp_path):
     """Strictly: no broken link, no code that is not there; with rendered notebooks and diffs."""
     pytest.importorskip("mkdocs")
     command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", tmp_path]
-    done = run(command, cwd=ROOT, timeout=300, NO_MKDOCS_2_WARNING="1")
+    done = run(
+        command,
+        cwd=ROOT,
+        timeout=300,
+        NO_MKDOCS_2_WARNING="1",
+    )
     assert done.returncode == 0, done.stderr
     for path in (ROOT / "docs/notebooks").glob("*.ipynb"):
         assert "data:image/png" in (tmp_path / f"notebooks/{path.stem}.html").read_text()
@@ -180,9 +188,8 @@ def test_the_commands_of_the_readme(tmp_path):
     done = run(["bash", "-c", "\n".join(lines)], cwd=tmp_path, timeout=400)
     assert done.returncode == 0, done.stderr
     run_dir = next((tmp_path / "runs").glob("Hopper-v4__ppo_continuous__1__*"))
-    assert (
-        helpers.load(run_dir)["global_step"] == 512 and len(list(run_dir.glob("eval_*.json"))) == 1
-    )
+    assert helpers.load(run_dir)["global_step"] == 512
+    assert len(list(run_dir.glob("eval_*.json"))) == 1
     assert list((tmp_path / "runs").glob("Walker2d-v4__my_idea__1__*/my_idea.py"))
 
 

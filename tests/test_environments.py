@@ -274,7 +274,7 @@ def test_the_environment_of_the_guide(tmp_path, monkeypatch):
     env.reset(seed=1)
     before = env.unwrapped.place
     assert env.step(1)[0] == pytest.approx([before + 0.5])
-    _, returns = helpers.train("ppo", tmp_path, env_id="my_env:Line-v0", total_timesteps=16384)
+    _, returns = helpers.train("ppo", tmp_path, env_id="my_env:Line-v0", total_timesteps=8192)
     assert np.mean(returns) > 0.7  # 20 steps at most
 
 

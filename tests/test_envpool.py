@@ -19,7 +19,13 @@ from tests import helpers, like_envpool
 from tests.probe_envs import probe
 from tests.test_probe import trained, values
 
-LOGGED = dict(num_envs=3, num_steps=40, num_minibatches=2, update_epochs=2, total_timesteps=360)
+LOGGED = dict(
+    num_envs=3,
+    num_steps=40,
+    num_minibatches=2,
+    update_epochs=2,
+    total_timesteps=360,
+)
 
 
 @pytest.fixture(params=helpers.ENVPOOL_SCRIPTS)
@@ -44,7 +50,8 @@ def test_the_pages_say_what_a_failure_at_the_time_limit_is(envpool_script):
 # --- what is learned from
 def test_no_minibatch_has_a_step_that_only_resets(envpool_script, monkeypatch, tmp_path):
     """Every other one is in every epoch; the explained variance is theirs too."""
-    used, explained = [], []
+    used = []
+    explained = []
 
     def check(update, main, tensors):
         if len(used) % 4 == 0:
@@ -60,10 +67,12 @@ def test_no_minibatch_has_a_step_that_only_resets(envpool_script, monkeypatch, t
     run_dir, _ = helpers.train(
         envpool_script, tmp_path, env_id=probe("Logged", envpool_script), **LOGGED
     )
-    assert len(kept) == 3 and all(20 < (~rows).sum() < 40 for rows in kept)
+    assert len(kept) == 3
+    assert all(20 < (~rows).sum() < 40 for rows in kept)
     for epoch in range(6):
         samples = used[2 * epoch] + used[2 * epoch + 1]
-        assert set(samples) == set(np.flatnonzero(kept[epoch // 2])) and len(samples) == 120
+        assert set(samples) == set(np.flatnonzero(kept[epoch // 2]))
+        assert len(samples) == 120
     logged = [value for _, value in helpers.scalars(run_dir)["losses/explained_variance"]]
     assert logged == pytest.approx(explained, rel=1e-3, abs=1e-4)
 
@@ -73,12 +82,10 @@ def test_statistics_without_the_steps_that_only_reset(tmp_path):
     script = "ppo_continuous_envpool"
     run_dir, _ = helpers.train(script, tmp_path, env_id=probe("Logged", script), **LOGGED)
     seen, rewards, ended, ignored = played(like_envpool.MADE[-1])
-    agent, seen, running, discounted = (
-        helpers.load(run_dir)["agent"],
-        seen[~ignored],
-        np.zeros(3),
-        [],
-    )
+    agent = helpers.load(run_dir)["agent"]
+    seen = seen[~ignored]
+    running = np.zeros(3)
+    discounted = []
     for reward, over in zip(rewards, ended):
         running = 0.99 * running + reward
         discounted.append(running)
@@ -94,7 +101,10 @@ def test_statistics_without_the_steps_that_only_reset(tmp_path):
 def test_a_rollout_in_which_all_only_reset(envpool_script, tmp_path):
     """There is nothing to learn from; the run goes on. Here that is every second step."""
     flags = dict(
-        env_id=probe("FromObservation", envpool_script), num_envs=2, num_steps=1, num_minibatches=1
+        env_id=probe("FromObservation", envpool_script),
+        num_envs=2,
+        num_steps=1,
+        num_minibatches=1,
     )
     run_dir, _ = helpers.train(
         envpool_script, tmp_path, **flags, update_epochs=1, total_timesteps=20
@@ -133,7 +143,12 @@ def test_without_resets_it_is_the_parent(parent, flags, tmp_path):
         num_envs=3,
         num_steps=64,
     )
-    flags |= dict(num_minibatches=4, update_epochs=2, total_timesteps=576, learning_rate=1e-3)
+    flags |= dict(
+        num_minibatches=4,
+        update_epochs=2,
+        total_timesteps=576,
+        learning_rate=1e-3,
+    )
     (mine, returns), (theirs, same) = (
         helpers.train(name, tmp_path / name, **flags) for name in (f"{parent}_envpool", parent)
     )
@@ -153,12 +168,12 @@ def test_every_episode_is_logged(envpool_script, tmp_path):
         envpool_script, tmp_path, env_id=probe("Logged", envpool_script), **LOGGED
     )
     _, rewards, ended, ignored = played(like_envpool.MADE[-1])
-    expected, total, length = [], np.zeros(3), np.zeros(3)
+    expected = []
+    total = np.zeros(3)
+    length = np.zeros(3)
     for t in range(len(rewards)):
-        total, length = (
-            np.where(ignored[t], 0, total + rewards[t]),
-            np.where(ignored[t], 0, length + 1),
-        )
+        total = np.where(ignored[t], 0, total + rewards[t])
+        length = np.where(ignored[t], 0, length + 1)
         expected += [(3 * (t + 1), total[n], length[n]) for n in np.flatnonzero(ended[t])]
     logged = helpers.scalars(run_dir)
     assert logged["charts/episodic_length"] == [(step, length) for step, _, length in expected]
@@ -170,7 +185,12 @@ def test_every_episode_is_logged(envpool_script, tmp_path):
 def test_a_resumed_run_plays_other_episodes(envpool_script, tmp_path):
     """envpool takes seeds only when it makes environments: a resumed run makes others, with
     seeds of that step."""
-    flags = dict(num_envs=4, num_steps=32, num_minibatches=4, total_timesteps=256)
+    flags = dict(
+        num_envs=4,
+        num_steps=32,
+        num_minibatches=4,
+        total_timesteps=256,
+    )
     run_dir, _ = helpers.train(envpool_script, tmp_path, **flags)
     helpers.next_second()
     flags |= dict(resume=str(run_dir), total_timesteps=512)
@@ -194,10 +214,17 @@ def test_nothing_is_learned_from_nan(what, told, envpool_script, monkeypatch, ca
         return result
 
     monkeypatch.setattr(like_envpool.make_gymnasium, "step", broken)
-    words = helpers.small_flags(envpool_script, tmp_path, num_envs=2, num_steps=32, save_every=64)
+    words = helpers.small_flags(
+        envpool_script,
+        tmp_path,
+        num_envs=2,
+        num_steps=32,
+        save_every=64,
+    )
     assert helpers.command_line(envpool_script, words) == 1
     line = capfd.readouterr().err.strip().splitlines()[-1]
-    assert line.startswith("FloatingPointError: environment 1: observation [") and told in line
+    assert line.startswith("FloatingPointError: environment 1: observation [")
+    assert told in line
     assert helpers.load(helpers.only_run(tmp_path))["global_step"] == 128
 
 
@@ -218,7 +245,13 @@ def test_env_kwargs_go_before_the_scripts_own_options(envpool_script, monkeypatc
     env = gym.make("Humanoid-v4")  # which does not know this argument
     monkeypatch.setattr(module, "make_env", lambda args: env)
     kwargs = json.dumps(dict(post_constraint=False))
-    pool = module.EnvPool(module.Args(env_id="Humanoid-v4", num_envs=2, env_kwargs=kwargs))
+    pool = module.EnvPool(
+        module.Args(
+            env_id="Humanoid-v4",
+            num_envs=2,
+            env_kwargs=kwargs,
+        )
+    )
     assert pool.make.keywords["post_constraint"] is False
 
 
@@ -230,7 +263,8 @@ def test_the_table_of_engines_is_what_the_file_gives():
 def test_the_engines_that_the_scripts_train_in_are_gymnasiums():
     """In the table, only what is measured without a script's own option differs."""
     rows = [row for row in helpers.read_json(engines.PATH) if "refused" not in row]
-    assert len(rows) > 25 and {*V4_HUMANOIDS} <= {row["env_id"] for row in rows}
+    assert len(rows) > 25
+    assert {*V4_HUMANOIDS} <= {row["env_id"] for row in rows}
     for row in rows:
         assert bool(engines.differences(row)) == row["without_options"], row["env_id"]
 
@@ -338,9 +372,14 @@ def test_envpool_is_gymnasium(env_id, real_envpool):
     envs = [gym.make(env_id, max_episode_steps=120) for _ in range(4)]
     limits = dict(seed=[1, 2, 3, 4], max_episode_steps=120)
     make = functools.partial(real_envpool.make_gymnasium, env_id, num_envs=4, **limits)
-    pool, twin, ends, space = make(), make(), set(), envs[0].action_space
-    (obs, _), (same, _) = pool.reset(), twin.reset()
-    assert np.array_equal(obs, same) and len(np.unique(obs, axis=0)) == 4
+    pool = make()
+    twin = make()
+    ends = set()
+    space = envs[0].action_space
+    obs, _ = pool.reset()
+    same, _ = twin.reset()
+    assert np.array_equal(obs, same)
+    assert len(np.unique(obs, axis=0)) == 4
     space.seed(1)
     for env, own in zip(envs, obs):
         env.reset(seed=0)
@@ -358,7 +397,8 @@ def test_envpool_is_gymnasium(env_id, real_envpool):
             if ended[i]:
                 assert rewards[i] == 0
                 assert info["elapsed_step"][i] == 0
-                assert not terminations[i] and not truncations[i]
+                assert not terminations[i]
+                assert not truncations[i]
                 env.reset(seed=0)
                 engines.moved_to(env, obs[i])
                 steps[i] = exact[i] = 0
@@ -381,7 +421,8 @@ def test_envpool_is_gymnasium(env_id, real_envpool):
 def test_no_observation_is_0_in_envpool_alone(real_envpool):
     """Humanoid-v4's contact forces were."""
     _, env, pool = engines.make_both("Humanoid-v4")
-    own, other = engines.play_gymnasium(env, 64), engines.play_envpool(pool, 64)
+    own = engines.play_gymnasium(env, 64)
+    other = engines.play_envpool(pool, 64)
     found = engines.compare_episodes(own, other)
     assert found["always_0_in_envpool_only"] == 0
     assert found["along_episodes"] < engines.MOST_ERRORS
@@ -394,7 +435,8 @@ def test_pendulum_is_refused_because_it_differs(real_envpool):
     (obs,), _ = pool.reset()
     env = gym.make("Pendulum-v1")
     env.reset(seed=0)
-    differences, fast = [], []
+    differences = []
+    fast = []
     for _ in range(150):
         engines.moved_to(env, obs)
         action = np.full(1, 2 if obs[2] > 0 else -2, dtype=np.float32)  # faster and faster
@@ -455,14 +497,20 @@ def test_a_run_with_envpool(script, env_id, real_envpool, tmp_path):
 def test_a_signal_with_envpool(envpool_script, real_envpool, tmp_path):
     """In a process of its own, with envpool's threads: it saves, ends, and goes on."""
     words = [sys.executable, "-m", f"cleanrl_lite.{envpool_script}"]
-    flags = dict(total_timesteps=4_000_000, save_every=0, max_episode_steps=20, env_threads=2)
+    flags = dict(
+        total_timesteps=4_000_000,
+        save_every=0,
+        max_episode_steps=20,
+        env_threads=2,
+    )
     words += helpers.small_flags(envpool_script, tmp_path, **flags)
     process = helpers.subprocess.Popen(words, env=helpers.environment(), cwd=tmp_path)
     helpers.wait_for(lambda: list(tmp_path.glob("*/checkpoint.pt")))
     os.kill(process.pid, signal.SIGTERM)
     assert process.wait(60) == 143
     state = helpers.load(helpers.only_run(tmp_path))
-    assert 0 < state["global_step"] < 4_000_000 and "envs" not in state
+    assert 0 < state["global_step"] < 4_000_000
+    assert "envs" not in state
     total = state["global_step"] + helpers.SMALL[envpool_script]["num_envs"] * 64
     done = helpers.run(
         [*words, "--resume", helpers.only_run(tmp_path), "--total-timesteps", total], cwd=tmp_path

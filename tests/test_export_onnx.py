@@ -23,14 +23,20 @@ def policy(path):
     import onnxruntime
 
     session = onnxruntime.InferenceSession(path)
-    return lambda obs: torch.from_numpy(session.run(["actions"], {"obs": obs.numpy()})[0])
+
+    def act(obs):
+        (actions,) = session.run(["actions"], {"obs": obs.numpy()})
+        return torch.from_numpy(actions)
+
+    return act
 
 
 def remembering(path, memory):
     """The exported policy with what it remembers: each call is given the last one's next_state."""
     import onnxruntime
 
-    session, state = onnxruntime.InferenceSession(path), memory.numpy()
+    session = onnxruntime.InferenceSession(path)
+    state = memory.numpy()
 
     def act(obs):
         nonlocal state
@@ -43,7 +49,8 @@ def remembering(path, memory):
 
 def evaluate(script, run_dir, monkeypatch, act):
     """--evaluate with act(agent, obs): the returns, and each step's observation and action."""
-    steps, module = [], helpers.module(script)
+    steps = []
+    module = helpers.module(script)
 
     def watched(agent, obs):
         steps.append((obs.clone(), act(agent, obs)))
@@ -66,11 +73,17 @@ def clipped(actions, space):
 def assert_plays_alike(script, run_dir, monkeypatch):
     """The same actions for an evaluation's observations, as one batch, and the same returns. Returns the actions."""
     export_onnx.export(run_dir, run_dir / "policy.onnx")
-    module, exported = helpers.module(script), policy(run_dir / "policy.onnx")
+    module = helpers.module(script)
+    exported = policy(run_dir / "policy.onnx")
     returns, obs, actions = evaluate(script, run_dir, monkeypatch, module.Agent.act)
-    space = module.make_env(module.Args(**helpers.load(run_dir)["args"])).action_space
+    args = module.Args(**helpers.load(run_dir)["args"])
+    space = module.make_env(args).action_space
     torch.testing.assert_close(exported(obs), clipped(actions, space), rtol=0, atol=2e-5)
-    theirs, *_ = evaluate(script, run_dir, monkeypatch, lambda agent, obs: exported(obs))
+
+    def act(agent, obs):
+        return exported(obs)
+
+    theirs, *_ = evaluate(script, run_dir, monkeypatch, act)
     assert theirs == pytest.approx(returns, rel=0.02)
     return actions
 
@@ -107,8 +120,10 @@ def test_memory(script, tmp_path, monkeypatch):
     remembers; the flag in the observation begins anew, in each row of a batch for itself."""
     run_dir, _ = helpers.train(script, tmp_path, eval_episodes=3, learning_rate=1e-2)
     export_onnx.export(run_dir, run_dir / "policy.onnx")
-    module, remembered = helpers.module(script), []
-    space = module.make_env(module.Args(**helpers.load(run_dir)["args"])).action_space
+    module = helpers.module(script)
+    remembered = []
+    args = module.Args(**helpers.load(run_dir)["args"])
+    space = module.make_env(args).action_space
     own_act = module.Agent.act
 
     def act(agent, obs):
@@ -117,14 +132,17 @@ def test_memory(script, tmp_path, monkeypatch):
         return action
 
     returns, obs, actions = evaluate(script, run_dir, monkeypatch, act)
-    states, zeros = torch.cat(remembered), torch.zeros_like(remembered[0])
+    states = torch.cat(remembered)
+    zeros = torch.zeros_like(remembered[0])
     exported = remembering(run_dir / "policy.onnx", zeros)
-    played, theirs = map(torch.cat, zip(*[exported(row) for row in obs.split(1)]))
+    rows = [exported(row) for row in obs.split(1)]
+    played, theirs = map(torch.cat, zip(*rows))
     torch.testing.assert_close(played, clipped(actions, space), rtol=0, atol=2e-5)
     torch.testing.assert_close(theirs, states, rtol=1e-4, atol=2e-5)
 
     begins = obs.flatten(1)[:, -1] == 1
-    assert begins.sum() == 3 and len(obs) > 20
+    assert begins.sum() == 3
+    assert len(obs) > 20
     before = torch.cat([zeros, states[:-1]])
     whole_batch = remembering(run_dir / "policy.onnx", before)
     torch.testing.assert_close(whole_batch(obs)[1], states, rtol=1e-4, atol=2e-5)
@@ -156,12 +174,14 @@ def test_the_guide(tmp_path, monkeypatch):
     done = helpers.run([*words, "policy.onnx"], cwd=tmp_path, PYTHONPATH=str(helpers.ROOT))
     assert (done.returncode, done.stderr) == (0, "")
     name, program = done.stdout.split("\n\n")
-    assert name == "policy.onnx" and [path.name for path in tmp_path.iterdir()] == [name]
+    assert name == "policy.onnx"
+    assert [path.name for path in tmp_path.iterdir()] == [name]
     without = "import sys; sys.modules['torch'] = sys.modules['cleanrl_lite'] = None\n"
     done = helpers.run([sys.executable, "-c", without + program], cwd=tmp_path)
     assert (done.returncode, done.stdout) == (0, "500.0\n"), done.stderr
     monkeypatch.chdir(tmp_path)
-    text, played = (helpers.ROOT / "docs/guides/agents.md").read_text(), {}
+    text = (helpers.ROOT / "docs/guides/agents.md").read_text()
+    played = {}
     exec(
         re.search(r"```python\n(import gymnasium as gym\nimport onnxruntime.*?)```", text, re.S)[1],
         played,
@@ -230,4 +250,5 @@ def test_refusals(tmp_path):
     message = (
         "error: onnx(script)? is not installed. Run: pip install onnx onnxscript onnxruntime\n"
     )
-    assert done.returncode == 1 and re.fullmatch(message, done.stderr)
+    assert done.returncode == 1
+    assert re.fullmatch(message, done.stderr)

@@ -59,7 +59,8 @@ class Journal:
         """obs, return, length, last next_obs, terminated of the window from this transition on."""
         env = self.lists[number % len(self.lists)]
         first = number // len(self.lists)
-        total, length = 0.0, 0
+        total = 0.0
+        length = 0
         for _, reward, next_obs, terminated, over in env[first : first + self.buffer.n_step]:
             total += gamma**length * float(reward)
             length += 1
@@ -76,7 +77,8 @@ class Journal:
         for k, number in enumerate(numbers):
             first, total, length, last_obs, terminated = self.expected(number, gamma)
             last = lengths[k] - 1
-            assert (obs[k, 0].numpy() == first).all() and lengths[k] == length
+            assert (obs[k, 0].numpy() == first).all()
+            assert lengths[k] == length
             assert returns[k].item() == pytest.approx(total, rel=1e-4, abs=1e-5)
             assert (next_obs[k, last].numpy() == last_obs).all()
             assert terminations[k, last] == terminated
@@ -143,7 +145,8 @@ def act_by_hand(agent, actor, obs):
 
 def normal(agent, obs):
     """Observations normalised with the statistics of this moment."""
-    mean, var = agent.obs_stats.mean, agent.obs_stats.var
+    mean = agent.obs_stats.mean
+    var = agent.obs_stats.var
     return torch.clamp((obs.double() - mean) / torch.sqrt(var + 1e-8), -10, 10).float()
 
 
@@ -157,7 +160,8 @@ def windows_by_hand(replay, gamma, rows, stored):
         obs, actions, rewards, next_obs, terminations, steps = (
             part[0] for part in replay.unpack(row[None])
         )
-        total, length = 0.0, 0
+        total = 0.0
+        length = 0
         for k in range(replay.n_step):
             if k and not (is_stored[k] and steps[k] == steps[0] + k):
                 break
@@ -181,7 +185,8 @@ def critic_losses(reference, args, windows, noise):
         smoothing = torch.clamp(noise * args.policy_noise, -args.noise_clip, args.noise_clip)
         next_actions = act_by_hand(reference, reference.target_actor, next_obs)
         next_actions = next_actions + smoothing * SCALE
-        high, low = torch.tensor(BOX.high), torch.tensor(BOX.low)
+        high = torch.tensor(BOX.high)
+        low = torch.tensor(BOX.low)
         next_actions = torch.maximum(torch.minimum(next_actions, high), low)
         pair = [
             probs_by_hand(reference, critic, next_obs, next_actions).numpy()
@@ -189,7 +194,8 @@ def critic_losses(reference, args, windows, noise):
         ]
     targets = []
     for k, end in enumerate(terminations):
-        one, other = pair[0][k], pair[1][k]
+        one = pair[0][k]
+        other = pair[1][k]
         chosen = one if (one * atoms).sum() < (other * atoms).sum() else other
         projected = project_by_hand(chosen[None], [returns[k]], [bool(end)], discounts[k], atoms)
         targets.append(projected[0])
@@ -205,32 +211,40 @@ def critic_losses(reference, args, windows, noise):
 def assert_stepped(agent, reference, learning_rate, names):
     """As in helpers, but where a gradient is not rounding alone: the probabilities of far atoms
     are nearly those of the target, and Adam makes steps of what is left."""
-    errors, clear = [], []
+    errors = []
+    clear = []
     for name in names:
-        mine, theirs = agent.get_submodule(name), reference.get_submodule(name)
+        mine = agent.get_submodule(name)
+        theirs = reference.get_submodule(name)
         for ours, other in zip(mine.parameters(), theirs.parameters(), strict=True):
             errors.append((ours - other).detach().abs().flatten() / learning_rate)
             clear.append((other.grad.abs() > 1e-4 * other.grad.abs().max()).flatten())
-    errors, clear = torch.cat(errors), torch.cat(clear)
+    errors = torch.cat(errors)
+    clear = torch.cat(clear)
     assert clear.float().mean() > 0.2
-    assert (errors[clear] < 0.05).float().mean() > 0.999 and errors[clear].mean() < 0.002
+    assert (errors[clear] < 0.05).float().mean() > 0.999
+    assert errors[clear].mean() < 0.002
 
 
 @pytest.mark.parametrize("n_step", [1, 3])
 def test_updates(n_step, monkeypatch, tmp_path):
     """Every update's metrics, every parameter after it, and the targets' step, by hand with
     torch.optim.Adam, while the statistics move: old observations are normalised as new ones."""
-    state, terminated, means = {}, [], set()
+    state = {}
+    terminated = []
+    means = set()
     targets = {"qf1_target": "qf1", "qf2_target": "qf2", "target_actor": "actor"}
 
     def check(update, main, tensors):
-        agent, args = main["agent"], main["args"]
+        agent = main["agent"]
+        args = main["args"]
         if not state:
             state["agent"] = reference = copy.deepcopy(agent)
             critics = [*reference.qf1.parameters(), *reference.qf2.parameters()]
             state["critic"] = torch.optim.Adam(critics, lr=args.learning_rate)
             state["actor"] = torch.optim.Adam(reference.actor.parameters(), lr=args.learning_rate)
-        reference, before = state["agent"], copy.deepcopy(agent.state_dict())
+        reference = state["agent"]
+        before = copy.deepcopy(agent.state_dict())
         reference.load_state_dict(before)
         means.add(agent.obs_stats.mean[0].item())
         critic = update.__name__ == "update_critic"
@@ -240,7 +254,8 @@ def test_updates(n_step, monkeypatch, tmp_path):
             windows = [*windows_by_hand(main["replay"], args.gamma, rows, stored)]
             expected = critic_losses(reference, args, windows, noise)
             terminated.append(sum(window[5] for window in windows))
-            optimizer, loss = state["critic"], expected["qf_loss"]
+            optimizer = state["critic"]
+            loss = expected["qf_loss"]
         else:
             (rows,) = tensors
             assert torch.equal(rows, state["rows"])
@@ -268,11 +283,23 @@ def test_updates(n_step, monkeypatch, tmp_path):
         return metrics
 
     calls = helpers.spy_on_updates(monkeypatch, check)
-    flags = dict(v_min=-3.0, v_max=7.0, n_atoms=11, gradient_steps=1, n_step=n_step)
-    flags |= dict(policy_noise=0.3, noise_clip=0.35, learning_rate=3e-3, tau=0.1, gamma=0.9)
+    flags = dict(
+        v_min=-3.0,
+        v_max=7.0,
+        n_atoms=11,
+        gradient_steps=1,
+        n_step=n_step,
+        policy_noise=0.3,
+        noise_clip=0.35,
+        learning_rate=3e-3,
+        tau=0.1,
+        gamma=0.9,
+    )
     logged("fast_td3", tmp_path, total_timesteps=230, **flags)
-    assert calls.count("update_critic") > 20 and calls.count("update_actor") > 10
-    assert sum(terminated) > 0 and len(means) > 20
+    assert calls.count("update_critic") > 20
+    assert calls.count("update_actor") > 10
+    assert sum(terminated) > 0
+    assert len(means) > 20
 
 
 # --- statistics
@@ -281,10 +308,16 @@ def test_updates(n_step, monkeypatch, tmp_path):
 def test_statistics_are_those_of_all_observations(tmp_path):
     """That the policy was given in training; an evaluation leaves them as they are."""
     probe_envs.TRANSITIONS.clear()
-    flags = dict(num_envs=3, total_timesteps=300, eval_every=100, learning_starts=240)
+    flags = dict(
+        num_envs=3,
+        total_timesteps=300,
+        eval_every=100,
+        learning_starts=240,
+    )
     state = logged("fast_td3", tmp_path, **flags)["agent"]
     evaluations = len(probe_envs.TRANSITIONS) - 300
-    assert evaluations > 0 and state["obs_stats.count"] == 300
+    assert evaluations > 0
+    assert state["obs_stats.count"] == 300
     seen = np.array([row[1] for row in probe_envs.TRANSITIONS])
     kept = state["obs_stats.mean"], state["obs_stats.var"]
     # evaluations lie between the steps of training: their environments have other numbers
@@ -319,7 +352,8 @@ def test_sizes_of_the_noise():
     args = helpers.module("fast_td3").Args(std_min=0.1, std_max=0.5)
     drawn = np.array([fast_td3.draw_std(args) for _ in range(4000)])
     counts, _ = np.histogram(drawn, bins=8, range=(0.1, 0.5))
-    assert counts.sum() == 4000 and ((counts - 500) ** 2 / 500).sum() < 40
+    assert counts.sum() == 4000
+    assert ((counts - 500) ** 2 / 500).sum() < 40
 
 
 def test_each_environment_has_noise_of_its_own_size(monkeypatch, tmp_path):
@@ -338,16 +372,23 @@ def test_each_environment_has_noise_of_its_own_size(monkeypatch, tmp_path):
         monkeypatch, "fast_td3", lambda envs, actions, result: ended.append(result[2] | result[3])
     )
     output = [0.3, -0.5, 0.1]
-    flags = dict(learning_starts=0, std_min=0.02, std_max=0.1, steps=3000)
+    flags = dict(
+        learning_starts=0,
+        std_min=0.02,
+        std_max=0.1,
+        steps=3000,
+    )
     actions = actions_of("fast_td3", monkeypatch, tmp_path, output, **flags)
     added = (actions - BIAS.numpy()) / SCALE.numpy() - np.tanh(output)
-    sizes, stds = iter(drawn), np.zeros((3000, 4))
+    sizes = iter(drawn)
+    stds = np.zeros((3000, 4))
     now = [next(sizes) for _ in range(4)]
     for t, over in enumerate(ended[:3000]):
         stds[t] = now
         for n in np.flatnonzero(over):
             now[n] = next(sizes)
-    assert len(drawn) > 1000 and (stds.std(0) > 0.01).all()
+    assert len(drawn) > 1000
+    assert (stds.std(0) > 0.01).all()
     # but not the first random action
     assert_standard_normal((added / stds[..., None])[1:])
 
@@ -374,7 +415,13 @@ def test_flags_that_do_not_fit(flags, message, tmp_path):
 def test_a_support_that_is_too_narrow(v_min, v_max, warned, capfd, tmp_path):
     """One warning, which names the end where the targets pile up."""
     utils.say_once.cache_clear()
-    flags = dict(v_min=v_min, v_max=v_max, n_atoms=51, total_timesteps=600, gamma=0.9)
+    flags = dict(
+        v_min=v_min,
+        v_max=v_max,
+        n_atoms=51,
+        total_timesteps=600,
+        gamma=0.9,
+    )
     helpers.train("fast_td3", tmp_path, env_id="tests.probe_envs:ProbeTruncatedBox-v0", **flags)
     found = [line for line in capfd.readouterr().out.splitlines() if "warning: --v-" in line]
     assert [" ".join(line.split()[1:3]) for line in found] == warned

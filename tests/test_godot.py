@@ -65,7 +65,11 @@ def messages(game, direction, kind):
 def test_the_right_answer(actions, tmp_path):
     """Numbers, choices, and both in one action: the greedy policy gives nearly the best answers."""
     learn = dict(
-        learning_rate=1e-2, num_minibatches=4, update_epochs=4, total_timesteps=6_144, gamma=0.5
+        learning_rate=1e-2,
+        num_minibatches=4,
+        update_epochs=4,
+        total_timesteps=6_144,
+        gamma=0.5,
     )
     learn |= dict(num_envs=16, num_steps=16, eval_episodes=30) | asked(actions=actions, agents=8)
     run_dir, returns = helpers.train("ppo_godot", tmp_path, **learn)
@@ -89,9 +93,15 @@ def test_what_the_games_are_told(actions, tmp_path):
         assert len(sent) == 512 / 2
         numbers = np.array([action["number"] for action in sent if "number" in action])
         if actions != "discrete":
-            assert numbers.shape == (256, 1) and numbers.max() == 1 and numbers.min() == -1
+            assert numbers.shape == (256, 1)
+            assert numbers.max() == 1
+            assert numbers.min() == -1
             assert len(np.unique(numbers)) > 100
-        for name in dict(continuous=[], discrete=["side", "again"], mixed=["side"])[actions]:
+        for name in dict(
+            continuous=[],
+            discrete=["side", "again"],
+            mixed=["side"],
+        )[actions]:
             assert {action[name] for action in sent} == {0, 1, 2}
     if actions == "discrete":
         assert any(action["side"] != action["again"] for action in sent)
@@ -100,7 +110,8 @@ def test_what_the_games_are_told(actions, tmp_path):
 def test_the_largest_number_of_a_choice_is_taken():
     """An action of a game with a choice of three, a number and a choice of two, in the order of
     the game."""
-    told, args = [], helpers.small_args("ppo_godot", "", **asked(actions="mixed"))
+    told = []
+    args = helpers.small_args("ppo_godot", "", **asked(actions="mixed"))
     games = ppo_godot.Games(args, 1, False)
     games.reset([1, 1, 2, 2])
     kinds = {name: str(space) for name, space in games.games[0].action_spaces[0].items()}
@@ -123,7 +134,9 @@ def test_the_largest_number_of_a_choice_is_taken():
 def test_every_answer_is_stored(monkeypatch, tmp_path):
     """Observations, flattened, rewards and ends of all agents of both games; an end is a
     termination."""
-    rollouts, batches, gae = [], [], ppo_godot.compute_gae
+    rollouts = []
+    batches = []
+    gae = ppo_godot.compute_gae
     monkeypatch.setattr(
         ppo_godot, "compute_gae", lambda *rollout: rollouts.append(rollout) or gae(*rollout)
     )
@@ -134,15 +147,24 @@ def test_every_answer_is_stored(monkeypatch, tmp_path):
 
     helpers.spy_on_updates(monkeypatch, check)
     run_dir, _, games = train(
-        tmp_path, overrides=dict(total_timesteps=128, num_minibatches=1, update_epochs=1)
+        tmp_path,
+        overrides=dict(
+            total_timesteps=128,
+            num_minibatches=1,
+            update_epochs=1,
+        ),
     )
     answers = [messages(game, "sent", "step") for game in games[:2]]
     rewards, dones = (
         np.hstack([[a[name] for a in answer] for answer in answers]) for name in ("reward", "done")
     )
-    (scaled, _, _, terminations, ends, *_), (obs,) = rollouts[0], batches
-    assert rewards.shape == (32, 4) and dones.any() and not dones.all()
-    assert (terminations == dones).all() and (ends == dones).all()
+    scaled, _, _, terminations, ends, *_ = rollouts[0]
+    (obs,) = batches
+    assert rewards.shape == (32, 4)
+    assert dones.any()
+    assert not dones.all()
+    assert (terminations == dones).all()
+    assert (ends == dones).all()
     np.testing.assert_allclose(scaled / scaled[0, 0], rewards / rewards[0, 0], rtol=1e-5)
     seen = [messages(game, "sent", "reset") + answer[:-1] for game, answer in zip(games, answers)]
     seen = [[[o["obs"] + [o["last"]] for o in message["obs"]] for message in game] for game in seen]
@@ -158,17 +180,21 @@ def test_episodes(tmp_path):
     """Each in training, with its return and length, and in the evaluation those of the first
     agent, from a reset on."""
     run_dir, returns, games = train(tmp_path, overrides=dict(eval_episodes=5))
-    expected, totals, lengths = [], np.zeros(4), np.zeros(4)
+    expected = []
+    totals = np.zeros(4)
+    lengths = np.zeros(4)
     for t, answers in enumerate(zip(*[messages(game, "sent", "step") for game in games[:2]])):
         reward, done = (
             np.hstack([answer[name] for answer in answers]) for name in ("reward", "done")
         )
-        totals, lengths = totals + reward, lengths + 1
+        totals = totals + reward
+        lengths = lengths + 1
         expected += [
             (4 * (t + 1), pytest.approx(totals[n], rel=1e-5), lengths[n])
             for n in np.flatnonzero(done)
         ]
-        totals, lengths = totals * ~done, lengths * ~done
+        totals = totals * ~done
+        lengths = lengths * ~done
     logged = helpers.scalars(run_dir)
     assert [
         (s, r, n)
@@ -176,12 +202,15 @@ def test_episodes(tmp_path):
             logged["charts/episodic_return"], logged["charts/episodic_length"]
         )
     ] == (expected)
-    played, total = [], 0.0
+    played = []
+    total = 0.0
     for answer in messages(games[2], "sent", "step"):
         total += answer["reward"][0]
         if answer["done"][0]:
-            played, total = [*played, total], 0.0
-    assert played == pytest.approx(returns) and len(played) == 5
+            played = [*played, total]
+            total = 0.0
+    assert played == pytest.approx(returns)
+    assert len(played) == 5
     assert len(messages(games[2], "sent", "reset")) == 6  # the last one after the last episode
 
 
@@ -197,7 +226,9 @@ def test_flags_of_the_games(tmp_path):
         for flag in flags
     )
     seeds = [int(flag["env_seed"]) for flag in flags]
-    assert seeds[0] == 1 and seeds[1] > 100 and seeds[2] == 10_001
+    assert seeds[0] == 1
+    assert seeds[1] > 100
+    assert seeds[2] == 10_001
     helpers.next_second()
     (tmp_path / "log").unlink()
     again = dict(total_timesteps=640, speedup=17) | asked(
@@ -213,7 +244,9 @@ def test_flags_of_the_games(tmp_path):
     ]
     new = [int(flags_of([line])["env_seed"]) for line in started]
     # the first one only told its spaces
-    assert new[0] == 1 and not {*new[1:-1]} & {*seeds} and len(new) == 4
+    assert new[0] == 1
+    assert not {*new[1:-1]} & {*seeds}
+    assert len(new) == 4
     assert helpers.load(run_dir)["global_step"] == 640
 
 
@@ -236,7 +269,8 @@ def test_a_path_without_a_slash(monkeypatch, tmp_path):
 
 def test_connecting_to_the_editor(monkeypatch, tmp_path, capfd):
     """Without --env-path the client waits for a game that somebody else starts, and says so."""
-    games, wait = [], ppo_godot.GodotEnv._start_server
+    games = []
+    wait = ppo_godot.GodotEnv._start_server
 
     def press_play(game):
         game.port = free_port()  # the usual one may be in use
@@ -252,7 +286,8 @@ def test_connecting_to_the_editor(monkeypatch, tmp_path, capfd):
 
     monkeypatch.setattr(ppo_godot.GodotEnv, "_start_server", press_play)
     helpers.train("ppo_godot", tmp_path, env_path=None)
-    assert [game.wait(10) for game in games] == [0, 0] and "press PLAY" in capfd.readouterr().out
+    assert [game.wait(10) for game in games] == [0, 0]
+    assert "press PLAY" in capfd.readouterr().out
 
 
 # --- what can be wrong
@@ -293,7 +328,8 @@ def test_wrong_games(name, monkeypatch, capfd, tmp_path):
         == 1
     )
     error = capfd.readouterr().err.splitlines()
-    assert len(error) == 1 and error[0].startswith("error: ")
+    assert len(error) == 1
+    assert error[0].startswith("error: ")
     assert re.search(line, error[0]), error[0]
     assert not (tmp_path / "runs").exists()
 
@@ -345,7 +381,8 @@ def under_way(folder):
 @pytest.mark.parametrize("fault", ["silent", "hangs"])
 def test_no_game_is_left_behind(fault, tmp_path):
     """Neither one that never connects nor one that does not end when it is asked to."""
-    flags, log = asked(fault=fault, log=str(tmp_path / "log")), tmp_path / "log"
+    flags = asked(fault=fault, log=str(tmp_path / "log"))
+    log = tmp_path / "log"
     process = start(tmp_path / "runs", **flags)
     helpers.wait_for(lambda: log.exists() and '"start"' in log.read_text())
     if fault == "hangs":
@@ -354,11 +391,17 @@ def test_no_game_is_left_behind(fault, tmp_path):
     assert games
     process.send_signal(signal.SIGINT)
     process.communicate(timeout=120)
-    assert process.returncode and psutil.wait_procs(games, 5)[1] == []
+    assert process.returncode
+    assert psutil.wait_procs(games, 5)[1] == []
 
 
 PLAYED = dict(
-    env_id="Reach-v0", env_path=GAME, speedup=1000, num_envs=16, num_steps=128, num_minibatches=32
+    env_id="Reach-v0",
+    env_path=GAME,
+    speedup=1000,
+    num_envs=16,
+    num_steps=128,
+    num_minibatches=32,
 )
 
 
@@ -370,12 +413,18 @@ def test_godot_learns(actions, tmp_path):
     target: 2.0."""
     flags = (
         PLAYED
-        | dict(total_timesteps=30_720, update_epochs=10, eval_episodes=30)
+        | dict(
+            total_timesteps=30_720,
+            update_epochs=10,
+            eval_episodes=30,
+        )
         | asked(actions=actions)
     )
     run_dir, returns = helpers.train("ppo_godot", tmp_path, **flags)
     trained = [value for _, value in helpers.scalars(run_dir)["charts/episodic_return"]]
-    assert np.mean(trained[:50]) < 0.5 and np.mean(trained[-100:]) > 1.6 and np.mean(returns) > 1.6
+    assert np.mean(trained[:50]) < 0.5
+    assert np.mean(trained[-100:]) > 1.6
+    assert np.mean(returns) > 1.6
 
 
 @ENGINE
@@ -415,7 +464,12 @@ def test_godot_and_signals(number, tmp_path):
     helpers.main("ppo_godot", helpers.small_args("ppo_godot", tmp_path, **args))
     assert helpers.load(run_dir)["global_step"] == step + 4096
     trained = helpers.load(run_dir)["agent"]["obs_stats.count"]
-    args = dict(PLAYED, total_timesteps=4096, evaluate=str(run_dir), eval_episodes=3)
+    args = dict(
+        PLAYED,
+        total_timesteps=4096,
+        evaluate=str(run_dir),
+        eval_episodes=3,
+    )
     record = helpers.main("ppo_godot", helpers.small_args("ppo_godot", tmp_path, **args))
     assert len(record["returns"]) == 3
     assert helpers.load(run_dir)["agent"]["obs_stats.count"] == trained == step + 4096

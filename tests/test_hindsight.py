@@ -33,12 +33,15 @@ def recorded(buffer_size, num_envs, steps, n_sampled_goals=4):
     for _ in range(steps):
         step = [np.zeros((num_envs, *shape), dtype=np.float32) for shape in SHAPES]
         obs, actions, _, next_obs, terminations = step
-        actions[:], terminations[:] = rng.normal(size=(num_envs, 1)), rng.random(num_envs) < 0.1
+        actions[:] = rng.normal(size=(num_envs, 1))
+        terminations[:] = rng.random(num_envs) < 0.1
         for n, of_env in enumerate(episodes):
             t = len(of_env[-1])
-            obs[n] = n, len(of_env), t, -1, -1, -1, *rng.normal(size=2)
-            next_obs[n] = n, len(of_env), t + 1, -1, -1, -1, *rng.normal(size=2)
-            of_env[-1].append(np.concatenate([np.ravel(part[n]) for part in step]))
+            no_goal = -1, -1, -1
+            obs[n] = n, len(of_env), t, *no_goal, *rng.normal(size=2)
+            next_obs[n] = n, len(of_env), t + 1, *no_goal, *rng.normal(size=2)
+            row = [np.ravel(part[n]) for part in step]
+            of_env[-1].append(np.concatenate(row))
         dones = rng.random(num_envs) < 0.15
         for n, of_env in enumerate(episodes):
             dones[n] |= len(of_env[-1]) == 9
@@ -51,7 +54,8 @@ def recorded(buffer_size, num_envs, steps, n_sampled_goals=4):
 def expected_goals(buffer, episodes):
     """{a stored transition: goals that it may get}, one by one: what was achieved from it on in
     its episode."""
-    found, slots = {}, buffer.capacity // buffer.num_envs
+    found = {}
+    slots = buffer.capacity // buffer.num_envs
     for of_env in episodes:
         stored = [row for episode in of_env for row in episode][-slots:]
         for episode in of_env:
@@ -63,7 +67,13 @@ def expected_goals(buffer, episodes):
 
 @pytest.mark.parametrize(
     "buffer_size, num_envs, steps",
-    [(40, 1, 25), (40, 1, 95), (74, 3, 17), (74, 3, 100), (5, 1, 36)],
+    [
+        (40, 1, 25),
+        (40, 1, 95),
+        (74, 3, 17),
+        (74, 3, 100),
+        (5, 1, 36),
+    ],
 )
 def test_every_goal_was_achieved_later_in_the_same_episode(buffer_size, num_envs, steps, tmp_path):
     """And each of those is drawn; before and after the wrap-around, episodes longer than the
@@ -73,11 +83,14 @@ def test_every_goal_was_achieved_later_in_the_same_episode(buffer_size, num_envs
     loaded = hindsight_buffer(buffer_size, num_envs)
     loaded.load_state_dict(torch.load(tmp_path / "state.pt"))
     for replay in (buffer, loaded):
-        found, expected = defaultdict(set), expected_goals(buffer, episodes)
+        found = defaultdict(set)
+        expected = expected_goals(buffer, episodes)
         rows = replay.sample(50_000)
         for row in np.unique(rows[:40_000].numpy(), axis=0):
-            goal, achieved = row[3:6].copy(), row[10:13]
-            assert (row[13:16] == goal).all() and row[9] == achieved[2] - 10 * goal[2]
+            goal = row[3:6].copy()
+            achieved = row[10:13]
+            assert (row[13:16] == goal).all()
+            assert row[9] == achieved[2] - 10 * goal[2]
             row[3:6] = row[13:16] = -1
             found[(*row[:9], 0, *row[10:])].add(tuple(goal))
         assert found == expected
@@ -90,12 +103,15 @@ def test_later_steps_are_equally_likely():
     zeros = np.zeros((1, 1)), np.zeros(1), np.zeros(1)
     for t in range(8):
         obs, next_obs = np.zeros((2, 1, 8))
-        obs[:, 2], next_obs[:, 2] = t, t + 1
+        obs[:, 2] = t
+        next_obs[:, 2] = t + 1
         action, reward, terminated = zeros
         buffer.add(obs, action, reward, next_obs, terminated, dones=np.array([t == 7]))
     obs, *_ = buffer.unpack(buffer.sample(100_000)[:80_000])
-    counts = obs[obs[:, 2] == 0][:, 5].int().bincount(minlength=9)
-    assert counts[0] == 0 and (counts[1:] - 1250).abs().max() < 5 * 1250**0.5
+    first = obs[obs[:, 2] == 0]
+    counts = first[:, 5].int().bincount(minlength=9)
+    assert counts[0] == 0
+    assert (counts[1:] - 1250).abs().max() < 5 * 1250**0.5
 
 
 @pytest.mark.parametrize("n_sampled_goals, relabelled", [(0, 0), (1, 50), (4, 80)])
@@ -116,32 +132,40 @@ def test_parts_of_an_observation_in_any_order():
         ]
     )
     vector = gym.spaces.flatten(
-        space, dict(observation=[0, 1], desired_goal=[2, 3, 4], achieved_goal=[5, 6, 7])
+        space,
+        dict(
+            observation=[0, 1],
+            desired_goal=[2, 3, 4],
+            achieved_goal=[5, 6, 7],
+        ),
     )
     assert vector[find_columns(space, "desired_goal")].tolist() == [2, 3, 4]
     assert vector[find_columns(space, "achieved_goal")].tolist() == [5, 6, 7]
 
 
-@pytest.mark.parametrize("async_envs", [False, True])
+@pytest.mark.parametrize("async_envs", helpers.others_slow([False, True], [True]))
 def test_relabelled_minibatches_of_a_run(async_envs, monkeypatch, tmp_path):
     """With two environments that terminate and truncate, a buffer that wraps around, two resumes
     in mid-episode."""
-    seen, sample = set(), HindsightBuffer.sample
+    seen = set()
+    sample = HindsightBuffer.sample
 
     def checked(replay, batch_size):
         rows = sample(replay, batch_size)
         obs, _, rewards, next_obs, *_ = replay.unpack(rows)
-        achieved, goals = next_obs[:, :3], next_obs[:, 3:6]
+        achieved = next_obs[:, :3]
+        goals = next_obs[:, 3:6]
         relabelled = round(0.8 * batch_size)
-        assert (
-            replay.num_envs == 2
-            and (obs[:, 3:6] == goals).all()
-            and (goals[relabelled:] == -1).all()
-        )
-        achieved, goals = achieved[:relabelled], goals[:relabelled]
-        assert (achieved[:, :2] == goals[:, :2]).all() and (goals[:, 2] >= achieved[:, 2]).all()
+        assert replay.num_envs == 2
+        assert (obs[:, 3:6] == goals).all()
+        assert (goals[relabelled:] == -1).all()
+        achieved = achieved[:relabelled]
+        goals = goals[:relabelled]
+        assert (achieved[:, :2] == goals[:, :2]).all()
+        assert (goals[:, 2] >= achieved[:, 2]).all()
         assert (goals[:, 2] <= goals[:, 1] % 7 + 1).all()  # the episode's length
-        assert torch.equal(rewards[:relabelled], achieved[:, 2] - 10 * goals[:, 2])
+        expected = achieved[:, 2] - 10 * goals[:, 2]
+        assert torch.equal(rewards[:relabelled], expected)
         seen.update((goals[:, 2] - achieved[:, 2]).tolist())
         return rows
 
@@ -177,24 +201,31 @@ def test_it_learns_what_sac_does_not(monkeypatch, tmp_path):
         buffer_size=5_000,
         learning_starts=200,
         total_timesteps=2_000,
-    )
-    flags |= dict(
-        batch_size=64, tau=0.05, autotune=False, alpha=0.02, policy_lr=3e-3, q_lr=3e-3, gamma=0.9
+        batch_size=64,
+        tau=0.05,
+        autotune=False,
+        alpha=0.02,
+        policy_lr=3e-3,
+        q_lr=3e-3,
+        gamma=0.9,
     )
     success = {}
     for script in ("sac", "sac_her"):
         monkeypatch.setattr(helpers.module(script), "MLP", SmallMLP)
         run_dir, returns = helpers.train(script, tmp_path / script, **flags, eval_episodes=30)
         success[script] = np.mean(np.array(returns) > -20)
-    assert success["sac"] < 0.5 and success["sac_her"] > 0.9
+    assert success["sac"] < 0.5
+    assert success["sac_her"] > 0.9
     logged = helpers.scalars(run_dir)["charts/success_rate"]
-    assert len(logged) == 100 and {value for _, value in logged} == {0.0, 1.0}
+    assert len(logged) == 100
+    assert {value for _, value in logged} == {0.0, 1.0}
     assert np.mean([value for _, value in logged[-20:]]) > 0.8
 
 
 def test_without_hindsight_it_is_sac(tmp_path):
     """Bit for bit, with a buffer that wraps around."""
-    flags, found = helpers.SMALL["sac_her"] | dict(buffer_size=99, gamma=0.9), []
+    flags = helpers.SMALL["sac_her"] | dict(buffer_size=99, gamma=0.9)
+    found = []
     for script, extra in (("sac", {}), ("sac_her", dict(n_sampled_goals=0))):
         run_dir, returns = helpers.train(script, tmp_path, **flags, **extra)
         points = {
@@ -202,8 +233,10 @@ def test_without_hindsight_it_is_sac(tmp_path):
             for tag, points in helpers.scalars(run_dir).items()
             if tag in helpers.tags(script)
         }
-        found.append((returns, {tag: points[tag] for tag in points.keys() - helpers.UNSEEDED}))
-    assert found[0] == found[1] and len(found[0][1]) == len(helpers.tags("sac")) - 1
+        seeded = {tag: points[tag] for tag in points.keys() - helpers.UNSEEDED}
+        found.append((returns, seeded))
+    assert found[0] == found[1]
+    assert len(found[0][1]) == len(helpers.tags("sac")) - 1
 
 
 class Clocked(Reach):
@@ -212,7 +245,8 @@ class Clocked(Reach):
     observation_space = Dict(a_clock=Box(-9, 9, (4,)), **Reach.observation_space)
 
     def first(self):
-        self.goal, self.point = np.full(2, 4.0), np.zeros(2)
+        self.goal = np.full(2, 4.0)
+        self.point = np.zeros(2)
         return self.obs()
 
     def obs(self):
@@ -251,7 +285,8 @@ def test_goals_are_where_the_agents_environment_has_them(place, monkeypatch, tmp
         return gym.wrappers.FilterObservation(env, list(Reach.observation_space))
 
     wrapped(monkeypatch, *([] if place else [without_clock]), base=Clocked)
-    batches, sample = [], HindsightBuffer.sample
+    batches = []
+    sample = HindsightBuffer.sample
 
     def kept(replay, batch_size):
         rows = sample(replay, batch_size)
@@ -262,9 +297,11 @@ def test_goals_are_where_the_agents_environment_has_them(place, monkeypatch, tmp
     helpers.train("sac_her", tmp_path, total_timesteps=200)
     assert batches
     for obs, _, _, next_obs, *_ in batches:
-        goals, relabelled = obs[:, place + 2 : place + 4], round(0.8 * len(obs))
+        goals = obs[:, place + 2 : place + 4]
+        relabelled = round(0.8 * len(obs))
         assert torch.equal(goals, next_obs[:, place + 2 : place + 4])
-        assert (goals[relabelled:] == 4).all() and (goals[:relabelled] != 4).all()
+        assert (goals[relabelled:] == 4).all()
+        assert (goals[:relabelled] != 4).all()
         assert not place or (obs[:, :4] == torch.arange(4)).all()
 
 
@@ -276,7 +313,8 @@ def test_rewards_that_compute_reward_does_not_give(monkeypatch, tmp_path):
     with pytest.raises(SystemExit, match=line):
         helpers.train("sac_her", tmp_path, total_timesteps=200)
     helpers.train("sac_her", tmp_path, total_timesteps=200, n_sampled_goals=0)
-    rewards, sample = set(), HindsightBuffer.sample
+    rewards = set()
+    sample = HindsightBuffer.sample
 
     def kept(replay, batch_size):
         rows = sample(replay, batch_size)

@@ -125,6 +125,7 @@ def evaluation(folder):
     return helpers.read_json(path)
 
 
+@pytest.mark.slow
 def test_a_folder_that_stands_alone(finished, tmp_path):
     """Networks, arguments, evaluation, video, card and script; evaluated elsewhere, it plays as the run does."""
     folder = tmp_path / "agent"

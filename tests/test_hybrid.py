@@ -20,25 +20,33 @@ def test_vectors_become_actions():
     """Bounds of each number, clipped; choices that do not begin at 0; nested spaces; the order
     of the keys."""
     env = gym.Env()
-    env.observation_space, numbers = Box(0, 1, (1,)), Box(np.float32([0, -5]), np.float32([10, 5]))
-    env.action_space = Tuple((numbers, Dict(b=Discrete(2), a=Discrete(3, start=4))))
+    env.observation_space = Box(0, 1, (1,))
+    numbers = Box(np.float32([0, -5]), np.float32([10, 5]))
+    choices = Dict(b=Discrete(2), a=Discrete(3, start=4))
+    env.action_space = Tuple((numbers, choices))
     wrapped = ppo_hybrid.MixedActions(env)
     assert wrapped.action_space.shape == (4,)
-    assert sorted(wrapped.options) == [2, 3] and wrapped.num_numbers == 2
+    assert sorted(wrapped.options) == [2, 3]
+    assert wrapped.num_numbers == 2
     indices = {3: 2, 2: 0}  # of the choice with so many options
     vector = [indices[options] for options in wrapped.options]
-    pair, named = wrapped.action(np.float32([*vector, 0.5, -3.0]))
-    assert pair == pytest.approx([7.5, -5]) and named == dict(a=6, b=0)
+    action = np.float32([*vector, 0.5, -3.0])
+    pair, named = wrapped.action(action)
+    assert pair == pytest.approx([7.5, -5])
+    assert named == dict(a=6, b=0)
     assert env.action_space.contains((pair, named))
 
 
 def test_rounding_does_not_leave_the_bounds():
     """low + (high - low) may be above high; the environment gets the bounds."""
-    low, high = np.float32([-0.35, -7.1, 0.1]), np.float32([0.9, 3.3, 0.7])
+    low = np.float32([-0.35, -7.1, 0.1])
+    high = np.float32([0.9, 3.3, 0.7])
     for _ in range(100):
-        low, high = low - np.float32(0.013), high + np.float32(0.017)
+        low = low - np.float32(0.013)
+        high = high + np.float32(0.017)
         env = gym.Env()
-        env.observation_space, env.action_space = Box(0, 1, (1,)), Box(low, high)
+        env.observation_space = Box(0, 1, (1,))
+        env.action_space = Box(low, high)
         wrapped = ppo_hybrid.MixedActions(env)
         for action, bound in ((-1, low), (1, high), (3, high)):
             taken = wrapped.action(np.full(3, action, dtype=np.float32))
@@ -56,7 +64,8 @@ def test_probabilities():
     dist, _ = agent(obs)
     actions = dist.sample(torch.randn(50, 8)).detach()
     gaussian = Normal(mean, agent.actor_logstd.exp())
-    logprob, entropy = gaussian.log_prob(actions[:, 2:]).sum(1), gaussian.entropy().sum(1)
+    logprob = gaussian.log_prob(actions[:, 2:]).sum(1)
+    entropy = gaussian.entropy().sum(1)
     for n, logits in enumerate((first, second)):
         part = Categorical(logits=logits)
         logprob = logprob + part.log_prob(actions[:, n])
@@ -65,8 +74,10 @@ def test_probabilities():
     torch.testing.assert_close(dist.entropy(), entropy)
     agent.obs_stats.update(obs)
     raw = torch.randn(20, 2, dtype=torch.float64)
-    first, second, mean = agent.actor(agent.normalize(raw.float())).split([3, 2, 3], dim=1)
-    greedy = torch.cat([first.argmax(1, True), second.argmax(1, True), mean], dim=1)
+    outputs = agent.actor(agent.normalize(raw.float()))
+    first, second, mean = outputs.split([3, 2, 3], dim=1)
+    choices = [first.argmax(1, True), second.argmax(1, True)]
+    greedy = torch.cat([*choices, mean], dim=1)
     torch.testing.assert_close(agent.act(raw), greedy)
 
 
@@ -84,24 +95,35 @@ def test_samples_follow_the_policy(monkeypatch, tmp_path):
     monkeypatch.setattr(ppo_hybrid, "Agent", Biased)
     probe_envs.ACTIONS.clear()
     sizes = dict(
-        num_envs=5, num_steps=400, num_minibatches=1, update_epochs=1, total_timesteps=10_000
+        num_envs=5,
+        num_steps=400,
+        num_minibatches=1,
+        update_epochs=1,
+        total_timesteps=10_000,
     )
     helpers.train("ppo_hybrid", tmp_path, **sizes, learning_rate=1e-20)
     actions = probe_envs.ACTIONS[:10_000]
     choices = np.bincount([choice - 2 for choice, _ in actions]) / 10_000
-    assert choices == pytest.approx(torch.tensor([1.0, 0, 0]).softmax(0), abs=0.02)
+    probs = torch.tensor([1.0, 0, 0]).softmax(0)
+    assert choices == pytest.approx(probs, abs=0.02)
     # 0.2 of [-1, 1] is 6 of [0, 10]
     numbers = np.array([inner["number"][0] for _, inner in actions])
     assert (numbers.mean(), numbers.std()) == (
         pytest.approx(6, abs=0.05),
         pytest.approx(0.5, abs=0.03),
     )
-    assert np.mean([inner["sign"] for _, inner in actions]) == pytest.approx(0.5, abs=0.02)
+    signs = [inner["sign"] for _, inner in actions]
+    assert np.mean(signs) == pytest.approx(0.5, abs=0.02)
 
 
+@pytest.mark.slow
 def test_learns_both_kinds_of_action(tmp_path):
     flags = dict(
-        num_envs=4, num_steps=64, num_minibatches=4, total_timesteps=12_288, learning_rate=1e-2
+        num_envs=4,
+        num_steps=64,
+        num_minibatches=4,
+        total_timesteps=12_288,
+        learning_rate=1e-2,
     )
     _, returns = helpers.train("ppo_hybrid", tmp_path, **flags, eval_episodes=20)
     assert min(returns) > 2.8
@@ -111,9 +133,14 @@ def test_learns_both_kinds_of_action(tmp_path):
 @pytest.mark.parametrize("name", ["RightActionDiscrete", "Corner"])
 def test_learns_a_choice_alone_and_numbers_alone(name, compiled, tmp_path):
     flags = dict(
-        num_envs=4, num_steps=64, num_minibatches=4, total_timesteps=4_096, learning_rate=3e-3
+        num_envs=4,
+        num_steps=64,
+        num_minibatches=4,
+        total_timesteps=4_096,
+        learning_rate=3e-3,
+        env_id=f"tests.probe_envs:Probe{name}-v0",
+        compile=compiled,
     )
-    flags |= dict(env_id=f"tests.probe_envs:Probe{name}-v0", compile=compiled)
     _, returns = helpers.train("ppo_hybrid", tmp_path, **flags, eval_episodes=20)
     assert min(returns) > 0.9
 

@@ -47,14 +47,16 @@ def sequence(steps=12, batch=5):
 @torch.no_grad()
 def test_the_lstm_is_torchs():
     """In sequences, and step by step in numpy."""
-    network, (obs, state) = random_network(), sequence()
+    network = random_network()
+    obs, state = sequence()
     h, c = (part[None].contiguous() for part in state.unbind(1))
     hidden, (h, c) = reference(network)(network.encoder(obs).tanh(), (h, c))
     expected = network.output(hidden)
     outputs, after = network(obs, state)
     torch.testing.assert_close(outputs, expected, rtol=1e-4, atol=1e-5)
     torch.testing.assert_close(after, torch.stack((h[0], c[0]), 1), rtol=1e-4, atol=1e-5)
-    step, state = network.in_numpy(), state.numpy()
+    step = network.in_numpy()
+    state = state.numpy()
     for t in range(12):
         output, state = step(obs[t].numpy(), state)
         np.testing.assert_allclose(output, expected[t], rtol=1e-4, atol=1e-5)
@@ -64,7 +66,8 @@ def test_the_lstm_is_torchs():
 @torch.no_grad()
 def test_the_flag_forgets():
     """It is as if a sequence began there with zeros, for that row only; in numpy too."""
-    network, (obs, state) = random_network(), sequence()
+    network = random_network()
+    obs, state = sequence()
     whole, _ = network(obs, state)
     obs[7, 2, -1] = 1
     cut, _ = network(obs, state)
@@ -74,18 +77,21 @@ def test_the_flag_forgets():
     rest, _ = network(obs[7:, 2:3], torch.zeros(1, 2, 64))
     torch.testing.assert_close(cut[7:, 2:3], rest)
     assert (cut[7:, 2] - whole[7:, 2]).abs().min(0).values.max() > 1e-3
-    step, state = network.in_numpy(), state.numpy()
+    step = network.in_numpy()
+    state = state.numpy()
     for t in range(12):
         output, state = step(obs[t].numpy(), state)
         np.testing.assert_allclose(output, cut[t], rtol=1e-4, atol=1e-5)
 
 
 def test_gradients_flow_back_to_the_beginning_of_an_episode():
-    network, (obs, state) = random_network(), sequence(8, 1)
+    network = random_network()
+    obs, state = sequence(8, 1)
     obs[3, :, -1] = 1
     obs.requires_grad_()
     (gradient,) = torch.autograd.grad(network(obs, state)[0][7].sum(), obs)
-    assert gradient[:3].abs().max() == 0 and gradient[3:].abs().amax((1, 2)).min() > 0
+    assert gradient[:3].abs().max() == 0
+    assert gradient[3:].abs().amax((1, 2)).min() > 0
 
 
 @each
@@ -114,7 +120,8 @@ def test_the_flag_is_behind_the_observation(script):
             and obs.dtype == env.observation_space.dtype
         )
         obs, *_ = env.step(env.action_space.sample())
-        assert obs[-1] == 0 and env.observation_space.contains(obs)
+        assert obs[-1] == 0
+        assert env.observation_space.contains(obs)
 
 
 @each
@@ -141,7 +148,8 @@ def test_something_behind_the_flag_stops_the_run(script, monkeypatch, tmp_path):
 def rollout_of(script, monkeypatch, tmp_path, **flags):
     """The variables of main() at the first update of each rollout, copied; and the agent, which
     does not learn."""
-    found, Agent = [], helpers.module(script).Agent
+    found = []
+    Agent = helpers.module(script).Agent
 
     def check(update, main, tensors):
         if not found or not torch.equal(found[-1]["b_states"], main["b_states"]):
@@ -169,7 +177,8 @@ def test_states_of_the_rollout(script, env_id, monkeypatch, tmp_path):
     across rollouts; those of ppo_continuous_lstm are normalised, and the flag is not."""
     rollouts = rollout_of(script, monkeypatch, tmp_path, env_id=env_id, total_timesteps=384)
     assert len(rollouts) == 3
-    agent, steps = rollouts[0]["agent"], 32
+    agent = rollouts[0]["agent"]
+    steps = 32
     obs = torch.cat([main["b_obs"].view(steps, 4, -1) for main in rollouts])
     states = torch.cat([main["b_states"].view(steps, 4, 4, 64) for main in rollouts])
     begins = obs[..., -1] == 1
@@ -195,7 +204,9 @@ def test_next_values_know_what_happened(script, monkeypatch, tmp_path):
     """next_values[t] is the critic's after step t: the next step's value inside of an episode,
     and at its end the value of the last observation with the memory of that episode, though the
     next one has begun."""
-    rollouts, gae, seen = [], helpers.module(script).compute_gae, []
+    rollouts = []
+    gae = helpers.module(script).compute_gae
+    seen = []
 
     def spy(*rollout):
         # copies: the next rollout goes into the same memory
@@ -216,7 +227,8 @@ def test_next_values_know_what_happened(script, monkeypatch, tmp_path):
         num_minibatches=1,
     )
     helpers.spy_on_steps(monkeypatch, script, note)
-    agents, batch = helpers.spy_on_agents(monkeypatch, script), []
+    agents = helpers.spy_on_agents(monkeypatch, script)
+    batch = []
     helpers.spy_on_updates(
         monkeypatch, lambda f, main, inds: batch.append(main["b_obs"].clone()) or f(*inds)
     )
@@ -229,7 +241,8 @@ def test_next_values_know_what_happened(script, monkeypatch, tmp_path):
         inner = ~dones[:-1]
         expected = values[1:][inner]
         np.testing.assert_allclose(next_values[:-1][inner], expected, rtol=1e-4, atol=1e-5)
-    start, obs = 0, batch[0]
+    start = 0
+    obs = batch[0]
     for end in np.flatnonzero(dones):
         episode = torch.cat([obs[start : end + 1], torch.as_tensor(np.float32(seen[end]))])
         value, _ = agents[0].critic(episode[:, None], torch.zeros(1, 2, 64))
@@ -240,7 +253,14 @@ def test_next_values_know_what_happened(script, monkeypatch, tmp_path):
 @each
 def test_sequences_are_consecutive_steps(script, monkeypatch, tmp_path):
     """Of one environment, from a multiple of --seq-len."""
-    used, sizes = [], dict(num_envs=4, num_steps=32, seq_len=8, num_minibatches=2, update_epochs=1)
+    used = []
+    sizes = dict(
+        num_envs=4,
+        num_steps=32,
+        seq_len=8,
+        num_minibatches=2,
+        update_epochs=1,
+    )
 
     def note(f, main, inds):
         return used.append(inds[0].clone()) or f(*inds)
@@ -249,13 +269,23 @@ def test_sequences_are_consecutive_steps(script, monkeypatch, tmp_path):
     helpers.train(script, tmp_path, total_timesteps=128, **sizes)
     assert [tuple(inds.shape) for inds in used] == [(8, 8)] * 2
     for inds in used:
-        assert (inds[0] // 4 % 8 == 0).all() and (inds.diff(dim=0) == 4).all()
+        assert (inds[0] // 4 % 8 == 0).all()
+        assert (inds.diff(dim=0) == 4).all()
     assert sorted(torch.cat(used, 1).flatten().tolist()) == list(range(128))
 
 
 @pytest.mark.parametrize("script", helpers.LSTM_SCRIPTS)
 @pytest.mark.parametrize(
-    "flags", [dict(seq_len=3), dict(seq_len=8, num_minibatches=4, num_envs=1, num_steps=24)]
+    "flags",
+    [
+        dict(seq_len=3),
+        dict(
+            seq_len=8,
+            num_minibatches=4,
+            num_envs=1,
+            num_steps=24,
+        ),
+    ],
 )
 def test_sequences_that_do_not_fit(script, flags, tmp_path):
     with pytest.raises(SystemExit, match="must be multiples of --seq-len"):
@@ -311,17 +341,22 @@ HIDDEN = [
 @pytest.mark.parametrize("name, original, seen, steps", HIDDEN)
 def test_without_velocities(name, original, seen, steps):
     """The numbers that are seen are the original's at every step; so are rewards and ends."""
-    env, whole = gym.make(f"benchmark.environments.memory:{name}"), gym.make(original)
-    (hidden, _), (obs, _) = env.reset(seed=1), whole.reset(seed=1)
+    env = gym.make(f"benchmark.environments.memory:{name}")
+    whole = gym.make(original)
+    hidden, _ = env.reset(seed=1)
+    obs, _ = whole.reset(seed=1)
     env.action_space.seed(1)
-    over, length = False, 0
+    over = False
+    length = 0
     while not over:
-        assert hidden.tolist() == obs[seen].tolist() and env.observation_space.contains(hidden)
+        assert hidden.tolist() == obs[seen].tolist()
+        assert env.observation_space.contains(hidden)
         action = env.action_space.sample()
         hidden, *mine, _ = env.step(action)
         obs, *theirs, _ = whole.step(action)
         assert mine == theirs
-        over, length = mine[1] or mine[2], length + 1
+        over = mine[1] or mine[2]
+        length += 1
     assert env.spec.max_episode_steps == steps
     assert length == steps or "CartPole" in original
 
@@ -336,10 +371,13 @@ def test_minigrids_memory(real_envpool):
         views = [env.reset(seed=seed)[0]]
         for _ in range(600):
             obs, reward, terminated, truncated, _ = env.step(env.action_space.sample())
-            assert env.observation_space.contains(obs) and obs.sum() == 3 * 49 and 0 <= reward <= 1
+            assert env.observation_space.contains(obs)
+            assert obs.sum() == 3 * 49
+            assert 0 <= reward <= 1
             views.append(env.reset()[0] if terminated or truncated else obs)
         starts.append(np.array(views))
-    assert (starts[0] == starts[1]).all() and (starts[0] != starts[2]).any()
+    assert (starts[0] == starts[1]).all()
+    assert (starts[0] != starts[2]).any()
 
 
 def test_without_envpool(monkeypatch, tmp_path):
@@ -349,14 +387,24 @@ def test_without_envpool(monkeypatch, tmp_path):
 
 
 FLAGS = dict(
-    num_envs=8, num_steps=32, num_minibatches=2, learning_rate=1e-2, gamma=0.9, clip_vloss=False
+    num_envs=8,
+    num_steps=32,
+    num_minibatches=2,
+    learning_rate=1e-2,
+    gamma=0.9,
+    clip_vloss=False,
+    ent_coef=0.0,
+    total_timesteps=6_016,
 )
-FLAGS |= dict(ent_coef=0.0, total_timesteps=6_016)
 LSTM = dict(seq_len=4)
 
 
 @pytest.mark.parametrize(
-    "script, without", [("ppo_lstm", "ppo"), ("ppo_continuous_lstm", "ppo_continuous")]
+    "script, without",
+    [
+        ("ppo_lstm", "ppo"),
+        pytest.param("ppo_continuous_lstm", "ppo_continuous", marks=pytest.mark.slow),
+    ],
 )
 def test_recalls_what_was_seen_first(script, without, tmp_path):
     """The first observation says which action is right three steps later. Without memory half of
@@ -384,7 +432,8 @@ def test_values_of_an_episode(name, expected, script, monkeypatch, tmp_path):
     flags = FLAGS | dict(total_timesteps=5_120 if name == "Delayed" else 20_480)
     helpers.train(script, tmp_path, **LSTM, env_id=probe(name, script), **flags)
     episode = torch.tensor([[[0.0, 1]], [[1, 0]]])
-    agent, scale = agents[0], 1.0
+    agent = agents[0]
+    scale = 1.0
     if script == "ppo_continuous_lstm":
         episode = agent.normalize(episode)
         scale = (agent.return_stats.var + 1e-8).sqrt().item()
@@ -413,27 +462,32 @@ def test_an_evaluation_during_training_leaves_the_memory_alone(script, tmp_path)
 def test_the_memory_is_in_the_checkpoint(script, env_id, monkeypatch, tmp_path):
     """In mid-episode; where the environments cannot be saved, new episodes begin, and with
     nothing remembered."""
-    seen, goes_on = [], utils.Run.goes_on
+    seen = []
+    goes_on = utils.Run.goes_on
 
     def spied(run, global_step, obs, **values):
         seen.append((obs.copy(), values["state"].clone()))
         return goes_on(run, global_step, obs, **values)
 
     monkeypatch.setattr(utils.Run, "goes_on", spied)
-    flags = dict(env_id=env_id, num_envs=2, num_minibatches=2, total_timesteps=1024)
+    flags = dict(
+        env_id=env_id,
+        num_envs=2,
+        num_minibatches=2,
+        total_timesteps=1024,
+    )
     with monkeypatch.context() as patch, pytest.raises(SystemExit, match="143"):
         helpers.stop_at(512, patch)
         helpers.train(script, tmp_path, **flags)
     run_dir = helpers.only_run(tmp_path)
     last = seen[-1][1]
-    assert (
-        torch.equal(helpers.load(run_dir)["values"]["state"], last)
-        and last.abs().amax((1, 2)).min() > 0
-    )
+    assert torch.equal(helpers.load(run_dir)["values"]["state"], last)
+    assert last.abs().amax((1, 2)).min() > 0
     helpers.next_second()
     seen.clear()
     helpers.train(script, tmp_path, **flags, resume=str(run_dir))
-    assert torch.equal(seen[0][1], last) and (seen[0][0][:, -1] == 0).all()
+    assert torch.equal(seen[0][1], last)
+    assert (seen[0][0][:, -1] == 0).all()
 
 
 # --- Atari
@@ -453,37 +507,50 @@ def games(script, **settings):
 def test_frames_and_flags_of_games():
     """The image is the newest of ppo_atari.py's four; the row says where a game begins, and not
     where a life ends."""
-    one, four = games("ppo_atari_lstm"), games("ppo_atari")
-    rng, lives, ends = np.random.default_rng(1), 0, 0
-    (obs, _), (stacks, _) = one.reset([1, 2]), four.reset([1, 2])
+    one = games("ppo_atari_lstm")
+    four = games("ppo_atari")
+    rng = np.random.default_rng(1)
+    lives = 0
+    ends = 0
+    obs, _ = one.reset([1, 2])
+    stacks, _ = four.reset([1, 2])
     assert obs.shape == (
         2,
         *one.single_observation_space.shape,
-    ) and one.single_observation_space.contains(obs[0])
+    )
+    assert one.single_observation_space.contains(obs[0])
     assert (obs[:, -1] == 1).all()
     for _ in range(240):
         actions = rng.integers(4, size=2)
-        (obs, _, terminated, _, infos), (stacks, *_) = one.step(actions), four.step(actions)
-        assert (obs[:, :-1] == stacks[:, -1]).all() and obs.dtype == np.uint8
+        obs, _, terminated, _, infos = one.step(actions)
+        stacks, *_ = four.step(actions)
+        assert (obs[:, :-1] == stacks[:, -1]).all()
+        assert obs.dtype == np.uint8
         over = infos.get("_final_info", np.zeros(2, dtype=bool))
         assert (obs[:, -1] == over[:, None]).all()
-        lives, ends = lives + (terminated & ~over).sum(), ends + over.sum()
-    assert lives > 1 and ends > 1
+        lives = lives + (terminated & ~over).sum()
+        ends = ends + over.sum()
+    assert lives > 1
+    assert ends > 1
 
 
 def test_the_flag_in_evaluations_of_games():
     env = ppo_atari_lstm.make_env(helpers.small_args("ppo_atari_lstm", "unused"))
     for _ in range(2):
         obs, _ = env.reset(seed=1)
-        assert env.observation_space.contains(obs) and (obs[-1] == 1).all()
+        assert env.observation_space.contains(obs)
+        assert (obs[-1] == 1).all()
         obs, *_ = env.step(0)
-        assert env.observation_space.contains(obs) and (obs[-1] == 0).all() and obs[:-1].any()
+        assert env.observation_space.contains(obs)
+        assert (obs[-1] == 0).all()
+        assert obs[:-1].any()
 
 
 @torch.no_grad()
 def test_act_remembers_one_game():
     """And the network does not see the row, which tells act() where to begin."""
-    agent, obs = ppo_atari_lstm.Agent(4), torch.randint(256, (12, 85, 84), dtype=torch.uint8)
+    agent = ppo_atari_lstm.Agent(4)
+    obs = torch.randint(256, (12, 85, 84), dtype=torch.uint8)
     obs[6:] = obs[:6]
     obs[:, -1] = (torch.arange(12) % 6 == 0)[:, None]
     dist, _, state = agent(obs[:6, None], torch.zeros(1, 2, 128))
@@ -499,8 +566,12 @@ def test_act_remembers_one_game():
 def test_games_that_are_cut(monkeypatch, tmp_path):
     """In rollouts with several games: stored values are those of each game from its beginning,
     and a truncated one bootstraps from its last observation, with its memory."""
-    kinds, rollouts, finals, batch = ppo_atari_lstm, [], {}, {}
-    settings, gae = kinds.game_settings, kinds.compute_gae
+    kinds = ppo_atari_lstm
+    rollouts = []
+    finals = {}
+    batch = {}
+    settings = kinds.game_settings
+    gae = kinds.compute_gae
 
     def short(args):
         return settings(args) | dict(max_num_frames_per_episode=160)
@@ -525,7 +596,12 @@ def test_games_that_are_cut(monkeypatch, tmp_path):
     agents = helpers.spy_on_agents(monkeypatch, "ppo_atari_lstm")
     helpers.spy_on_steps(monkeypatch, "ppo_atari_lstm", note)
     helpers.spy_on_updates(monkeypatch, check)
-    flags = dict(num_steps=96, total_timesteps=192, learning_rate=1e-20, update_epochs=1)
+    flags = dict(
+        num_steps=96,
+        total_timesteps=192,
+        learning_rate=1e-20,
+        update_epochs=1,
+    )
     helpers.train("ppo_atari_lstm", tmp_path, **flags)
     _, values, next_values, terminations, dones = rollouts[0]
     frames = batch["b_obs"].view(96, 2, 85, 84)
@@ -542,4 +618,5 @@ def test_games_that_are_cut(monkeypatch, tmp_path):
             values[begins[-1] : end + 1, n], expected[:-1], rtol=1e-3, atol=1e-5
         )
         assert next_values[end, n] == pytest.approx(expected[-1], rel=1e-3, abs=1e-5)
-        assert dones[end, n] and not terminations[end, n]
+        assert dones[end, n]
+        assert not terminations[end, n]

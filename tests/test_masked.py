@@ -36,29 +36,41 @@ def test_the_masked_distribution():
     torch.nn.init.normal_(agent.actor[-1].weight)
     obs = torch.randn(500, 4)
     masks = torch.tensor([1.0, 0, 1, 1, 1, -1]).expand(500, 6)
-    dist, value = agent(torch.cat([obs, masks], 1))
+    masked = torch.cat([obs, masks], 1)
+    dist, value = agent(masked)
     logits = agent.actor(obs)
-    one, two = Categorical(logits=logits[:, [0, 2]]), Categorical(logits=logits[:, 3:5])
+    one = Categorical(logits=logits[:, [0, 2]])
+    two = Categorical(logits=logits[:, 3:5])
     actions = dist.sample()
-    assert set(actions[:, 0].tolist()) == {0, 2} and set(actions[:, 1].tolist()) == {0, 1}
-    torch.testing.assert_close(
-        dist.log_prob(actions), one.log_prob(actions[:, 0] // 2) + two.log_prob(actions[:, 1])
-    )
+    assert set(actions[:, 0].tolist()) == {0, 2}
+    assert set(actions[:, 1].tolist()) == {0, 1}
+    first = one.log_prob(actions[:, 0] // 2)
+    second = two.log_prob(actions[:, 1])
+    torch.testing.assert_close(dist.log_prob(actions), first + second)
     torch.testing.assert_close(dist.entropy(), one.entropy() + two.entropy())
     assert dist.entropy().shape == value.shape == (500,)
-    best = torch.stack([2 * one.probs.argmax(-1), two.probs.argmax(-1)], 1)
-    assert torch.equal(agent.act(torch.cat([obs, masks], 1).double()), best)
+    best_first = 2 * one.probs.argmax(-1)
+    best_second = two.probs.argmax(-1)
+    best = torch.stack([best_first, best_second], 1)
+    assert torch.equal(agent.act(masked.double()), best)
     torch.testing.assert_close(value, agent.critic(obs)[:, 0])  # the mask is no input
     loss = (dist.log_prob(actions) + dist.entropy()).sum()
     (gradient,) = torch.autograd.grad(loss, agent.actor[-1].bias)
-    assert gradient[[1, 5]].tolist() == [0, 0] and gradient[[0, 2, 3, 4]].all()
+    assert gradient[[1, 5]].tolist() == [0, 0]
+    assert gradient[[0, 2, 3, 4]].all()
 
 
 def test_a_part_in_which_nothing_is_valid():
     """It is as if everything were; but never what the part does not have."""
-    dist, _ = ppo_masked.Agent(1, 2, 3)(torch.tensor([[0.0, 1, 1, 0, 0, 0, -1]]))
+    agent = ppo_masked.Agent(1, 2, 3)
+    obs = torch.tensor([[0.0, 1, 1, 0, 0, 0, -1]])
+    dist, _ = agent(obs)
+    both = torch.tensor([0.5, 0.5, 0])
     torch.testing.assert_close(
-        dist.base_dist.probs[0], torch.tensor([[0.5, 0.5, 0], [0.5, 0.5, 0]]), atol=0.01, rtol=0
+        dist.base_dist.probs[0],
+        both.expand(2, 3),
+        atol=0.01,
+        rtol=0,
     )
 
 
@@ -71,14 +83,15 @@ def test_a_part_in_which_nothing_is_valid_has_no_gradient():
         torch.nn.init.normal_(agent.actor[-1].weight)
         dist, _ = agent(torch.cat([obs, idle], 1))
         actions = dist.sample()
-        weight, bias = torch.autograd.grad(
-            (dist.log_prob(actions) + dist.entropy()).sum(),
-            [agent.actor[-1].weight, agent.actor[-1].bias],
-        )
-        assert not weight[2:].any() and not bias[2:].any(), script
-        one = Categorical(logits=agent.actor(obs)[:, :2])
+        last = agent.actor[-1]
+        loss = (dist.log_prob(actions) + dist.entropy()).sum()
+        weight, bias = torch.autograd.grad(loss, [last.weight, last.bias])
+        assert not weight[2:].any(), script
+        assert not bias[2:].any(), script
+        logits = agent.actor(obs)[:, :2]
+        one = Categorical(logits=logits)
         loss = (one.log_prob(actions[:, 0]) + one.entropy()).sum()
-        (expected,) = torch.autograd.grad(loss, agent.actor[-1].weight)
+        (expected,) = torch.autograd.grad(loss, last.weight)
         assert weight.any()
         torch.testing.assert_close(weight, expected)
 
@@ -96,8 +109,10 @@ def test_actions_have_the_environments_type(script):
         return np.zeros(1, np.float32), 0.0, False, False, {}
 
     env.step = step
-    helpers.module(script).ActionMask(env, True).step(np.array([1, 2]))
-    assert env.action_space.contains(taken[0]) and taken[0].tolist() == [2, 7]
+    masked = helpers.module(script).ActionMask(env, True)
+    masked.step(np.array([1, 2]))
+    assert env.action_space.contains(taken[0])
+    assert taken[0].tolist() == [2, 7]
 
 
 @pytest.mark.parametrize("source", SOURCES)
@@ -105,21 +120,32 @@ def test_where_masks_come_from(source):
     """After the reset and after every step, in training's environments too; the observation
     comes first."""
     env = utils.Checked(env_of(source))
-    (obs, _), mask = env.reset(seed=1), lambda: env.unwrapped.mask.tolist()
+    obs, _ = env.reset(seed=1)
     seen = set()
+
+    def mask():
+        return env.unwrapped.mask.tolist()
+
     for _ in range(20):
-        assert env.observation_space.contains(obs) and obs.tolist() == [3, *mask(), -1]
+        assert env.observation_space.contains(obs)
+        assert obs.tolist() == [3, *mask(), -1]
         seen.add(mask()[0])
         obs, *_, info = env.step(np.array([1, 0]))
-        assert obs.tolist() == [3, *mask(), -1] and info["statistics"][0] == 0.5
+        assert obs.tolist() == [3, *mask(), -1]
+        assert info["statistics"][0] == 0.5
         obs, _ = env.reset()
     assert seen == {0, 1}
 
 
-@pytest.mark.parametrize("source, mask", [("none", True), *((source, False) for source in SOURCES)])
+WITHOUT = [(source, False) for source in SOURCES]
+
+
+@pytest.mark.parametrize("source, mask", [("none", True), *WITHOUT])
 def test_without_a_mask(source, mask):
     """All is valid; the observation is the same."""
-    assert env_of(source, mask).reset(seed=1)[0].tolist() == [3, 1, 1, 1, 1, 1, -1]
+    env = env_of(source, mask)
+    obs, _ = env.reset(seed=1)
+    assert obs.tolist() == [3, 1, 1, 1, 1, 1, -1]
 
 
 def test_a_mask_of_another_size():
@@ -128,7 +154,13 @@ def test_a_mask_of_another_size():
 
 
 @pytest.mark.parametrize(
-    "name, shape", [("Switches", (2, 3)), ("CountedParts", (2,)), ("Counted", ()), ("Plain", ())]
+    "name, shape",
+    [
+        ("Switches", (2, 3)),
+        ("CountedParts", (2,)),
+        ("Counted", ()),
+        ("Plain", ()),
+    ],
 )
 def test_actions_are_the_environments(name, shape, tmp_path):
     """MultiBinary, and actions that are counted from another number, arrive as the environment
@@ -139,16 +171,15 @@ def test_actions_are_the_environments(name, shape, tmp_path):
     )
     env = ppo_masked.make_env(ppo_masked.Args(env_id=f"tests.probe_envs:Probe{name}-v0"))
     space = env.unwrapped.action_space
-    assert len(ACTIONS) > 128 and all(
-        np.shape(action) == shape and space.contains(action) for action in ACTIONS
-    )
+    assert len(ACTIONS) > 128
+    assert all(np.shape(action) == shape and space.contains(action) for action in ACTIONS)
     different = {tuple(np.ravel(action)) for action in ACTIONS}
     assert len(different) == (2 if isinstance(space, Discrete) else 6) or (
         shape == (2, 3) and len(different) > 40
     )
 
 
-@pytest.mark.parametrize("source", ["info", "method", "obs"])
+@pytest.mark.parametrize("source", helpers.others_slow(SOURCES, ["info"]))
 def test_the_best_of_what_is_valid(source, monkeypatch, tmp_path):
     """The probe refuses invalid actions; the value says that the better choice is taken whenever
     it is valid."""
@@ -160,11 +191,17 @@ def test_the_best_of_what_is_valid(source, monkeypatch, tmp_path):
         total_timesteps=6_016,
         learning_rate=1e-2,
         gamma=0.9,
+        clip_vloss=False,
+        ent_coef=0.0,
     )
-    flags |= dict(clip_vloss=False, ent_coef=0.0)
     _, returns = helpers.train("ppo_masked", tmp_path, **of(source), **flags, eval_episodes=50)
     assert set(returns) == {2.0, 1.5}
-    obs = torch.tensor([[3.0, 1, 1, 1, 1, 1, -1], [3, 0, 1, 1, 1, 1, -1]])
+    obs = torch.tensor(
+        [
+            [3.0, 1, 1, 1, 1, 1, -1],
+            [3.0, 0, 1, 1, 1, 1, -1],
+        ]
+    )
     assert agents[0].act(obs).tolist() == [[0, 1], [1, 1]]
     assert values(agents[0], [3.0]) == pytest.approx(1.75, abs=0.1)
 
@@ -180,7 +217,11 @@ def test_invalid_actions_are_taken_without_a_mask(tmp_path):
 def test_one_part_without_a_mask_is_ppo(flags, tmp_path):
     """The same random numbers, so the same run: curves, networks, random generators."""
     flags |= dict(
-        env_id="CartPole-v1", num_envs=4, num_steps=64, total_timesteps=1024, max_episode_steps=None
+        env_id="CartPole-v1",
+        num_envs=4,
+        num_steps=64,
+        total_timesteps=1024,
+        max_episode_steps=None,
     )
     masked, returns = helpers.train("ppo_masked", tmp_path / "masked", **flags)
     plain, same = helpers.train("ppo", tmp_path / "ppo", **flags)
@@ -201,7 +242,11 @@ def test_a_command_that_goes_on_in_mid_episode(monkeypatch, tmp_path):
     """As __main__, where the wrapper is pickled with its code: Taxi's episodes go on where the
     signal came."""
     flags = dict(
-        num_envs=2, num_steps=40, num_minibatches=5, total_timesteps=480, max_episode_steps=None
+        num_envs=2,
+        num_steps=40,
+        num_minibatches=5,
+        total_timesteps=480,
+        max_episode_steps=None,
     )
     words = [
         helpers.small_flags("ppo_masked", tmp_path / name, **flags) for name in ("whole", "parts")
@@ -223,4 +268,5 @@ def test_a_command_that_goes_on_in_mid_episode(monkeypatch, tmp_path):
     whole, parts = (helpers.only_run(tmp_path / name) for name in ("whole", "parts"))
     helpers.assert_same_run(whole, parts)
     ends = [step for step, _ in helpers.scalars(whole)["charts/episodic_length"]]
-    assert min(ends) < 240 < max(ends) and 240 not in ends
+    assert min(ends) < 240 < max(ends)
+    assert 240 not in ends

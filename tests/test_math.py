@@ -35,7 +35,8 @@ def gae_by_definition(rewards, values, next_values, terminations, dones, gamma, 
 @pytest.mark.parametrize("gamma, gae_lambda", [(0.99, 0.95), (0.9, 0.0), (1.0, 1.0)])
 def test_gae(gamma, gae_lambda):
     """With many ends of episodes of both kinds."""
-    rng, shape = np.random.default_rng(1), (60, 3)
+    rng = np.random.default_rng(1)
+    shape = (60, 3)
     parts = rng.normal(size=(3, *shape)).astype(np.float32)
     terminations, truncations = rng.random((2, *shape)) < 0.15
     rollout = *parts, terminations, terminations | truncations
@@ -49,14 +50,16 @@ def test_gae(gamma, gae_lambda):
 def test_adam(script, eps):
     """Like torch over 50 steps: gradients of very different norms, a falling learning rate,
     clipped norms for ppo."""
-    shapes, clipped = [(5, 3), (5,), (2, 5), (1,), ()], []
+    shapes = [(5, 3), (5,), (2, 5), (1,), ()]
+    clipped = []
     ours = [nn.Parameter(torch.randn(shape)) for shape in shapes]
     theirs = [nn.Parameter(param.detach().clone()) for param in ours]
     frozen = nn.Parameter(torch.ones(3), requires_grad=False)
     adam = script.Adam([frozen, *ours])
     optimizer = torch.optim.Adam(theirs, eps=eps)
     for step in range(50):
-        learning_rate, scale = 1e-2 * (1 - step / 50), 10.0 ** (-step % 7 - 4)
+        learning_rate = 1e-2 * (1 - step / 50)
+        scale = 10.0 ** (-step % 7 - 4)
         for param in theirs:
             param.grad = torch.randn(param.shape) * scale
         grads = [param.grad.clone() for param in theirs]
@@ -70,7 +73,8 @@ def test_adam(script, eps):
     assert script is not ppo or 5 < sum(clipped) < 45  # both branches
     for param, expected in zip(ours, theirs, strict=True):
         torch.testing.assert_close(param, expected, rtol=0, atol=3e-6)  # 3e-4 of a step
-    assert (frozen == 1).all() and adam.step == 50
+    assert (frozen == 1).all()
+    assert adam.step == 50
     # what a checkpoint needs to go on
     assert {name: state.numel() for name, state in adam.state_dict().items()} == {
         "step": 1,
@@ -80,7 +84,8 @@ def test_adam(script, eps):
 
 
 def test_running_mean_std():
-    rng, stats = np.random.default_rng(1), ppo_continuous.RunningMeanStd(3)
+    rng = np.random.default_rng(1)
+    stats = ppo_continuous.RunningMeanStd(3)
     batches = [
         rng.normal((1000, -2, 0), (0.1, 5, 1), (size, 3)).astype(np.float32)
         for size in (1, 7, 300, 2, 64, 1)
@@ -90,7 +95,8 @@ def test_running_mean_std():
     everything = np.concatenate(batches).astype(np.float64)
     np.testing.assert_allclose(stats.mean, everything.mean(0), rtol=1e-9)
     np.testing.assert_allclose(stats.var, everything.var(0), rtol=1e-7)
-    assert stats.count == len(everything) and set(stats.state_dict()) == {"mean", "var", "count"}
+    assert stats.count == len(everything)
+    assert set(stats.state_dict()) == {"mean", "var", "count"}
 
 
 def test_normalize():
@@ -120,9 +126,11 @@ def test_initialisation(rollout_script, monkeypatch, tmp_path):
                 torch.testing.assert_close(param.T @ param, identity, rtol=1e-4, atol=1e-5)
             else:
                 assert not param.any()
-    assert len(layers) >= 5 and not any(layer.bias.any() for layer in layers)
+    assert len(layers) >= 5
+    assert not any(layer.bias.any() for layer in layers)
     for layer in layers:
-        weight, gain = layer.weight.flatten(1), gains.get(layer, 2**0.5)
+        weight = layer.weight.flatten(1)
+        gain = gains.get(layer, 2**0.5)
         weight = weight if len(weight) <= weight.shape[1] else weight.T
         identity = torch.eye(len(weight))
         torch.testing.assert_close(weight @ weight.T / gain**2, identity, rtol=1e-4, atol=1e-5)
@@ -135,18 +143,25 @@ def test_policies():
     """Log-probabilities and entropies of both kinds of policy, from their definitions."""
     agent = ppo_continuous.Agent(3, 2)
     agent.actor_logstd.copy_(torch.tensor([-0.5, 0.3]))
-    obs, actions = torch.randn(7, 3), torch.randn(7, 2)
-    dist, std, mean = agent(obs)[0], np.exp([-0.5, 0.3]), agent.actor(obs)
+    obs = torch.randn(7, 3)
+    actions = torch.randn(7, 2)
+    dist = agent(obs)[0]
+    std = np.exp([-0.5, 0.3])
+    mean = agent.actor(obs)
     expected = -0.5 * ((actions - mean).numpy() / std) ** 2 - np.log(std)
     expected = expected - 0.5 * math.log(2 * math.pi)
     np.testing.assert_allclose(dist.log_prob(actions), expected.sum(1), rtol=1e-5, atol=1e-6)
     entropy = (np.log(std) + 0.5 * math.log(2 * math.pi * math.e)).sum()
     np.testing.assert_allclose(dist.entropy(), np.full(7, entropy), rtol=1e-6)
-    agent, obs, actions = ppo.Agent(4, 3), torch.randn(7, 4), torch.randint(3, (7,))
+    agent = ppo.Agent(4, 3)
+    obs = torch.randn(7, 4)
+    actions = torch.randint(3, (7,))
     agent.actor[-1].weight.mul_(300)
-    dist, probs = agent(obs)[0], np.exp(agent.actor(obs).numpy())
+    dist = agent(obs)[0]
+    probs = np.exp(agent.actor(obs).numpy())
     probs /= probs.sum(1, keepdims=True)
-    log_probs, expected = dist.log_prob(actions), np.log(probs[np.arange(7), actions])
+    log_probs = dist.log_prob(actions)
+    expected = np.log(probs[np.arange(7), actions])
     np.testing.assert_allclose(log_probs, expected, rtol=1e-5, atol=1e-6)
     entropies = -(probs * np.log(probs)).sum(1)
     np.testing.assert_allclose(dist.entropy(), entropies, rtol=1e-5, atol=1e-6)
@@ -160,7 +175,12 @@ def actions_of(script, monkeypatch, tmp_path, **parameters):
     """10,000 actions (2000, 5) of an actor that ignores the observation and has these
     parameters."""
     Agent = helpers.module(script).Agent
-    sizes = dict(num_envs=5, num_steps=400, num_minibatches=1, update_epochs=1)
+    sizes = dict(
+        num_envs=5,
+        num_steps=400,
+        num_minibatches=1,
+        update_epochs=1,
+    )
     sizes = helpers.rollout_only(script, **sizes)
 
     class BiasedAgent(Agent):
@@ -221,7 +241,8 @@ def losses_by_hand(batch, args):
     losses = dict(value_loss=0.5 * value_loss.mean(), entropy=entropy.mean())
     losses["policy_loss"] = -torch.minimum(advantages * ratio, advantages * near).mean()
     if hasattr(args, "bounds_coef"):  # the bounds and a twentieth of their range
-        low, high = torch.tensor(Corner.low), torch.tensor(Corner.high)
+        low = torch.tensor(Corner.low)
+        high = torch.tensor(Corner.high)
         far = torch.maximum(low - dist.mean, dist.mean - high) - 0.05 * (high - low)
         losses["bounds_loss"] = torch.relu(far).square().sum(1).mean()
     losses["approx_kl"] = torch.mean((ratio - 1) - (log_probs - old_log_probs))
@@ -230,7 +251,12 @@ def losses_by_hand(batch, args):
     return losses
 
 
-PLAIN = dict(clip_vloss=False, norm_adv=False, ent_coef=0.1, vf_coef=2.0)
+PLAIN = dict(
+    clip_vloss=False,
+    norm_adv=False,
+    ent_coef=0.1,
+    vf_coef=2.0,
+)
 OPTIONS = dict(
     ppo_continuous_adaptive=dict(env_id="tests.probe_envs:ProbeCorner-v0", bounds_coef=5.0)
 )
@@ -256,16 +282,15 @@ def test_update(script, options, monkeypatch, tmp_path):
     state = {}
 
     def check(update, main, tensors):
-        agent, args = main["agent"], main["args"]
+        agent = main["agent"]
+        args = main["args"]
         if not state:
             state["agent"] = copy.deepcopy(agent)
             state["optimizer"] = torch.optim.Adam(state["agent"].parameters(), eps=1e-5)
         names = ("b_obs", "b_actions", "b_logprobs", "b_values", "b_advantages", "b_returns")
-        reference, optimizer, rate = (
-            state["agent"],
-            state["optimizer"],
-            main["learning_rate"].item(),
-        )
+        reference = state["agent"]
+        optimizer = state["optimizer"]
+        rate = main["learning_rate"].item()
         # equal before each step: errors do not add up
         reference.load_state_dict(agent.state_dict())
         batch = [main[name][tensors[0]] for name in names]
@@ -287,7 +312,11 @@ def test_update(script, options, monkeypatch, tmp_path):
         for name, value in expected.items():
             assert not metrics[f"losses/{name}"].requires_grad
             torch.testing.assert_close(
-                metrics[f"losses/{name}"], value.detach(), rtol=2e-3, atol=2e-5, msg=name
+                metrics[f"losses/{name}"],
+                value.detach(),
+                rtol=2e-3,
+                atol=2e-5,
+                msg=name,
             )
         helpers.assert_stepped(agent, reference, rate)
         return metrics
@@ -295,7 +324,11 @@ def test_update(script, options, monkeypatch, tmp_path):
     calls = helpers.spy_on_updates(monkeypatch, check)
     # A large learning rate and a small clip range: after one epoch samples are on both sides of
     # every clip.
-    flags = dict(learning_rate=3e-3, clip_coef=0.05, total_timesteps=half_a_run(script))
+    flags = dict(
+        learning_rate=3e-3,
+        clip_coef=0.05,
+        total_timesteps=half_a_run(script),
+    )
     helpers.train(script, tmp_path, **flags | options)
     assert len(calls) >= 16
 
@@ -308,8 +341,11 @@ def test_epochs(rollout_script, monkeypatch, tmp_path):
     changed: the stored values and log-probabilities are those of now. Logged is the mean over a
     rollout's updates."""
     args = helpers.small_args(rollout_script, tmp_path, total_timesteps=half_a_run(rollout_script))
-    batch, per_rollout = args.num_envs * args.num_steps, args.update_epochs * args.num_minibatches
-    used, seen, explained = [], [], []
+    batch = args.num_envs * args.num_steps
+    per_rollout = args.update_epochs * args.num_minibatches
+    used = []
+    seen = []
+    explained = []
 
     def check(update, main, tensors):
         if len(used) % per_rollout == 0:
@@ -336,7 +372,8 @@ def test_epochs(rollout_script, monkeypatch, tmp_path):
     )
     epochs = np.array(used).reshape(-1, batch)
     assert len(epochs) == args.update_epochs * (args.total_timesteps // batch)
-    assert (np.sort(epochs) == np.arange(batch)).all() and (epochs[0] != epochs[1]).any()
+    assert (np.sort(epochs) == np.arange(batch)).all()
+    assert (epochs[0] != epochs[1]).any()
     scalars = helpers.scalars(run_dir)
     assert [value for _, value in scalars["losses/explained_variance"]] == pytest.approx(
         explained, rel=2e-3, abs=1e-3
@@ -351,7 +388,8 @@ def test_epochs(rollout_script, monkeypatch, tmp_path):
 def rollouts_of(script, monkeypatch, tmp_path, env="Logged", **flags):
     """What compute_gae is given in a run on three environments, rollouts of 40 steps; and the
     agent's final state."""
-    rollouts, gae = [], helpers.module(script).compute_gae
+    rollouts = []
+    gae = helpers.module(script).compute_gae
 
     def spy(*rollout):
         return rollouts.append(copy.deepcopy(rollout)) or gae(*rollout)
@@ -413,7 +451,8 @@ def test_reward_scaling(script, monkeypatch, tmp_path):
     env = {"ppo_continuous_asymmetric": f"{helpers.PROBES}Privileged-v0"}.get(script, "Logged")
     flags = dict(env=env, total_timesteps=360, **SCALING_FLAGS.get(script, {}))
     rollouts, agent = rollouts_of(script, monkeypatch, tmp_path, **flags)
-    running, returns = np.zeros(3), []
+    running = np.zeros(3)
+    returns = []
     for rewards, dones in received[:120]:
         running = 0.99 * running + rewards
         returns.append(running)
@@ -441,10 +480,15 @@ def test_observation_statistics_are_those_of_all_observations(monkeypatch, tmp_p
 
     monkeypatch.setattr(utils.VectorEnv, "reset", spy)
     run_dir, _ = helpers.train(
-        "ppo_continuous", tmp_path, env_id="Hopper-v4", num_envs=3, total_timesteps=768
+        "ppo_continuous",
+        tmp_path,
+        env_id="Hopper-v4",
+        num_envs=3,
+        total_timesteps=768,
     )
     # what actions were chosen from
-    agent, seen = helpers.load(run_dir)["agent"], np.concatenate(seen[:-1])
+    agent = helpers.load(run_dir)["agent"]
+    seen = np.concatenate(seen[:-1])
     assert agent["obs_stats.count"] == len(seen) == 768
     np.testing.assert_allclose(agent["obs_stats.mean"], seen.mean(0), rtol=1e-4, atol=1e-5)
     np.testing.assert_allclose(agent["obs_stats.var"], seen.var(0), rtol=1e-4, atol=1e-6)
@@ -462,7 +506,8 @@ def test_one_precision(monkeypatch, tmp_path):
     agent = ppo_continuous.Agent(1, 1)
     agent.load_state_dict(state)
     obs = 12345.678 + 1e-3 * torch.randn(50, 1, dtype=torch.float64)
-    mean, var = state["obs_stats.mean"], state["obs_stats.var"]
+    mean = state["obs_stats.mean"]
+    var = state["obs_stats.var"]
     normalized = ((obs - mean) / (var + 1e-8).sqrt()).clamp(-10, 10)
     torch.testing.assert_close(agent.act(obs), agent.actor(normalized.float()))
     assert len(agent.act(obs).unique()) == 50  # as float32, most of them are equal
@@ -471,7 +516,9 @@ def test_one_precision(monkeypatch, tmp_path):
 def test_huge_observations_and_rewards_are_cut(monkeypatch, tmp_path):
     """After normalisation, to 10: where the statistics, which are those of the rollouts before,
     do not expect them."""
-    observations, rewards, gae = [], [], ppo_continuous.compute_gae
+    observations = []
+    rewards = []
+    gae = ppo_continuous.compute_gae
     helpers.spy_on_updates(
         monkeypatch,
         lambda f, main, inds: observations.append(main["b_obs"].abs().max()) or f(*inds),
@@ -482,10 +529,15 @@ def test_huge_observations_and_rewards_are_cut(monkeypatch, tmp_path):
 
     monkeypatch.setattr(ppo_continuous, "compute_gae", spy)
     sizes = dict(
-        num_envs=1, num_steps=400, total_timesteps=1200, num_minibatches=1, update_epochs=1
+        num_envs=1,
+        num_steps=400,
+        total_timesteps=1200,
+        num_minibatches=1,
+        update_epochs=1,
     )
     helpers.train("ppo_continuous", tmp_path, env_id=probe("Loud", "ppo_continuous"), **sizes)
-    assert max(observations) == 10 and max(rewards) == 10
+    assert max(observations) == 10
+    assert max(rewards) == 10
 
 
 ANNEALING = [
@@ -504,7 +556,11 @@ ANNEALING = [
 def test_learning_rate_falls_by_environment_steps(script, anneal_lr, tmp_path):
     args = helpers.small_args(script, tmp_path)
     total = 3 * args.num_envs * args.num_steps  # three rollouts
-    flags = dict(anneal_lr=anneal_lr, total_timesteps=total, update_epochs=1)
+    flags = dict(
+        anneal_lr=anneal_lr,
+        total_timesteps=total,
+        update_epochs=1,
+    )
     if script == "ppo_continuous_adaptive":
         flags["kl_threshold"] = 0  # --anneal-lr decides
     run_dir, _ = helpers.train(script, tmp_path, **flags)
@@ -514,7 +570,11 @@ def test_learning_rate_falls_by_environment_steps(script, anneal_lr, tmp_path):
     assert rates == pytest.approx(expected, rel=1e-5)
 
 
-MEAN_KL = [((0, 0, 0, 9), 2.5, 12), ((3, 3, 3, 0), 2.5, 12), ((3, 3, 3, 0), 2.0, 4)]
+MEAN_KL = [
+    ((0, 0, 0, 9), 2.5, 12),
+    ((3, 3, 3, 0), 2.5, 12),
+    ((3, 3, 3, 0), 2.0, 4),
+]
 
 
 # the others have ppo's line (test_schedules_have_one_text)
@@ -542,7 +602,12 @@ def test_target_kl_is_the_mean_of_an_epoch(
 
 
 def test_minibatch_of_one(tmp_path):
-    sizes = dict(num_envs=1, num_steps=4, num_minibatches=4, total_timesteps=4)
+    sizes = dict(
+        num_envs=1,
+        num_steps=4,
+        num_minibatches=4,
+        total_timesteps=4,
+    )
     with pytest.raises(SystemExit, match=r"^error: minibatches of one sample need --no-norm-adv$"):
         helpers.train("ppo", tmp_path, **sizes)
     run_dir, _ = helpers.train("ppo", tmp_path, norm_adv=False, **sizes)

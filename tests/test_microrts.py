@@ -29,11 +29,10 @@ class March(gym.Env):
         self.action_space = MultiDiscrete(np.tile(PARTS, (9, 1)))
 
     def observe(self):
-        numbers, mask = np.zeros((5, 3, 3), int), np.zeros((3, 3, 78), int)
-        (self.cell, busy), self.direction = (
-            self.np_random.permutation(9)[:2],
-            self.np_random.integers(4),
-        )
+        numbers = np.zeros((5, 3, 3), int)
+        mask = np.zeros((3, 3, 78), int)
+        self.cell, busy = self.np_random.permutation(9)[:2]
+        self.direction = self.np_random.integers(4)
         numbers[:, self.cell // 3, self.cell % 3] = self.direction, 0, 1, 4, 0
         numbers[:, busy // 3, busy % 3] = self.np_random.integers(4), 0, 1, 4, 1
         mask[self.cell // 3, self.cell % 3, :10] = 1, 1, 0, 0, 0, 0, 1, 1, 1, 1
@@ -45,7 +44,8 @@ class March(gym.Env):
         return self.observe(), {}
 
     def step(self, action):
-        action, self.steps = action[self.cell], self.steps + 1
+        action = action[self.cell]
+        self.steps = self.steps + 1
         assert action[0] in (0, 1), "an invalid action"
         right = float(action[0] == 1 and action[1] == self.direction)
         self.rewards = np.array([right, 1, 0, 0, 0, 0])
@@ -102,7 +102,8 @@ def by_hand(logits, mask, actions):
 
 
 def test_log_probability_and_entropy_by_hand():
-    rng, logits = np.random.default_rng(1), torch.randn(6, 5, 78)
+    rng = np.random.default_rng(1)
+    logits = torch.randn(6, 5, 78)
     mask = masks(rng, 6, 5, 3)
     dist = distribution(logits, mask)
     actions = dist.sample()
@@ -135,18 +136,14 @@ def test_what_is_sampled():
 
 
 def test_what_does_not_count_has_no_gradient():
-    mask, logits = (
-        masks(np.random.default_rng(4), 50, 5, 3),
-        torch.randn(50, 5, 78, requires_grad=True),
-    )
+    mask = masks(np.random.default_rng(4), 50, 5, 3)
+    logits = torch.randn(50, 5, 78, requires_grad=True)
     dist = distribution(logits, mask)
     actions = dist.sample()
     (of_entropy,) = torch.autograd.grad(dist.entropy().sum(), logits, retain_graph=True)
     (of_logprob,) = torch.autograd.grad(dist.log_prob(actions).sum(), logits)
-    assert (
-        not of_entropy[torch.as_tensor(mask) == 0].any()
-        and not of_logprob[torch.as_tensor(mask) == 0].any()
-    )
+    assert not of_entropy[torch.as_tensor(mask) == 0].any()
+    assert not of_logprob[torch.as_tensor(mask) == 0].any()
     used = torch.zeros(50, 5, 7, dtype=torch.bool)
     for n, cell in np.argwhere(mask[..., 0] == 1):
         used[n, cell, [0, *NEEDS[actions[n, cell, 0]]]] = True
@@ -158,26 +155,26 @@ def test_what_does_not_count_has_no_gradient():
 
 def test_at_most_so_many_orders():
     """Units beyond --max-orders do nothing, and do not count."""
-    mask, logits = masks(np.random.default_rng(5), 30, 6, 4), torch.randn(30, 6, 78)
+    mask = masks(np.random.default_rng(5), 30, 6, 4)
+    logits = torch.randn(30, 6, 78)
     mask[..., 1:6] *= np.arange(78)[None, None, 1:6] < 2  # to move or not
-    all_units, two_units = distribution(logits, mask), distribution(logits, mask, orders=2)
+    all_units = distribution(logits, mask)
+    two_units = distribution(logits, mask, orders=2)
     assert ((two_units.sample() != 0).any(-1).sum(1) <= 2).all()
     assert (two_units.entropy() <= all_units.entropy() + 1e-6).all()
-    assert (
-        two_units.log_prob(two_units.sample()) <= 0
-    ).all() and two_units.entropy().mean() < all_units.entropy().mean()
+    assert (two_units.log_prob(two_units.sample()) <= 0).all()
+    assert two_units.entropy().mean() < all_units.entropy().mean()
 
 
 def test_encode():
     """One-hot planes, with numbers that are too large in the last one; the mask as it is."""
     rng = np.random.default_rng(6)
-    numbers, mask = rng.integers(0, 12, (5, 2, 3)), rng.integers(0, 2, (2, 3, 78))
+    numbers = rng.integers(0, 12, (5, 2, 3))
+    mask = rng.integers(0, 2, (2, 3, 78))
     planes = ppo_microrts.encode(numbers, mask)
-    assert (
-        planes.dtype == np.uint8
-        and planes.shape == (2, 3, 105)
-        and (planes[..., 27:] == mask).all()
-    )
+    assert planes.dtype == np.uint8
+    assert planes.shape == (2, 3, 105)
+    assert (planes[..., 27:] == mask).all()
     for row, column in np.ndindex(2, 3):
         expected = []
         for number, n in zip(numbers[:, row, column], (5, 5, 3, 8, 6)):
@@ -192,7 +189,8 @@ def test_the_networks_see_every_cell_and_no_mask(height, width):
     obs = torch.zeros(1, height, width, 105, dtype=torch.uint8)
     obs[..., 27:33] = 1
     dist, value = agent(obs)
-    assert value.shape == (1,) and dist.sample().shape == (1, height * width, 7)
+    assert value.shape == (1,)
+    assert dist.sample().shape == (1, height * width, 7)
     other = obs.clone()
     other[..., 33:37] = 1  # more is valid: the logits are the same
     torch.testing.assert_close(agent(other)[1], value)
@@ -201,7 +199,8 @@ def test_the_networks_see_every_cell_and_no_mask(height, width):
         seen = obs.clone()
         seen[(0, *cell, 3)] = 1
         assert agent(seen)[1] != value, cell
-    one_unit, far = torch.zeros_like(obs), torch.zeros_like(obs)
+    one_unit = torch.zeros_like(obs)
+    far = torch.zeros_like(obs)
     one_unit[0, 0, 0, 27:33] = far[0, 0, 0, 27:33] = 1
     far[0, 2, 4, 3] = 1  # four columns away, beyond the first convolution
     logits = [agent(x)[0].parts[0].logits[0, 0] for x in (one_unit, far)]
@@ -211,11 +210,9 @@ def test_the_networks_see_every_cell_and_no_mask(height, width):
 def test_learns_to_march(march, monkeypatch, tmp_path):
     """Which unit waits, and where to: the greedy policy makes no mistake. Rewards are weighted
     for learning only."""
-    agents, rewards, gae = (
-        helpers.spy_on_agents(monkeypatch, "ppo_microrts"),
-        [],
-        ppo_microrts.compute_gae,
-    )
+    agents = helpers.spy_on_agents(monkeypatch, "ppo_microrts")
+    rewards = []
+    gae = ppo_microrts.compute_gae
     monkeypatch.setattr(
         ppo_microrts, "compute_gae", lambda *args: rewards.append(args[0].copy()) or gae(*args)
     )
@@ -230,7 +227,8 @@ def test_learns_to_march(march, monkeypatch, tmp_path):
     run_dir, returns = helpers.train(
         "ppo_microrts", tmp_path, **flags, reward_weights="2,0.5,9,9,9,9", eval_episodes=20
     )
-    assert returns == [5.0] * 20 and {*np.concatenate(rewards).flat} == {0.5, 2.5}
+    assert returns == [5.0] * 20
+    assert {*np.concatenate(rewards).flat} == {0.5, 2.5}
     assert {value for _, value in helpers.scalars(run_dir)["charts/episodic_return"]} <= {
         0,
         1,
@@ -255,11 +253,9 @@ class EndlessMarch(March):
 def test_a_game_at_the_time_limit_bootstraps(monkeypatch, tmp_path):
     """From its last observation, not from the first one of the next game."""
     monkeypatch.setattr(ppo_microrts, "MicroRTS", EndlessMarch)
-    agents, rollouts, gae = (
-        helpers.spy_on_agents(monkeypatch, "ppo_microrts"),
-        [],
-        ppo_microrts.compute_gae,
-    )
+    agents = helpers.spy_on_agents(monkeypatch, "ppo_microrts")
+    rollouts = []
+    gae = ppo_microrts.compute_gae
     monkeypatch.setattr(
         ppo_microrts, "compute_gae", lambda *args: rollouts.append(args) or gae(*args)
     )
@@ -274,10 +270,16 @@ def test_a_game_at_the_time_limit_bootstraps(monkeypatch, tmp_path):
         )
 
     helpers.spy_on_steps(monkeypatch, "ppo_microrts", note)
-    flags = dict(num_steps=16, total_timesteps=32, max_episode_steps=5, learning_rate=1e-20)
+    flags = dict(
+        num_steps=16,
+        total_timesteps=32,
+        max_episode_steps=5,
+        learning_rate=1e-20,
+    )
     helpers.train("ppo_microrts", tmp_path, **flags)
     ((_, _, next_values, terminations, dones, *_),) = rollouts
-    assert not terminations.any() and dones.all(1).tolist() == [t % 5 == 4 for t in range(16)]
+    assert not terminations.any()
+    assert dones.all(1).tolist() == [t % 5 == 4 for t in range(16)]
     with torch.no_grad():
         expected = [agents[0](torch.as_tensor(np.array(obs)))[1].numpy() for obs in led_to]
     np.testing.assert_allclose(next_values, expected, rtol=1e-4, atol=1e-5)
@@ -337,20 +339,23 @@ def test_the_first_observation():
     corner."""
     env = game(opponents="passiveAI")
     obs, _ = env.reset(seed=1)
-    assert env.observation_space.contains(obs) and (obs[..., :27].sum(-1) == 5).all()
+    assert env.observation_space.contains(obs)
+    assert (obs[..., :27].sum(-1) == 5).all()
     assert np.argwhere(obs[..., OURS]).tolist() == [[1, 1], [1, 2]]
     assert np.argwhere(obs[..., THEIRS]).tolist() == [[6, 5], [6, 6]]
-    assert (
-        obs[0, 0, [4, 9, 10, 14]].tolist() == [0, 1, 1, 1]
-        and obs[1, 2, [4, 15]].all()
-        and obs[1, 1, [1, 17]].all()
-    )
-    assert env.unwrapped.waiting.tolist() == [9, 10] and obs[..., 27:].any(-1).sum() == 2
-    worker, base = obs[1, 1, 27:], obs[1, 2, 27:]
+    assert obs[0, 0, [4, 9, 10, 14]].tolist() == [0, 1, 1, 1]
+    assert obs[1, 2, [4, 15]].all()
+    assert obs[1, 1, [1, 17]].all()
+    assert env.unwrapped.waiting.tolist() == [9, 10]
+    assert obs[..., 27:].any(-1).sum() == 2
+    worker = obs[1, 1, 27:]
+    base = obs[1, 2, 27:]
     # right is the base
-    assert worker[:6].tolist() == [1, 1, 0, 0, 1, 0] and worker[6:10].tolist() == [1, 0, 1, 1]
+    assert worker[:6].tolist() == [1, 1, 0, 0, 1, 0]
+    assert worker[6:10].tolist() == [1, 0, 1, 1]
     # workers only
-    assert base[:6].tolist() == [1, 0, 0, 0, 1, 0] and base[22:29].tolist() == [0, 0, 0, 1, 0, 0, 0]
+    assert base[:6].tolist() == [1, 0, 0, 0, 1, 0]
+    assert base[22:29].tolist() == [0, 0, 0, 1, 0, 0, 0]
 
 
 @real
@@ -365,11 +370,14 @@ def test_orders_are_carried_out():
         0,
         False,
         False,
-    ) and env.unwrapped.rewards.tolist() == [0, 0, 1, 0, 0, 0]
-    assert not len(env.unwrapped.waiting) and not obs[..., 27:].any()
+    )
+    assert env.unwrapped.rewards.tolist() == [0, 0, 1, 0, 0, 0]
+    assert not len(env.unwrapped.waiting)
+    assert not obs[..., 27:].any()
     for _ in range(60):
         obs, *_ = env.step(orders())
-    assert np.argwhere(obs[..., OURS]).tolist() == [[1, 2], [1, 3], [2, 1]] and obs[6, 6, THEIRS]
+    assert np.argwhere(obs[..., OURS]).tolist() == [[1, 2], [1, 3], [2, 1]]
+    assert obs[6, 6, THEIRS]
 
 
 @real
@@ -378,7 +386,8 @@ def test_losses_time_limits_and_opponents_in_turn():
     turn is next."""
     args = ppo_microrts.Args(opponents="workerRushAI,passiveAI", max_episode_steps=900)
     envs = ppo_microrts.utils.vector_env([lambda: ppo_microrts.make_env(args)] * 2, False)
-    (first, _), ends = envs.reset(seed=[1, 2]), []
+    first, _ = envs.reset(seed=[1, 2])
+    ends = []
     first = first.copy()
     while len(ends) < 2:
         obs, _, terminations, truncations, infos = envs.step(np.stack([orders()] * 2))
@@ -390,21 +399,27 @@ def test_losses_time_limits_and_opponents_in_turn():
             ends[-1] += returns, [infos["final_obs"][n] for n in range(2)]
             np.testing.assert_array_equal(obs, first)
     (lost, _, rewards, returns, finals), (_, timed_out, *_, undecided, others) = ends
-    assert lost == timed_out == [True, True] and returns == [-1, -1] and undecided == [0, 0]
-    assert rewards == [-1, -1] and not any(final[..., OURS].any() for final in finals)
+    assert lost == timed_out == [True, True]
+    assert returns == [-1, -1]
+    assert undecided == [0, 0]
+    assert rewards == [-1, -1]
+    assert not any(final[..., OURS].any() for final in finals)
     assert all(final[..., OURS].any() and final[..., THEIRS].any() for final in others)
     assert ends[0][1] == ends[1][0] == [False, False]
 
 
 @real
 def test_games_are_independent():
-    one, other = game(opponents="passiveAI"), game(opponents="passiveAI")
+    one = game(opponents="passiveAI")
+    other = game(opponents="passiveAI")
     one.reset(seed=1)
     other.reset(seed=1)
     for _ in range(20):
         obs, *_ = one.step(orders(c9=[1, 2]))
     still, *_ = other.step(orders())
-    assert obs[2, 1, OURS] and still[1, 1, OURS] and not still[2, 1, OURS]
+    assert obs[2, 1, OURS]
+    assert still[1, 1, OURS]
+    assert not still[2, 1, OURS]
     one.close()
     assert other.step(orders())[0][1, 1, OURS]
 
@@ -417,10 +432,12 @@ def test_drawing():
     for _ in range(20):
         env.step(orders(c9=[1, 2]))
     after = env.render()
-    assert before.shape == (640, 640, 3) and before.dtype == np.uint8
+    assert before.shape == (640, 640, 3)
+    assert before.dtype == np.uint8
     changed = np.argwhere((before != after).any(-1))
     changed = changed[changed[:, 0] < 600]  # the clock is below the map
-    assert changed.min(0).tolist() > [100, 100] and changed.max(0).tolist() < [300, 300]
+    assert changed.min(0).tolist() > [100, 100]
+    assert changed.max(0).tolist() < [300, 300]
     # resources are green: red, green, blue in this order
     assert before[60, 60].tolist() == [194, 223, 174]
 

@@ -49,8 +49,10 @@ def stand_in(steps):
             state, totals, lengths, numbers = batch
             push, numbers = draw(numbers, -1, 1)
             position = state.obs[:, 0] + push + 0.1 * torch.as_tensor(actions)[:, 0]
-            rewards, lengths = 1 - position.abs(), lengths + 1
-            totals, obs = totals + rewards, torch.stack([position, lengths / 10], 1)
+            rewards = 1 - position.abs()
+            lengths = lengths + 1
+            totals = totals + rewards
+            obs = torch.stack([position, lengths / 10], 1)
             terminated = position.abs() > 2
             done = terminated | (lengths >= max_episode_steps)
             ended = [SimpleNamespace(obs=obs), totals, lengths, numbers]
@@ -72,12 +74,20 @@ def stand_in(steps):
         def unflatten(_, leaves):
             return [SimpleNamespace(obs=leaves[0]), *leaves[1:]]
 
-        tree = SimpleNamespace(leaves=leaves, structure=lambda batch: None, unflatten=unflatten)
+        tree = SimpleNamespace(
+            leaves=leaves,
+            structure=lambda batch: None,
+            unflatten=unflatten,
+        )
 
         def put(arrays, device):
             return [torch.from_numpy(array) for array in arrays]
 
-        jax = SimpleNamespace(tree=tree, device_put=put, devices=lambda: [None])
+        jax = SimpleNamespace(
+            tree=tree,
+            device_put=put,
+            devices=lambda: [None],
+        )
         env = SimpleNamespace(observation_size=2, action_size=1, dt=0.05)
         return jax, env, lambda seeds: start(torch.as_tensor(seeds)), step
 
@@ -127,7 +137,9 @@ def test_a_batch_is_what_was_played(monkeypatch, tmp_path, steps):
                     main["agent"].critic(torch.from_numpy(x)).squeeze(-1).numpy()
                     for x in (obs, next_obs)
                 ]
-            under_way, running, discounted = np.ones(3), np.zeros(3), []
+            under_way = np.ones(3)
+            running = np.zeros(3)
+            discounted = []
             for reward, over in zip(rewards, done):
                 running = reward + 0.99 * under_way * running
                 under_way = ~over
@@ -144,7 +156,8 @@ def test_a_batch_is_what_was_played(monkeypatch, tmp_path, steps):
     helpers.spy_on_updates(monkeypatch, check)
     run_dir, _ = helpers.train(SCRIPT, tmp_path, **LOGGED)
     assert first
-    agent, (obs, *_) = helpers.load(run_dir)["agent"], played(steps)
+    agent = helpers.load(run_dir)["agent"]
+    obs, *_ = played(steps)
     assert agent["obs_stats.count"] == agent["return_stats.count"] == 360
     np.testing.assert_allclose(agent["obs_stats.mean"], obs.mean((0, 1)), atol=1e-5)
     np.testing.assert_allclose(agent["obs_stats.var"], obs.var((0, 1)), rtol=1e-4)
@@ -152,7 +165,8 @@ def test_a_batch_is_what_was_played(monkeypatch, tmp_path, steps):
 
 def test_means_of_the_episodes_of_a_rollout(tmp_path, steps):
     run_dir, _ = helpers.train(SCRIPT, tmp_path, **LOGGED)
-    logged, expected = helpers.scalars(run_dir), []
+    logged = helpers.scalars(run_dir)
+    expected = []
     for start in range(0, 120, 40):
         *_, done, _, returns, lengths = played(steps, slice(start, start + 40))
         expected.append((3 * (start + 40), returns[done].mean(), lengths[done].mean()))
@@ -174,7 +188,8 @@ def test_a_resumed_run_is_the_run(monkeypatch, tmp_path, steps):
     helpers.next_second()
     _, again = helpers.train(SCRIPT, tmp_path / "part", **LOGGED, resume=str(part))
     assert again == returns
-    mine, theirs = helpers.load(part), helpers.load(whole)
+    mine = helpers.load(part)
+    theirs = helpers.load(whole)
     for name in ("agent", "adam", "rng", "values"):
         helpers.assert_same_state(mine[name], theirs[name])
 
@@ -182,7 +197,8 @@ def test_a_resumed_run_is_the_run(monkeypatch, tmp_path, steps):
 def test_whole_rollouts(tmp_path, steps):
     """It ends with the rollout in which --total-timesteps is reached."""
     run_dir, _ = helpers.train(SCRIPT, tmp_path, **LOGGED | dict(total_timesteps=200))
-    assert len(steps) == 80 and helpers.load(run_dir)["global_step"] == 240
+    assert len(steps) == 80
+    assert helpers.load(run_dir)["global_step"] == 240
 
 
 @pytest.mark.parametrize("part", [1, 4])  # rewards, and observations before a reset
@@ -199,7 +215,8 @@ def test_nothing_is_learned_from_nan(part, monkeypatch, tmp_path, steps):
     with pytest.raises(FloatingPointError, match="is nan"):
         helpers.train(SCRIPT, tmp_path, **LOGGED | dict(save_every=120))
     checkpoint = helpers.load(helpers.only_run(tmp_path))
-    assert checkpoint["global_step"] == 120 and checkpoint["agent"]["return_stats.var"].isfinite()
+    assert checkpoint["global_step"] == 120
+    assert checkpoint["agent"]["return_stats.var"].isfinite()
 
 
 # --- fast_td3_mjx without JAX
@@ -325,8 +342,12 @@ def test_episodes_of_brax(pendulums):
     terminated."""
     import jax
 
-    begun, step = [], jax.jit(jax.vmap(pendulums.env.step))
-    totals, lengths, cut, lost = torch.zeros(5), torch.zeros(5), 0, 0
+    begun = []
+    step = jax.jit(jax.vmap(pendulums.env.step))
+    totals = torch.zeros(5)
+    lengths = torch.zeros(5)
+    cut = 0
+    lost = 0
     for t in range(100):
         state = pendulums.batch[0]
         actions = torch.full((5, 1), 0.0 if t < 40 else 1.0)
@@ -334,14 +355,20 @@ def test_episodes_of_brax(pendulums):
         plain = step(state, actions.numpy())
         np.testing.assert_allclose(next_obs, plain.obs, atol=1e-5)
         assert torch.equal(terminated, torch.tensor(np.array(plain.done) > 0))
-        totals, lengths = totals + rewards, lengths + 1
-        assert torch.equal(returns, totals) and torch.equal(counted, lengths.int())
+        totals = totals + rewards
+        lengths = lengths + 1
+        assert torch.equal(returns, totals)
+        assert torch.equal(counted, lengths.int())
         assert torch.equal(done, terminated | (lengths == 12))
         assert torch.equal(following[~done], next_obs[~done])
         begun += following[done].tolist()
-        cut, lost = cut + (done & ~terminated).sum(), lost + terminated.sum()
-        totals, lengths = totals * ~done, lengths * ~done
-    assert cut >= 5 and lost >= 5 and len({*map(tuple, begun)}) == len(begun)
+        cut = cut + (done & ~terminated).sum()
+        lost = lost + terminated.sum()
+        totals = totals * ~done
+        lengths = lengths * ~done
+    assert cut >= 5
+    assert lost >= 5
+    assert len({*map(tuple, begun)}) == len(begun)
     assert np.abs(begun).max() <= 0.01
 
 

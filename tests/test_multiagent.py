@@ -69,8 +69,10 @@ def test_masks_belong_to_agents():
     agent, obs = small_agent()
     obs[:, 8:] = torch.tensor([1.0, 0, 1, 0, 0, 1, 1, -1])
     probs = agent(obs)[0].probs
-    assert (probs[:, 0, [1, 3]] == 0).all() and (probs[:, 1, [0, 3]] == 0).all()
-    assert (probs[:, 0, [0, 2]] > 0).all() and (probs[:, 1, [1, 2]] > 0).all()
+    assert (probs[:, 0, [1, 3]] == 0).all()
+    assert (probs[:, 1, [0, 3]] == 0).all()
+    assert (probs[:, 0, [0, 2]] > 0).all()
+    assert (probs[:, 1, [1, 2]] > 0).all()
 
 
 def test_an_agent_without_a_valid_choice_has_no_gradient():
@@ -83,10 +85,11 @@ def test_an_agent_without_a_valid_choice_has_no_gradient():
     weight = agent.actor[-1].weight
     (idle,) = torch.autograd.grad(terms[:, 1].sum(), weight, retain_graph=True)
     (active,) = torch.autograd.grad(terms[:, 0].sum(), weight)
-    assert not idle.any() and active.any()
+    assert not idle.any()
+    assert active.any()
 
 
-@CRITICS
+@pytest.mark.parametrize("central", helpers.others_slow([True, False], [True]))
 def test_a_team_learns(central, monkeypatch, tmp_path):
     """All right choices are taken from own observations; the bonus is in the state's value, not
     in that of agents."""
@@ -111,7 +114,9 @@ def test_a_team_learns(central, monkeypatch, tmp_path):
 def test_rows_of_the_batch(central, monkeypatch, tmp_path):
     """Actions, probabilities, values, advantages and returns of each row and agent are those of
     its step."""
-    rollouts, rows, gae = [], {}, ppo_multiagent.compute_gae
+    rollouts = []
+    rows = {}
+    gae = ppo_multiagent.compute_gae
     monkeypatch.setattr(
         ppo_multiagent, "compute_gae", lambda *args: rollouts.append(args) or gae(*args)
     )
@@ -125,10 +130,14 @@ def test_rows_of_the_batch(central, monkeypatch, tmp_path):
 
     helpers.spy_on_updates(monkeypatch, check)
     flags = dict(
-        FLAGS, learning_rate=1e-20, total_timesteps=128, env_kwargs=json.dumps(dict(length=3))
+        FLAGS,
+        learning_rate=1e-20,
+        total_timesteps=128,
+        env_kwargs=json.dumps(dict(length=3)),
     )
     helpers.train("ppo_multiagent", tmp_path, **flags, central_critic=central)
-    args, columns = ppo_multiagent.Args(), 1 if central else 3
+    args = ppo_multiagent.Args()
+    columns = 1 if central else 3
     rewards, _, next_values, terminations, dones, *_ = rollouts[0]
     obs = rows["b_obs"].reshape(32, 4, -1)  # (steps, environments): signs, bonus, step, masks
     right = rows["b_actions"].reshape(32, 4, 3) == (obs[..., :3] > 0)
@@ -143,14 +152,17 @@ def test_rows_of_the_batch(central, monkeypatch, tmp_path):
     torch.testing.assert_close(
         rows["b_logprobs"], dist.log_prob(rows["b_actions"]), rtol=1e-4, atol=1e-5
     )
-    assert rows["b_logprobs"].shape == (128, 3) and rows["b_advantages"].shape == (128, columns)
-    own_values, expected = own_values.reshape(32, 4, columns).numpy(), expected.numpy()[..., None]
+    assert rows["b_logprobs"].shape == (128, 3)
+    assert rows["b_advantages"].shape == (128, columns)
+    own_values = own_values.reshape(32, 4, columns).numpy()
+    expected = expected.numpy()[..., None]
     next_values, dones = (x.reshape(32, 4, columns) for x in (next_values, dones))
     going_on = ~dones[:-1]
     np.testing.assert_allclose(
         next_values[:-1][going_on], own_values[1:][going_on], rtol=1e-4, atol=1e-5
     )
-    advantage, by_hand = np.zeros((4, columns)), np.zeros((32, 4, columns))
+    advantage = np.zeros((4, columns))
+    by_hand = np.zeros((32, 4, columns))
     for t in reversed(range(32)):  # a truncated episode bootstraps
         delta = expected[t] + args.gamma * next_values[t] - own_values[t]
         by_hand[t] = advantage = delta + args.gamma * args.gae_lambda * ~dones[t] * advantage
@@ -166,11 +178,15 @@ def test_each_agents_step_is_a_sample(central, monkeypatch, tmp_path):
     clipped by itself."""
 
     def check(update, main, tensors):
-        agent, args, (inds,) = main["agent"], main["args"], tensors
+        agent = main["agent"]
+        args = main["args"]
+        (inds,) = tensors
         with torch.no_grad():
             dist, value = agent(main["b_obs"][inds])
-            logprobs, value = dist.log_prob(main["b_actions"][inds]), value.expand(-1, 3)
-        losses, errors = [], []
+            logprobs = dist.log_prob(main["b_actions"][inds])
+            value = value.expand(-1, 3)
+        losses = []
+        errors = []
         for row, i in enumerate(inds.tolist()):
             for k in range(3):
                 ratio = (logprobs[row, k] - main["b_logprobs"][i, k]).exp().item()
@@ -204,7 +220,12 @@ def test_each_agents_step_is_a_sample(central, monkeypatch, tmp_path):
 
 def test_a_team_of_one_is_ppo(tmp_path):
     """Who sees the state: the same random numbers, so the same run as ppo.py's."""
-    flags = dict(num_envs=4, num_steps=64, total_timesteps=1024, learning_rate=1e-3)
+    flags = dict(
+        num_envs=4,
+        num_steps=64,
+        total_timesteps=1024,
+        learning_rate=1e-3,
+    )
     team, returns = helpers.train(
         "ppo_multiagent", tmp_path / "team", env_id="tests.probe_envs:ProbeAlone-v0", **flags
     )
@@ -239,7 +260,8 @@ def test_other_layouts_are_refused(layout, tmp_path):
 # --- the published environments
 def play(env, seed, steps=250):
     """Random valid moves: (observation, reward, terminated, truncated) of every reset and step."""
-    rng, seen = np.random.default_rng(0), []
+    rng = np.random.default_rng(0)
+    seen = []
     obs, _ = env.reset(seed=seed)
     seen.append((obs, 0.0, False, False))
     for _ in range(steps):
@@ -256,7 +278,8 @@ def play(env, seed, steps=250):
 def assert_seeded(make):
     one, same, other = (play(make(), seed) for seed in (1, 1, 2))
     for x, y in zip(one, same):
-        assert x[1:] == y[1:] and all(np.array_equal(x[0][name], y[0][name]) for name in x[0])
+        assert x[1:] == y[1:]
+        assert all(np.array_equal(x[0][name], y[0][name]) for name in x[0])
     assert any(not np.array_equal(x[0]["state"], y[0]["state"]) for x, y in zip(one, other))
 
 
@@ -277,8 +300,10 @@ def test_cleaner(tmp_path, real_envpool):
         tiles = np.pad(obs["state"][:300].reshape(3, 10, 10), ((0, 0), (3, 3), (3, 3)))
         walls = np.pad(obs["state"][100:200].reshape(10, 10), 3, constant_values=1)
         for i, own in enumerate(obs["agents"]):
-            view, number = own[:-3].reshape(3, 7, 7), own[-3:]
-            assert number.tolist() == np.eye(3)[i].tolist() and view[2, 3, 3] > 0
+            view = own[:-3].reshape(3, 7, 7)
+            number = own[-3:]
+            assert number.tolist() == np.eye(3)[i].tolist()
+            assert view[2, 3, 3] > 0
             fits = [
                 np.array_equal(view[[0, 2]], tiles[[0, 2], y : y + 7, x : x + 7])
                 and np.array_equal(view[1], walls[y : y + 7, x : x + 7])
@@ -312,10 +337,10 @@ def test_spread(tmp_path):
 
     seen = play(Spread(), 1)
     for obs, reward, terminated, _ in seen:
-        assert obs["agents"].shape == (3, 18) and np.array_equal(
-            obs["agents"].ravel(), obs["state"]
-        )
-        assert reward <= 0 and not terminated
+        assert obs["agents"].shape == (3, 18)
+        assert np.array_equal(obs["agents"].ravel(), obs["state"])
+        assert reward <= 0
+        assert not terminated
     assert [i % 26 for i, (*_, truncated) in enumerate(seen) if truncated] == [25] * 10
     assert_seeded(Spread)
     helpers.train(

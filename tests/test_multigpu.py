@@ -232,6 +232,7 @@ def look(runs_dir, *patches, **flags):
     return status, seeds, actions, states
 
 
+@pytest.mark.slow
 def test_a_group_stops_and_goes_on(pair, tmp_path):
     """The second process alone gets a SIGTERM, in the second rollout: both leave in that iteration,
     and it is saved.
@@ -311,7 +312,8 @@ def updates_with(runs_dir, **flags):
     return len(updates)
 
 
-@pytest.mark.parametrize("bound, updates", [(0.4, 2), pytest.param(0.6, 4, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("bound, updates", [(0.4, 2), (0.6, 4)])
 def test_target_kl_is_decided_together(bound, updates, pair, tmp_path):
     assert pair(updates_with, tmp_path, target_kl=bound, total_timesteps=32) == [updates, updates]
 
@@ -330,6 +332,7 @@ def train_with_statistics(runs_dir):
     return statistics.running_mean.item()
 
 
+@pytest.mark.slow
 def test_what_a_copy_adds_begins_as_in_the_first_process(pair, tmp_path):
     assert pair(train_with_statistics, tmp_path) == [1, 1]
 

@@ -11,7 +11,11 @@ from cleanrl_lite.tools import notebook  # noqa: E402
 from tests import helpers  # noqa: E402
 
 SHORT = dict(
-    env_id="Pendulum-v1", total_timesteps=2_000, learning_starts=500, compile=False, eval_episodes=2
+    env_id="Pendulum-v1",
+    total_timesteps=2_000,
+    learning_starts=500,
+    compile=False,
+    eval_episodes=2,
 )
 
 
@@ -20,7 +24,11 @@ def sources(made):
 
 
 PUBLISHED = {
-    "ddpg": dict(env_id="Pendulum-v1", total_timesteps=10_000, learning_starts=1_000),
+    "ddpg": dict(
+        env_id="Pendulum-v1",
+        total_timesteps=10_000,
+        learning_starts=1_000,
+    ),
     "ppo_continuous": dict(env_id="InvertedPendulum-v4", total_timesteps=60_000),
 }
 
@@ -77,5 +85,6 @@ def test_a_notebook_runs(tmp_path, monkeypatch):
     assert [path.name for path in tmp_path.iterdir()] == ["runs"]
     shown = [output for cell in made.cells for output in cell.get("outputs", [])]
     printed = "".join(output.get("text", "") for output in shown)
-    assert '"global_step": 2000' in printed and "actor.pt" in printed
+    assert '"global_step": 2000' in printed
+    assert "actor.pt" in printed
     assert any("image/png" in output.get("data", {}) for output in shown)

@@ -19,8 +19,18 @@ WORKERS = pytest.mark.parametrize("async_envs", [False, True], ids=["sync", "wor
 
 def odd(kind, **flags):
     kwargs = json.dumps({"kind": kind})
-    sizes = dict(num_envs=2, num_steps=32, total_timesteps=256, eval_episodes=4)
-    return {"env_id": "tests.odd_envs:Odd-v0", "env_kwargs": kwargs, **sizes, **flags}
+    sizes = dict(
+        num_envs=2,
+        num_steps=32,
+        total_timesteps=256,
+        eval_episodes=4,
+    )
+    return {
+        "env_id": "tests.odd_envs:Odd-v0",
+        "env_kwargs": kwargs,
+        **sizes,
+        **flags,
+    }
 
 
 @pytest.fixture(autouse=True)
@@ -40,7 +50,8 @@ def test_it_trains(kind, async_envs, tmp_path):
     assert {length for _, length in points["charts/episodic_length"]} == {10}
     assert all(0 <= value <= 10 for _, value in points["charts/episodic_return"])
     assert len(points["charts/episodic_return"]) == 2 * (128 // 10)
-    assert len(returns) == 4 and max(returns) <= 10
+    assert len(returns) == 4
+    assert max(returns) <= 10
     assert odd_envs.Odd.same_info == {"is_success": True}
 
 
@@ -71,14 +82,16 @@ def test_other_values_of_the_last_info(async_envs):
 
 def test_the_only_instance_is_evaluated(tmp_path):
     run_dir, returns = helpers.train("ppo", tmp_path, **odd("single", num_envs=1))
-    assert len(returns) == 4 and (run_dir / "eval.json").exists()
+    assert len(returns) == 4
+    assert (run_dir / "eval.json").exists()
 
 
 def test_one_instance_a_process(tmp_path, capfd):
     """The message names what works, and that does, with evaluations on the way."""
     assert helpers.command_line("ppo", helpers.small_flags("ppo", tmp_path, **odd("single"))) == 1
     said = "".join(capfd.readouterr())
-    assert "the robot is in use" in said and "--async-envs" in said
+    assert "the robot is in use" in said
+    assert "--async-envs" in said
     assert not list(tmp_path.iterdir())
     odd_envs.Odd.alive = 0
     helpers.train("ppo", tmp_path, **odd("single", async_envs=True, eval_every=128))
@@ -98,13 +111,15 @@ def test_what_is_not_finite(async_envs, tmp_path):
     """One line, however large the observation is."""
     with pytest.raises(FloatingPointError) as error:
         helpers.train("ppo", tmp_path, **odd("nan", async_envs=async_envs))
-    assert re.search(r"reward nan", str(error.value)) and "\n" not in str(error.value)
+    assert re.search(r"reward nan", str(error.value))
+    assert "\n" not in str(error.value)
 
 
 def test_a_bug_has_its_traceback(tmp_path, capfd):
     assert helpers.command_line("ppo", helpers.small_flags("ppo", tmp_path, **odd("bug"))) == 1
     said = "".join(capfd.readouterr())
-    assert "odd_envs.py" in said and "self.speed = self.velocity" in said
+    assert "odd_envs.py" in said
+    assert "self.speed = self.velocity" in said
 
 
 @pytest.mark.parametrize("env", ["Odd", "Old", "NoSeed"])
@@ -121,11 +136,13 @@ def test_an_endless_game(tmp_path, monkeypatch, capfd):
     monkeypatch.setattr(utils, "LONGEST_EPISODE", 300)
     run_dir, _ = helpers.train("ppo", tmp_path, **odd("endless"))
     record = helpers.read_json(run_dir / "eval.json")
-    assert record["lengths"] == [300] * 4 and record["cut"] == 4
+    assert record["lengths"] == [300] * 4
+    assert record["cut"] == 4
     assert "cut at 300 steps: set --max-episode-steps" in capfd.readouterr().out
     run_dir, _ = helpers.train("ppo", tmp_path / "limited", **odd("endless", max_episode_steps=9))
     record = helpers.read_json(run_dir / "eval.json")
-    assert record["lengths"] == [9] * 4 and record["cut"] == 0
+    assert record["lengths"] == [9] * 4
+    assert record["cut"] == 0
 
 
 WARNINGS = {
@@ -145,7 +162,8 @@ def test_what_a_run_warns_of(kind, async_envs, tmp_path, capfd):
     lines = {line for line in capfd.readouterr().out.splitlines() if "warning" in line}
     assert len(lines) == 1
     line = lines.pop()
-    assert WARNINGS[kind] in line and line.endswith("See python -m cleanrl_lite.tools.check_env")
+    assert WARNINGS[kind] in line
+    assert line.endswith("See python -m cleanrl_lite.tools.check_env")
 
 
 QUIET = {
@@ -159,7 +177,13 @@ QUIET = {
 def test_gymnasiums_own_environments_have_no_warning(script, tmp_path, capfd):
     utils.say_once.cache_clear()
     for env_id in QUIET[script].split():
-        helpers.train(script, tmp_path, env_id=env_id, total_timesteps=6_000, num_envs=2)
+        helpers.train(
+            script,
+            tmp_path,
+            env_id=env_id,
+            total_timesteps=6_000,
+            num_envs=2,
+        )
     assert "warning" not in capfd.readouterr().out
 
 
@@ -170,7 +194,8 @@ def test_frames_that_no_video_is_made_of(kind, tmp_path, capfd):
     """The evaluation counts all the same, and it says so."""
     _, returns = helpers.train("ppo", tmp_path / "plain", **odd(""))
     run_dir, again = helpers.train("ppo", tmp_path, **odd(kind, capture_video=True))
-    assert again == returns and helpers.read_json(run_dir / "eval.json")["returns"] == returns
+    assert again == returns
+    assert helpers.read_json(run_dir / "eval.json")["returns"] == returns
     said = capfd.readouterr().out
     assert "no video: " in said or "does not close" in said
 
@@ -183,14 +208,22 @@ def test_a_video_has_a_limit(tmp_path, monkeypatch):
     monkeypatch.setattr(odd_envs.Odd, "render", lambda env: rendered.append(1) or render(env))
     flags = odd("endless", capture_video=True, eval_episodes=1)
     run_dir, _ = helpers.train("ppo", tmp_path, **flags)
-    assert 900 <= len(rendered) <= 1100 and list(run_dir.rglob("*.mp4"))
+    assert 900 <= len(rendered) <= 1100
+    assert list(run_dir.rglob("*.mp4"))
 
 
 @pytest.mark.slow
 def test_a_large_constant(tmp_path):
     """ppo_continuous normalises in float64: in float32 the sign would be lost."""
-    flags = dict(env_id="tests.odd_envs:Seconds-v0", num_steps=256, total_timesteps=8192)
-    flags |= dict(learning_rate=3e-3, update_epochs=10, eval_episodes=5, env_kwargs="{}")
+    flags = dict(
+        env_id="tests.odd_envs:Seconds-v0",
+        num_steps=256,
+        total_timesteps=8192,
+        learning_rate=3e-3,
+        update_epochs=10,
+        eval_episodes=5,
+        env_kwargs="{}",
+    )
     _, returns = helpers.train("ppo_continuous", tmp_path, **flags)
     assert np.mean(returns) > 9
 

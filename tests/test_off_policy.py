@@ -75,7 +75,8 @@ def project(probs, rewards, terminations, gamma, atoms):
 def test_projection(v_min, v_max, n_atoms, gamma):
     """Against the definition: with terminations, beyond the ends of the support, and exactly on
     its atoms."""
-    rng, atoms = np.random.default_rng(1), np.linspace(v_min, v_max, n_atoms)
+    rng = np.random.default_rng(1)
+    atoms = np.linspace(v_min, v_max, n_atoms)
     probs = rng.dirichlet(np.full(n_atoms, 0.3), size=60)
     rewards = rng.uniform(-0.7, 0.7, 60) * (v_max - v_min)
     # with gamma 1 every atom falls on an atom
@@ -103,7 +104,8 @@ def test_projection(v_min, v_max, n_atoms, gamma):
 def test_projection_on_the_atoms(reward, terminated, expected):
     """With gamma 1: no reward moves nothing, one spacing moves all by one; the ends take what is
     beyond."""
-    probs, atoms = [[0.1, 0.2, 0.3, 0.25, 0.15]], np.linspace(-2, 6, 5)
+    probs = [[0.1, 0.2, 0.3, 0.25, 0.15]]
+    atoms = np.linspace(-2, 6, 5)
     np.testing.assert_allclose(
         project(probs, [reward], [terminated], 1.0, atoms), [expected], atol=1e-7
     )
@@ -115,7 +117,8 @@ def test_projection_on_the_atoms(reward, terminated, expected):
 def values_by_hand(reference, args, batch, atoms):
     """The losses of dqn and c51; gradients flow into reference.q_network only."""
     obs, actions, rewards, next_obs, terminations = batch
-    rows, next_outputs = torch.arange(len(rewards)), reference.target_network(next_obs).detach()
+    rows = torch.arange(len(rewards))
+    next_outputs = reference.target_network(next_obs).detach()
     outputs = reference.q_network(obs)
     if atoms is None:
         target = rewards + torch.where(terminations == 1, 0.0, args.gamma * next_outputs.amax(1))
@@ -154,18 +157,20 @@ def assert_unchanged(agent, before, names):
 )
 def test_update_of_values(script, monkeypatch, tmp_path):
     """Every minibatch's metrics, and the parameters after it, by hand with torch.optim.Adam."""
-    state, terminated, distributional = {}, [], "c51" in script
+    state = {}
+    terminated = []
+    distributional = "c51" in script
 
     def check(update, main, tensors):
-        agent, args = main["agent"], main["args"]
+        agent = main["agent"]
+        args = main["args"]
         if not state:
-            state["reference"], eps = (
-                copy.deepcopy(agent),
-                0.01 / args.batch_size if distributional else 1e-8,
-            )
+            state["reference"] = copy.deepcopy(agent)
+            eps = 0.01 / args.batch_size if distributional else 1e-8
             params = state["reference"].q_network.parameters()
             state["optimizer"] = torch.optim.Adam(params, lr=args.learning_rate, eps=eps)
-        reference, before = state["reference"], copy.deepcopy(agent.state_dict())
+        reference = state["reference"]
+        before = copy.deepcopy(agent.state_dict())
         reference.load_state_dict(before)  # equal before each step: errors do not add up
         batch = main["replay"].unpack(*tensors)
         atoms = np.linspace(args.v_min, args.v_max, args.n_atoms) if distributional else None
@@ -186,9 +191,15 @@ def test_update_of_values(script, monkeypatch, tmp_path):
     calls = helpers.spy_on_updates(monkeypatch, check)
     flags = dict(v_min=-3.0, v_max=7.0, n_atoms=11) if distributional else {}
     if script == "c51_atari":
-        flags |= dict(total_timesteps=500, learning_starts=400, batch_size=16, buffer_size=600)
+        flags |= dict(
+            total_timesteps=500,
+            learning_starts=400,
+            batch_size=16,
+            buffer_size=600,
+        )
     logged(script, tmp_path, gamma=0.9, learning_rate=3e-3, **flags)
-    assert len(calls) >= 12 and sum(terminated) > 0
+    assert len(calls) >= 12
+    assert sum(terminated) > 0
 
 
 def sac_by_hand(actor, obs, noise):
@@ -261,7 +272,9 @@ def test_update_of_actors_and_critics(script, autotune, monkeypatch, tmp_path):
     """Every update's metrics, and every parameter after it, by hand with torch.optim.Adam, with
     uneven bounds. An update changes what it is about and nothing else; the targets' step is
     exact; actor and critics share a batch."""
-    state, noises, terminated = {}, [], []
+    state = {}
+    noises = []
+    terminated = []
     targets = dict(qf1_target="qf1", qf2_target="qf2") | (
         dict(target_actor="actor") if script == "td3" else {}
     )
@@ -281,11 +294,14 @@ def test_update_of_actors_and_critics(script, autotune, monkeypatch, tmp_path):
         optimizer.step()
 
     def check(update, main, tensors):
-        agent, args, critic = main["agent"], main["args"], update.__name__ == "update_critic"
+        agent = main["agent"]
+        args = main["args"]
+        critic = update.__name__ == "update_critic"
         rates = (args.q_lr, args.policy_lr) if script == "sac" else (args.learning_rate,) * 2
         if not state:
             begin(agent, rates)
-        reference, before = state["agent"], copy.deepcopy(agent.state_dict())
+        reference = state["agent"]
+        before = copy.deepcopy(agent.state_dict())
         reference.load_state_dict(before)  # equal before each step: errors do not add up
         rows, *noise = tensors
         noises.extend(noise)
@@ -322,19 +338,31 @@ def test_update_of_actors_and_critics(script, autotune, monkeypatch, tmp_path):
         return metrics
 
     calls = helpers.spy_on_updates(monkeypatch, check)
-    flags = dict(policy_lr=3e-3, q_lr=2e-3, autotune=autotune, alpha=0.3) if script == "sac" else {}
+    flags = (
+        dict(
+            policy_lr=3e-3,
+            q_lr=2e-3,
+            autotune=autotune,
+            alpha=0.3,
+        )
+        if script == "sac"
+        else {}
+    )
     flags |= dict(learning_rate=3e-3, policy_noise=0.3, noise_clip=0.35) if script == "td3" else {}
-    logged(script, tmp_path, tau=0.1, gamma=0.9, total_timesteps=300, **flags)
-    assert (
-        calls.count("update_critic") > 40
-        and calls.count("update_actor") > 20
-        and sum(terminated) > 0
+    logged(
+        script,
+        tmp_path,
+        tau=0.1,
+        gamma=0.9,
+        total_timesteps=300,
+        **flags,
     )
+    assert calls.count("update_critic") > 40
+    assert calls.count("update_actor") > 20
+    assert sum(terminated) > 0
     noise = torch.cat(noises)  # standard normal, new each time, in each dimension its own
-    assert (
-        noise.mean().abs() < 5 / noise.numel() ** 0.5
-        and abs(noise.std() - 1) < 4 / noise.numel() ** 0.5
-    )
+    assert noise.mean().abs() < 5 / noise.numel() ** 0.5
+    assert abs(noise.std() - 1) < 4 / noise.numel() ** 0.5
     assert (torch.corrcoef(noise.T) - torch.eye(3)).abs().max() < 5 / len(noise) ** 0.5
     assert len(torch.unique(noise)) > 0.99 * noise.numel()
 
@@ -344,8 +372,14 @@ def test_update_of_actors_and_critics(script, autotune, monkeypatch, tmp_path):
 
 def replace_batch(theirs, obs, actions, rewards, next_obs, terminations):
     """Makes their next training use this minibatch."""
-    parts = dict(observations=obs, actions=actions, next_observations=next_obs, discounts=None)
-    parts |= dict(dones=terminations[:, None], rewards=rewards[:, None])
+    parts = dict(
+        observations=obs,
+        actions=actions,
+        next_observations=next_obs,
+        discounts=None,
+        dones=terminations[:, None],
+        rewards=rewards[:, None],
+    )
     theirs.replay_buffer.sample = lambda *_, **__: SimpleNamespace(**parts)
     theirs.set_logger(Logger(None, []))
 
@@ -359,14 +393,19 @@ def copy_params(theirs, ours):
 def test_dqn_like_stable_baselines3(monkeypatch, tmp_path):
     """The same minibatches: the same losses and parameters as their DQN, with the squared error
     in place of theirs."""
-    options = dict(policy_kwargs=dict(net_arch=[120, 84]), max_grad_norm=1e9, device="cpu")
+    options = dict(
+        policy_kwargs=dict(net_arch=[120, 84]),
+        max_grad_norm=1e9,
+        device="cpu",
+    )
     theirs = stable_baselines3.DQN(
         "MlpPolicy", "CartPole-v1", learning_rate=1e-3, gamma=0.9, **options
     )
     monkeypatch.setattr("stable_baselines3.dqn.dqn.F.smooth_l1_loss", nn.functional.mse_loss)
 
     def check(update, main, tensors):
-        agent, (obs, actions, *rest) = main["agent"], main["replay"].unpack(*tensors)
+        agent = main["agent"]
+        obs, actions, *rest = main["replay"].unpack(*tensors)
         replace_batch(theirs, obs, actions[:, None], *rest)
         theirs.q_net.q_net.load_state_dict(agent.q_network.state_dict())
         theirs.q_net_target.q_net.load_state_dict(agent.target_network.state_dict())
@@ -389,12 +428,11 @@ def test_dqn_like_stable_baselines3(monkeypatch, tmp_path):
 def test_ddpg_and_td3_like_stable_baselines3(script, policy_frequency, monkeypatch, tmp_path):
     """The same minibatches and noise, on BipedalWalker: the same losses, networks and targets as
     theirs."""
-    options, critics = (
-        dict(learning_rate=1e-3, gamma=0.9, tau=0.1),
-        range(2 if script == "td3" else 1),
-    )
+    options = dict(learning_rate=1e-3, gamma=0.9, tau=0.1)
+    critics = range(2 if script == "td3" else 1)
     noises = dict(target_policy_noise=0.3, target_noise_clip=0.35) if script == "td3" else {}
-    kind, sizes = getattr(stable_baselines3, script.upper()), dict(net_arch=[256, 256])
+    kind = getattr(stable_baselines3, script.upper())
+    sizes = dict(net_arch=[256, 256])
     theirs = kind(
         "MlpPolicy", "BipedalWalker-v3", device="cpu", policy_kwargs=sizes, **options, **noises
     )
@@ -438,13 +476,15 @@ def test_ddpg_and_td3_like_stable_baselines3(script, policy_frequency, monkeypat
 
     calls = helpers.spy_on_updates(monkeypatch, check)
     flags = dict(policy_noise=0.3, noise_clip=0.35) if script == "td3" else {}
-    flags |= dict(env_id="BipedalWalker-v3", policy_frequency=policy_frequency, total_timesteps=400)
-    helpers.train(script, tmp_path, **options, **flags)
-    assert (
-        calls.count("update_critic") > 50
-        and calls.count("update_actor") > 20
-        and sum(terminated) > 0
+    flags |= dict(
+        env_id="BipedalWalker-v3",
+        policy_frequency=policy_frequency,
+        total_timesteps=400,
     )
+    helpers.train(script, tmp_path, **options, **flags)
+    assert calls.count("update_critic") > 50
+    assert calls.count("update_actor") > 20
+    assert sum(terminated) > 0
 
 
 # --- sac's policy
@@ -457,20 +497,21 @@ def test_sac_log_probability():
     agent.actor = nn.Sequential(nn.Linear(4, 64), nn.ReLU(), nn.Linear(64, 6)).double()
     for name, param in agent.actor.named_parameters():  # means and widths all over their ranges
         nn.init.normal_(param, std=0.3 if name != "2.bias" else 0.5)
-    obs, noise = torch.randn(200, 4, dtype=torch.float64), torch.randn(200, 3, dtype=torch.float64)
+    obs = torch.randn(200, 4, dtype=torch.float64)
+    noise = torch.randn(200, 3, dtype=torch.float64)
     with torch.no_grad():
         actions, log_probs = agent.policy(obs, noise)
         mean, log_std = agent.actor(obs).chunk(2, dim=1)
     std = torch.exp(-5 + (2 - -5) / 2 * (torch.tanh(log_std) + 1))
-    assert std.min() < 0.05 and std.max() > 2 and (mean + std * noise).abs().max() > 3
+    assert std.min() < 0.05
+    assert std.max() > 2
+    assert (mean + std * noise).abs().max() > 3
     transforms = [
         TanhTransform(cache_size=1),
         AffineTransform(BIAS.double(), SCALE.double(), cache_size=1),
     ]
-    dist, expected = (
-        Independent(TransformedDistribution(Normal(mean, std), transforms), 1),
-        mean + std * noise,
-    )
+    dist = Independent(TransformedDistribution(Normal(mean, std), transforms), 1)
+    expected = mean + std * noise
     for transform in transforms:
         expected = transform(expected)
     torch.testing.assert_close(actions, expected)
@@ -507,7 +548,8 @@ def expected_updates(script, args):
     of the target network for each multiple of target_network_frequency. An actor learns at
     every policy_frequency-th gradient step (sac: that often).
     """
-    updates, gradient_steps = [], 0
+    updates = []
+    gradient_steps = 0
     for step in range(args.num_envs, args.total_timesteps, args.num_envs):
         if step <= args.learning_starts:
             continue
@@ -546,10 +588,17 @@ def test_number_of_gradient_steps(
 ):
     """Every update at its step, whatever the step count grows by; the targets' rhythm is their
     own."""
-    flags = dict(num_envs=num_envs, train_frequency=train_frequency, gradient_steps=gradient_steps)
-    flags |= dict(total_timesteps=240, learning_starts=50, env_id=probe("Scripted", script))
+    flags = dict(
+        num_envs=num_envs,
+        train_frequency=train_frequency,
+        gradient_steps=gradient_steps,
+        total_timesteps=240,
+        learning_starts=50,
+        env_id=probe("Scripted", script),
+    )
     flags |= dict(policy_frequency=3) if script in POLICY else dict(target_network_frequency=7)
-    updates, steps = [], [0]
+    updates = []
+    steps = [0]
 
     def check(update, main, tensors):  # none is made
         updates.append((steps[0], update.__name__))
@@ -566,16 +615,15 @@ def test_number_of_gradient_steps(
     helpers.spy_on_updates(monkeypatch, check)
     helpers.train(script, tmp_path, **flags)
     assert steps[0] == 240
-    assert (
-        updates == expected_updates(script, helpers.small_args(script, tmp_path, **flags))
-        and len(updates) > 18
-    )
+    assert updates == expected_updates(script, helpers.small_args(script, tmp_path, **flags))
+    assert len(updates) > 18
 
 
 @pytest.mark.parametrize("num_envs, every, tau", [(1, 10, 1.0), (3, 25, 0.25)])
 def test_target_updates(num_envs, every, tau, monkeypatch, tmp_path):
     """The target network goes that part of the way, and nothing else changes it."""
-    module, targets = helpers.module("dqn"), []
+    module = helpers.module("dqn")
+    targets = []
 
     def spy(target, network, tau):
         before = [param.clone() for param in target.parameters()]
@@ -587,7 +635,12 @@ def test_target_updates(num_envs, every, tau, monkeypatch, tmp_path):
 
     update_target = module.update_target
     monkeypatch.setattr(module, "update_target", spy)
-    flags = dict(learning_starts=60, total_timesteps=240, num_envs=num_envs, learning_rate=1e-2)
+    flags = dict(
+        learning_starts=60,
+        total_timesteps=240,
+        num_envs=num_envs,
+        learning_rate=1e-2,
+    )
     helpers.train("dqn", tmp_path, target_network_frequency=every, tau=tau, **flags)
     assert len(targets) > 3
 
@@ -620,8 +673,14 @@ def test_targets_start_as_copies(off_policy_script, monkeypatch, tmp_path):
 def test_epsilon_falls_by_environment_steps(script, tmp_path):
     """From start_e at step 0 to end_e after that part of the run; logged is what the last action
     was chosen with."""
-    flags = dict(start_e=0.9, end_e=0.1, exploration_fraction=0.5)
-    flags |= dict(num_envs=4, total_timesteps=400, learning_starts=400)
+    flags = dict(
+        start_e=0.9,
+        end_e=0.1,
+        exploration_fraction=0.5,
+        num_envs=4,
+        total_timesteps=400,
+        learning_starts=400,
+    )
     if "rainbow" in script:
         flags |= dict(noisy=False)
     run_dir, _ = helpers.train(script, tmp_path, **flags)
@@ -651,7 +710,10 @@ def actions_of(script, monkeypatch, tmp_path, bias=None, num_envs=4, steps=4000,
     monkeypatch.setattr(module, "Agent", BiasedAgent)
     probe_envs.ACTIONS.clear()
     sizes = dict(
-        num_envs=num_envs, total_timesteps=steps * num_envs, train_frequency=10**9, save_every=0
+        num_envs=num_envs,
+        total_timesteps=steps * num_envs,
+        train_frequency=10**9,
+        save_every=0,
     )
     logged(script, tmp_path, **{**sizes, **flags})
     actions = np.array(probe_envs.ACTIONS[: steps * num_envs])
@@ -692,7 +754,7 @@ def test_random_actions_at_the_start(script, monkeypatch, tmp_path):
     assert_independent(uniform)
 
 
-@pytest.mark.parametrize("script", ["ddpg", "td3"])
+@pytest.mark.parametrize("script", helpers.others_slow(["ddpg", "td3"], ["td3"]))
 def test_exploration_noise(script, monkeypatch, tmp_path):
     """Gaussian around the policy, with a standard deviation in units of half each dimension's
     range."""
@@ -705,7 +767,8 @@ def test_exploration_noise(script, monkeypatch, tmp_path):
 def test_actions_are_clipped_to_each_dimensions_bounds(monkeypatch, tmp_path):
     flags = dict(steps=1000, learning_starts=0, exploration_noise=0.2)
     actions = actions_of("td3", monkeypatch, tmp_path, [9.0, -9.0, 9.0], **flags)
-    assert (actions >= Corner.low).all() and (actions <= Corner.high).all()
+    assert (actions >= Corner.low).all()
+    assert (actions <= Corner.high).all()
     assert np.abs((actions == Corner.target).mean((0, 1)) - 0.5).max() < 0.1
     spread = np.abs(actions - Corner.target) / SCALE.numpy()
     assert ((spread.std((0, 1)) > 0.1) & (spread.max((0, 1)) < 1.2)).all()
@@ -714,11 +777,12 @@ def test_actions_are_clipped_to_each_dimensions_bounds(monkeypatch, tmp_path):
 SAC = ["sac", "tqc", "crossq"]
 
 
-@pytest.mark.parametrize("script", helpers.others_slow(SAC, ["sac", "crossq"]))
+@pytest.mark.parametrize("script", helpers.others_slow(SAC, ["sac"]))
 def test_sac_samples_its_distribution(script, monkeypatch, tmp_path):
     """tanh of a normal distribution with the actor's mean and log sigma, scaled to the bounds of
     each dimension."""
-    mean, log_std = np.array([0.5, -0.8, 0.0]), np.array([0.2, 0.0, 0.3])
+    mean = np.array([0.5, -0.8, 0.0])
+    log_std = np.array([0.2, 0.0, 0.3])
     output = [*mean, *log_std]
     actions = actions_of(script, monkeypatch, tmp_path, output, learning_starts=0)
     raw = np.arctanh(
@@ -733,7 +797,13 @@ def test_epsilon_greedy(script, monkeypatch, tmp_path):
     the best one."""
     # c51: distributions around 0, -20, 20
     best = [[0.0, 0.0, 1.0], np.eye(11)[[5, 4, 6]].ravel() * 9][script == "c51"]
-    epsilon, flags = 0.3, dict(steps=3000, start_e=0.3, end_e=0.3, learning_starts=0)
+    epsilon = 0.3
+    flags = dict(
+        steps=3000,
+        start_e=0.3,
+        end_e=0.3,
+        learning_starts=0,
+    )
     actions = actions_of(script, monkeypatch, tmp_path, best, **flags)
     frequencies = np.stack([(actions == action).mean(0) for action in range(3)])  # (3, num_envs)
     expected = np.array([epsilon / 3, epsilon / 3, 1 - epsilon * 2 / 3])[:, None]
@@ -746,7 +816,9 @@ def test_epsilon_greedy(script, monkeypatch, tmp_path):
 def test_the_acting_networks_are_the_learning_ones(script, monkeypatch, tmp_path):
     """numpy acts as torch would, with the weights of this moment: each action is that of the
     agent as it is then."""
-    chosen, expected, weights = [], [None], set()
+    chosen = []
+    expected = [None]
+    weights = set()
     agents = helpers.spy_on_agents(monkeypatch, script)
 
     def note(envs, actions, result):
@@ -757,7 +829,11 @@ def test_the_acting_networks_are_the_learning_ones(script, monkeypatch, tmp_path
 
     helpers.spy_on_steps(monkeypatch, script, note)
     flags = dict(
-        num_envs=3, learning_starts=60, total_timesteps=150, train_frequency=3, batch_size=4
+        num_envs=3,
+        learning_starts=60,
+        total_timesteps=150,
+        train_frequency=3,
+        batch_size=4,
     )
     stochastic = "sac" in helpers.lineage(script)
     flags |= dict(policy_lr=1e-2) if stochastic else dict(learning_rate=1e-2)
@@ -774,7 +850,8 @@ def test_the_acting_networks_are_the_learning_ones(script, monkeypatch, tmp_path
     for t in range(20 if script in POLICY else 1, 50):
         np.testing.assert_allclose(chosen[t], expected[t], rtol=1e-4, atol=1e-5)
     # it did learn meanwhile, and not always the same
-    assert len(weights) > 10 and len(np.unique(chosen)) > 1
+    assert len(weights) > 10
+    assert len(np.unique(chosen)) > 1
 
 
 # --- what is stored
@@ -787,7 +864,10 @@ def test_what_is_stored(off_policy_mlp_script, num_envs, buffer_size, tmp_path):
     from one episode into the next."""
     probe_envs.TRANSITIONS.clear()
     sizes = dict(
-        num_envs=num_envs, total_timesteps=300, learning_starts=250, buffer_size=buffer_size
+        num_envs=num_envs,
+        total_timesteps=300,
+        learning_starts=250,
+        buffer_size=buffer_size,
     )
     state = logged(off_policy_mlp_script, tmp_path, **sizes)["replay"]
     stepped = [
@@ -803,11 +883,14 @@ def test_what_is_stored(off_policy_mlp_script, num_envs, buffer_size, tmp_path):
     np.testing.assert_array_equal(
         np.roll(rows, -state["position"], axis=0), np.float32(stepped[-length:])
     )
-    obs, next_obs, terminations = rows[:, :2], rows[:, -3:-1], rows[:, -1]
+    obs = rows[:, :2]
+    next_obs = rows[:, -3:-1]
+    terminations = rows[:, -1]
     # the same episode, its next step
     np.testing.assert_array_equal(next_obs - obs, np.float32([[0, 1]] * length))
     ends = next_obs[:, 1] == np.rint(obs[:, 0] * 10) % 7 + 1
-    assert 5 < terminations.sum() < ends.sum() - 5 and (terminations <= ends).all()
+    assert 5 < terminations.sum() < ends.sum() - 5
+    assert (terminations <= ends).all()
 
 
 @pytest.mark.parametrize(
@@ -817,8 +900,11 @@ def test_what_is_stored_of_games(script, monkeypatch, tmp_path):
     """Observations, the agent's actions before FIRE takes their place, signs of rewards, lost
     lives as terminations, truncations with the last observation, and where a new game begins: as
     the environment gave them."""
-    adds, steps, module = [], [], helpers.module(script)
-    settings, add = module.game_settings, module.FrameReplayBuffer.add
+    adds = []
+    steps = []
+    module = helpers.module(script)
+    settings = module.game_settings
+    add = module.FrameReplayBuffer.add
 
     def short_games(args):
         return settings(args) | dict(max_num_frames_per_episode=1400)
@@ -833,7 +919,11 @@ def test_what_is_stored_of_games(script, monkeypatch, tmp_path):
     monkeypatch.setattr(module, "game_settings", short_games)
     monkeypatch.setattr(module.FrameReplayBuffer, "add", spy)
     helpers.spy_on_steps(monkeypatch, script, note)
-    flags = dict(env_id="SpaceInvadersNoFrameskip-v4", total_timesteps=1600, learning_starts=1598)
+    flags = dict(
+        env_id="SpaceInvadersNoFrameskip-v4",
+        total_timesteps=1600,
+        learning_starts=1598,
+    )
     if script in EPSILON_GREEDY:
         flags |= dict(end_e=1.0)
     if "rainbow" in script:
@@ -864,7 +954,8 @@ def test_what_is_stored_of_games(script, monkeypatch, tmp_path):
 
 
 def assert_rough(ours, exact, dtypes, bound):
-    assert ours.dtype == torch.float32 and dtypes[-1] == (torch.float32, torch.float32)
+    assert ours.dtype == torch.float32
+    assert dtypes[-1] == (torch.float32, torch.float32)
     assert 0 < (ours - exact).abs().max() < bound * exact.abs().max()
 
 
@@ -881,26 +972,33 @@ def dtypes_of(*layers):
 def test_bfloat16_between_the_hidden_layers():
     """Outputs within bfloat16's error of float32's; the first and the last layer stay in
     float32."""
-    exact, rough, obs = td3.MLP(5, 3, False), td3.MLP(5, 3, True), torch.randn(64, 5)
+    exact = td3.MLP(5, 3, False)
+    rough = td3.MLP(5, 3, True)
+    obs = torch.randn(64, 5)
     rough.load_state_dict(exact.state_dict())
     dtypes = dtypes_of(rough.fc1, rough.fc2, rough.fc3)
     expected = exact.fc3(exact.fc2(exact.fc1(obs).relu()).relu())
     torch.testing.assert_close(exact(obs), expected)
     assert_rough(rough(obs), expected, dtypes, 0.02)
-    assert dtypes[0] == (torch.float32, torch.float32) and dtypes[1][1] == torch.bfloat16
+    assert dtypes[0] == (torch.float32, torch.float32)
+    assert dtypes[1][1] == torch.bfloat16
 
 
 @torch.no_grad()
 def test_bfloat16_convolutions():
     obs = torch.randint(256, (4, 4, 84, 84), dtype=torch.uint8)
-    exact, rough = dqn_atari.QNetwork(4), dqn_atari.QNetwork(4, True)
+    exact = dqn_atari.QNetwork(4)
+    rough = dqn_atari.QNetwork(4, True)
     rough.load_state_dict(exact.state_dict())
-    dtypes, expected = dtypes_of(rough.head), exact.head(exact.network(obs.float() / 255))
+    dtypes = dtypes_of(rough.head)
+    expected = exact.head(exact.network(obs.float() / 255))
     torch.testing.assert_close(exact(obs), expected, rtol=1e-4, atol=1e-5)
     assert_rough(rough(obs), expected, dtypes, 0.05)
-    exact, rough = ppo_atari.Agent(4), ppo_atari.Agent(4, True)
+    exact = ppo_atari.Agent(4)
+    rough = ppo_atari.Agent(4, True)
     rough.load_state_dict(exact.state_dict())
-    dtypes, expected = dtypes_of(rough.critic), exact.critic(exact.network(obs.float() / 255))[:, 0]
+    dtypes = dtypes_of(rough.critic)
+    expected = exact.critic(exact.network(obs.float() / 255))[:, 0]
     torch.testing.assert_close(exact(obs)[1], expected, rtol=1e-4, atol=1e-5)
     assert_rough(rough(obs)[1], expected, dtypes, 0.05)
 
@@ -908,7 +1006,8 @@ def test_bfloat16_convolutions():
 def test_bfloat16_in_training(monkeypatch, tmp_path):
     agents = helpers.spy_on_agents(monkeypatch, "sac")
     state = logged("sac", tmp_path, bf16=True)
-    assert agents[0].actor.bf16 and agents[0].qf2_target.bf16
+    assert agents[0].actor.bf16
+    assert agents[0].qf2_target.bf16
     assert all(
         tensor.dtype == torch.float32 and tensor.isfinite().all()
         for tensor in state["agent"].values()

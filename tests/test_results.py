@@ -1,6 +1,7 @@
 """The published numbers are those of the files in benchmark/results/."""
 
 import csv
+import functools
 import gzip
 import json
 import re
@@ -102,8 +103,11 @@ def test_commits_and_machines_are_folded():
     """A script's table comes first, then its experiments' flags; what made them opens at a click."""
     text = collect.table("td3")
     table, notes = text.split("<summary>Commands, machines, versions and commits</summary>")
-    assert "torch" not in table and "c17942a" not in table and "c17942a" in notes
-    assert text.startswith(collect.HEAD) and "| `td3_bf16` | HalfCheetah-v4 | `--bf16` |" in table
+    assert "torch" not in table
+    assert "c17942a" not in table
+    assert "c17942a" in notes
+    assert text.startswith(collect.HEAD)
+    assert "| `td3_bf16` | HalfCheetah-v4 | `--bf16` |" in table
     assert notes.rstrip().endswith("</details>")
 
 
@@ -111,7 +115,8 @@ def test_unfinished_runs_and_starts_of_longer_runs_are_not_in_the_table():
     """td3_300k's episodes are the first ones of td3's seed 1."""
     main, others = collect.split("td3")
     names = [collect.key(runs[0])[1:3] for runs in main]
-    assert ("HalfCheetah-v4", "td3") in names and len(names) == len(set(names))
+    assert ("HalfCheetah-v4", "td3") in names
+    assert len(names) == len(set(names))
     assert all(runs[0]["finished"] for runs in main)
     told = {(*collect.key(runs[0])[1:3], runs[0]["finished"]): why for runs, why in others}
     assert told["Hopper-v4", "td3_300k", True] == "seed 1 is the start of `td3`'s"
@@ -171,9 +176,8 @@ def test_the_speed_of_variants_is_what_the_pairs_give():
 
 def test_stable_baselines3_returns_are_what_the_file_gives():
     entries = returns_sb3.read()
-    assert entries and (ROOT / "benchmark/results/returns_sb3.md").read_text() == returns_sb3.table(
-        entries
-    )
+    assert entries
+    assert (ROOT / "benchmark/results/returns_sb3.md").read_text() == returns_sb3.table(entries)
     for line in entries:  # of an experiment of ours, as long as it
         assert (
             line["total_timesteps"]
@@ -207,7 +211,9 @@ def test_stable_baselines3_with_our_hyperparameters(script, tmp_path, monkeypatc
     )
     args |= dict(policy_frequency=3)
     returns, evaluation = returns_sb3.train(script, "Pendulum-v1", args, 800, seed=1, episodes=3)
-    assert len(returns) == 4 and len(evaluation) == 3 and max(returns + evaluation) < 0
+    assert len(returns) == 4
+    assert len(evaluation) == 3
+    assert max(returns + evaluation) < 0
     (model,) = seen
     same = {
         attribute: args[attribute]
@@ -238,7 +244,8 @@ def test_an_experiment_that_stable_baselines3_cannot_take():
     done = helpers.run(
         [sys.executable, "-m", "benchmark.measure.returns_sb3", "td3", "Hopper-v4"], cwd=ROOT
     )
-    assert done.returncode == 2 and "a script goes with" in done.stderr
+    assert done.returncode == 2
+    assert "a script goes with" in done.stderr
 
 
 def test_runs_are_what_their_episodes_give():
@@ -249,7 +256,10 @@ def test_runs_are_what_their_episodes_give():
             f"{run['script']}__{run['env_id']}__{run['exp_name']}__{run['seed']}.csv.gz",
         )
         returns = np.loadtxt(
-            ROOT / "benchmark/results/episodes" / name, delimiter=",", skiprows=1, ndmin=2
+            ROOT / "benchmark/results/episodes" / name,
+            delimiter=",",
+            skiprows=1,
+            ndmin=2,
         )[:, 1]
         assert run["last_100_mean"] == pytest.approx(returns[-100:].mean(), abs=1e-6)
         assert collect.format_number(run["last_100_mean"]) == collect.format_number(
@@ -270,7 +280,8 @@ def test_expected_results_in_the_docstrings_are_the_tables(script):
         expected,
     )
     if not claims:  # of a new script
-        assert "not measured yet" in expected.lower() and not collect.groups(script)
+        assert "not measured yet" in expected.lower()
+        assert not collect.groups(script)
     figure = (
         "eval_mean" if script == "ppo_selfplay" else "last_100_mean"
     )  # training games are against itself
@@ -312,7 +323,11 @@ def test_bfloat16_in_the_docs():
             for part in parts.split():
                 path = ROOT / f"benchmark/results/episodes/{script}__HalfCheetah-v4__{part}.csv.gz"
                 steps, returns = np.loadtxt(
-                    path, delimiter=",", skiprows=1, usecols=(0, 1), unpack=True
+                    path,
+                    delimiter=",",
+                    skiprows=1,
+                    usecols=(0, 1),
+                    unpack=True,
                 )
                 for at, row in zip(points, means, strict=True):
                     if at < steps[-1] + 1000:  # as far as the run came
@@ -326,7 +341,9 @@ def test_every_script_has_results_and_a_benchmark():
     assert all((ROOT / f"benchmark/experiments/{script}.sh").exists() for script in SCRIPTS)
 
 
-def test_the_overview_is_what_the_files_give():
+def test_the_overview_is_what_the_files_give(monkeypatch):
+    # read once, not for each table
+    monkeypatch.setattr(collect, "recorded", functools.cache(collect.recorded))
     assert (ROOT / "benchmark/results/overview.md").read_text() == overview.page(), (
         "run `make results`"
     )
@@ -342,17 +359,22 @@ def test_every_script_has_its_pictures():
 
 def test_learning_curves(tmp_path, monkeypatch):
     """Each point is the mean of the last episodes up to there: of 10 at least, of 5 % of all, of 100 at most."""
-    run = dict(script="ppo", env_id="CartPole-v1", exp_name="ppo", seed=1)
+    run = dict(
+        script="ppo",
+        env_id="CartPole-v1",
+        exp_name="ppo",
+        seed=1,
+    )
     monkeypatch.setattr(plot, "episodes_path", lambda run: tmp_path / "episodes.csv.gz")
     for count, window in ((30, 10), (400, 20), (4000, 100)):
         returns = np.random.default_rng(0).normal(size=count)
         rows = [f"{10 * n + 10},{value},5,{6.0 * n}" for n, value in enumerate(returns)]
         with gzip.open(tmp_path / "episodes.csv.gz", "wt") as file:
             file.write("\n".join(["global_step,return,length,wall_time", *rows]))
-        (steps, smooth), (minutes, same) = plot.curve(run), plot.curve(run, time=True)
-        assert (steps[0], steps[-1], minutes[1]) == (10, 10 * count, pytest.approx(0.1)) and (
-            smooth == same
-        ).all()
+        steps, smooth = plot.curve(run)
+        minutes, same = plot.curve(run, time=True)
+        assert (steps[0], steps[-1], minutes[1]) == (10, 10 * count, pytest.approx(0.1))
+        assert (smooth == same).all()
         means = [returns[max(n + 1 - window, 0) : n + 1].mean() for n in range(count)]
         assert smooth == pytest.approx(means, abs=1e-4)
 
@@ -362,7 +384,8 @@ def test_the_band_of_a_curve():
     values = np.random.default_rng(0).normal([0.0, 10.0], [1.0, 4.0], size=(400, 2))
     low, high = band(values)
     assert (high - low) / 2 == pytest.approx(1.96 * np.array([1, 4]) / 20, rel=0.15)
-    assert (low < values.mean(0)).all() and (values.mean(0) < high).all()
+    assert (low < values.mean(0)).all()
+    assert (values.mean(0) < high).all()
     low, high = band(np.array([[1.0], [3.0]]))
     assert (low, high) == (1, 3)
 
@@ -373,7 +396,8 @@ def test_a_picture(tmp_path):
     figure, (ax,) = plot.grid_of_axes(1)
     plot.panel(ax, [runs])
     *seeds, mean, cleanrl = ax.lines
-    assert len(seeds) == len(runs) and len(ax.collections) == 1
+    assert len(seeds) == len(runs)
+    assert len(ax.collections) == 1
     row = collect.published(runs[0])["training"]
     (band,) = ax.patches
     assert band.get_extents().transformed(ax.transData.inverted()).intervaly == pytest.approx(
@@ -400,7 +424,13 @@ def test_figures():
 
 
 def test_a_published_figure_of_the_same_steps_comes_first():
-    run = dict(script="ppo", env_id="CartPole-v1", exp_name="ppo", seed=1, total_timesteps=100_000)
+    run = dict(
+        script="ppo",
+        env_id="CartPole-v1",
+        exp_name="ppo",
+        seed=1,
+        total_timesteps=100_000,
+    )
     found = collect.published(run)
     assert (found["training"]["project"], found["training"]["total_timesteps"]) == (
         "CleanRL",
@@ -443,10 +473,12 @@ def test_how_often_a_verdict_is_wrong(spread):
     rng = np.random.default_rng(1)
     verdicts = []
     for _ in range(2000):
-        ours, theirs = rng.normal(0, spread, 5), rng.normal(0, 1, 3)
+        ours = rng.normal(0, spread, 5)
+        theirs = rng.normal(0, 1, 3)
         verdicts.append(overview.judge(ours, dict(mean=theirs.mean(), std=theirs.std(), seeds=3)))
     above, below = (verdicts.count(word) / 2000 for word in (rule.ABOVE, rule.BELOW))
-    assert above + below < 0.075 and above == pytest.approx(below, abs=0.02)
+    assert above + below < 0.075
+    assert above == pytest.approx(below, abs=0.02)
 
 
 def test_fewer_than_three_seeds_have_no_verdict():
@@ -454,10 +486,17 @@ def test_fewer_than_three_seeds_have_no_verdict():
     for (_, _, name, finished), runs in collect.groups().items():
         if len(runs) < 3 or overview.flags(runs) or not finished:
             assert overview.verdict(runs) == ""
-    pong = dict(script="ppo_atari_lstm", exp_name="ppo_atari_lstm", env_id="PongNoFrameskip-v4")
-    pong |= dict(total_timesteps=10_000_000, arguments={}, finished=True)
+    pong = dict(
+        script="ppo_atari_lstm",
+        exp_name="ppo_atari_lstm",
+        env_id="PongNoFrameskip-v4",
+        total_timesteps=10_000_000,
+        arguments={},
+        finished=True,
+    )
     runs = [run | pong for run in RUNS[:3]]
-    assert overview.comparable(runs) and overview.verdict(runs) == ""
+    assert overview.comparable(runs)
+    assert overview.verdict(runs) == ""
 
 
 ROBOTS = "HalfCheetah-v4", "Hopper-v4", "Walker2d-v4"
@@ -466,10 +505,21 @@ ROBOTS = "HalfCheetah-v4", "Hopper-v4", "Walker2d-v4"
 def made_up(monkeypatch, folder, seeds, **changed):
     """A runs.json of ddpg, td3 and sac on three robots, with returns around CleanRL's."""
     runs = []
-    run = dict(total_timesteps=1_000_000, finished=True, arguments={}) | changed
+    run = (
+        dict(
+            total_timesteps=1_000_000,
+            finished=True,
+            arguments={},
+        )
+        | changed
+    )
     for script in ("ddpg", "td3", "sac"):
         for env_id in ROBOTS:
-            cell = run | dict(script=script, env_id=env_id, exp_name=run.get("exp_name", script))
+            cell = run | dict(
+                script=script,
+                env_id=env_id,
+                exp_name=run.get("exp_name", script),
+            )
             mean = float(collect.published(cell | dict(seed=1))["training"]["mean"])
             runs += [
                 cell | dict(seed=seed, last_100_mean=mean + 10 * seed)
@@ -486,7 +536,8 @@ def test_two_seeds_are_in_no_aggregate(tmp_path, monkeypatch):
     """They stand apart from the main table, and the aggregate says that they are left out."""
     made_up(monkeypatch, tmp_path, seeds=2)
     assert not any(overview.units(script) for script in overview.SCRIPTS)
-    assert len(overview.open_cells()) == 9 and overview.compared() == []
+    assert len(overview.open_cells()) == 9
+    assert overview.compared() == []
     head, rule, _, *told = overview.aggregates()
     robots = f"({', '.join(ROBOTS)})"
     assert told == [
@@ -523,7 +574,13 @@ def test_three_seeds_join_by_themselves(tmp_path, monkeypatch):
 
 def test_bfloat16_never_joins_the_cells_with_default_flags(tmp_path, monkeypatch):
     """With three seeds, it still has no verdict, and is listed among those without."""
-    made_up(monkeypatch, tmp_path, seeds=3, exp_name="sac_bf16", arguments={"bf16": True})
+    made_up(
+        monkeypatch,
+        tmp_path,
+        seeds=3,
+        exp_name="sac_bf16",
+        arguments={"bf16": True},
+    )
     assert overview.compared() == []
     assert [collect.key(runs[0])[:2] for runs in overview.open_cells()] == [
         ("sac", env_id) for env_id in ROBOTS
@@ -566,7 +623,8 @@ def test_the_sample_that_stands_for_a_published_figure():
     for seeds in (3, 10):
         values = overview.sample(dict(mean="50", std="6", seeds=str(seeds)))
         picks = np.random.default_rng(0).choice(values, (20_000, seeds))
-        assert len(values) == seeds and values.mean() == pytest.approx(50)
+        assert len(values) == seeds
+        assert values.mean() == pytest.approx(50)
         assert picks.mean(1).std() == pytest.approx(6 / np.sqrt(seeds - 1), rel=0.03)
 
 
@@ -577,8 +635,10 @@ def test_what_chance_gets_is_asked_for(tmp_path, monkeypatch):
         env_id="PongNoFrameskip-v4",
         exp_name="dqn_atari",
         total_timesteps=10_000_000,
+        finished=True,
+        last_100_mean=20.0,
+        arguments={},
     )
-    run |= dict(finished=True, last_100_mean=20.0, arguments={})
     results = tmp_path / "results"
     results.mkdir()
     (results / "runs.json").write_text(json.dumps([run | dict(seed=seed) for seed in (1, 2, 3)]))
@@ -598,7 +658,12 @@ def test_the_plan_is_not_the_callers(monkeypatch):
     """What is exported for a part of the runs changes nothing of what all of them are."""
     plan = overview.planned("td3")
     for name, value in dict(
-        SEEDS="1", EXP_NAME="x", STEPS="10", ENVS="Hopper-v4", FLAGS="--bf16", NAME="host"
+        SEEDS="1",
+        EXP_NAME="x",
+        STEPS="10",
+        ENVS="Hopper-v4",
+        FLAGS="--bf16",
+        NAME="host",
     ).items():
         monkeypatch.setenv(name, value)
     assert overview.planned("td3") == plan
@@ -617,7 +682,8 @@ def test_the_interval_is_stratified():
     assert middle == low == high == pytest.approx(1.5)
     scores = scores + np.arange(5)[:, None]
     middle, low, high = overview.interval(cells_of(scores), overview.mean, 50)
-    assert 2 < low < middle < high < 5 and middle == pytest.approx(3.5)
+    assert 2 < low < middle < high < 5
+    assert middle == pytest.approx(3.5)
 
 
 def test_the_interval_counts_cleanrls_error():
@@ -625,12 +691,16 @@ def test_the_interval_counts_cleanrls_error():
     scores = np.full((5, 2), 1.0)
     for measure in (overview.interquartile_mean, overview.mean, overview.median):
         middle, low, high = overview.interval(cells_of(scores, error=0.1), measure, 500)
-        assert middle == pytest.approx(1) and low < 0.95 and high > 1.05
+        assert middle == pytest.approx(1)
+        assert low < 0.95
+        assert high > 1.05
     curves = {}
     for name, (ours, theirs, zero) in cells_of(scores, error=0.1).items():
         curves[name] = np.tile(ours, (4, 1)), np.tile(theirs, (4, 1)), zero
     middle, low, high = overview.interval(curves, overview.interquartile_mean, 500)
-    assert middle.shape == low.shape == (4,) and (low < 0.95).all() and (high > 1.05).all()
+    assert middle.shape == low.shape == (4,)
+    assert (low < 0.95).all()
+    assert (high > 1.05).all()
 
 
 def test_the_interquartile_mean():
@@ -647,12 +717,18 @@ def test_both_sides_of_a_speed_comparison_do_the_same(monkeypatch, tmp_path):
 
     def measure(side, script, env_id, args, iterations, core, cache):
         asked.setdefault(script, []).append(iterations)
-        return dict(sps=1.0, first_update_s=1.0, peak_mb=1, iteration_sps=[1.0] * (iterations - 1))
+        return dict(
+            sps=1.0,
+            first_update_s=1.0,
+            peak_mb=1,
+            iteration_sps=[1.0] * (iterations - 1),
+        )
 
     monkeypatch.setattr(speed, "measure", measure)
     for script, _, modes in speed.PUBLISHED:
         speed.compare(script, None, modes, 1, 0, None, with_cold=False)
-        assert len(asked[script]) == len(modes) + 1 and len(set(asked[script])) == 1
+        assert len(asked[script]) == len(modes) + 1
+        assert len(set(asked[script])) == 1
     records = [json.loads(path.read_text()) for path in (tmp_path / "speed").glob("*.json")]
     told = {record["script"] for record in records if speed.unequal(record)}
     assert told == {"ddpg"}  # measured without its policy_delay here
@@ -708,9 +784,9 @@ def events(path, *points):
     "files, want",
     [
         # Stopped at 160 s on the wall's clock, resumed at 1000 s.
-        ([[(100, 0), (160, 5)], [(1000, 0), ("start", 1000, 6), (1030, 8)]], {130: 30, 160: 60, 500: 60, 1030: 90}),
+        ([[(100, 0), (160, 5)], [(1000, 0), ("start", 1000, 6), (1030, 8)]], {130: 30, 160: 60, 500: 60, 1030: 90,}),
         # Suspended: two minutes without an event are a pause, less is not.
-        ([[(100, 0), (200, 1), (1000, 2), (1010, 3)]], {150: 50, 200: 100, 700: 100, 1010: 110}),
+        ([[(100, 0), (200, 1), (1000, 2), (1010, 3)]], {150: 50, 200: 100, 700: 100, 1010: 110,}),
         # Killed: the steps from 3 on were lost, twice, and do not count.
         ([[(100, 0), (110, 2), (150, 4)], [(300, 0), ("start", 300, 3), (340, 3)],
           [(500, 0), ("start", 500, 3), (520, 4)]], {110: 10, 400: 10, 520: 30}),
@@ -748,7 +824,8 @@ def test_the_commands_of_the_published_runs(monkeypatch, capsys):
 def test_the_commands_of_a_benchmark(name):
     """Every command is one that its script accepts, and no two would share a run directory."""
     shell = helpers.run(["sh", f"benchmark/experiments/{name}.sh"], cwd=ROOT, RUN="cat")
-    assert shell.returncode == 0 and not shell.stderr
+    assert shell.returncode == 0
+    assert not shell.stderr
     commands = list(launch.piped(shell.stdout.splitlines(), []))
     assert len(launch.jobs(commands, "runs/benchmark")) == len(commands) >= 3
     for command in commands:
@@ -780,7 +857,8 @@ def test_a_benchmark_runs(tmp_path):
         3,
         400,
     )
-    assert found["finished"] and found["wall_seconds"] > 0
+    assert found["finished"]
+    assert found["wall_seconds"] > 0
 
 
 def test_the_best_published_figure():
@@ -788,7 +866,8 @@ def test_the_best_published_figure():
     with open(ROOT / "benchmark/results/published.csv", newline="") as file:
         rows = list(csv.DictReader(file))
     for runs in collect.groups().values():
-        total, best = runs[0]["total_timesteps"], collect.published(runs[0]).get("best")
+        total = runs[0]["total_timesteps"]
+        best = collect.published(runs[0]).get("best")
         others = [row for row in rows if (row["script"], row["env_id"]) == collect.key(runs[0])[:2]]
         within = [float(row["mean"]) for row in others if int(row["total_timesteps"]) <= total]
         if within:
@@ -808,7 +887,11 @@ def test_an_experiment_is_one(tmp_path, monkeypatch, capsys):
         (tmp_path / name).mkdir()
         (tmp_path / name / "args.json").write_text("{}")
         found = dict(
-            script="ppo", env_id="CartPole-v1", exp_name="ppo", seed=seed, total_timesteps=steps
+            script="ppo",
+            env_id="CartPole-v1",
+            exp_name="ppo",
+            seed=seed,
+            total_timesteps=steps,
         )
         return found | dict(finished=True, started=name, arguments=arguments)
 
@@ -838,10 +921,22 @@ def test_a_run_whose_arguments_are_cut_off(tmp_path, monkeypatch, capsys):
 
 def test_an_evaluation_that_is_not_on_the_disk_yet(tmp_path):
     """eval.json is written before TensorBoard's file: a run that was killed between them is read all the same."""
-    args = dict(env_id="CartPole-v1", exp_name="ppo", seed=1, total_timesteps=500)
+    args = dict(
+        env_id="CartPole-v1",
+        exp_name="ppo",
+        seed=1,
+        total_timesteps=500,
+    )
     (tmp_path / "args.json").write_text(json.dumps(args))
     (tmp_path / "eval.json").write_text(
-        json.dumps(dict(global_step=400, mean=1.0, std=0.0, returns=[1.0]))
+        json.dumps(
+            dict(
+                global_step=400,
+                mean=1.0,
+                std=0.0,
+                returns=[1.0],
+            )
+        )
     )
     (tmp_path / "machine.json").write_text(
         json.dumps(dict(hardware="a machine", versions={}, commit="abc"))
@@ -869,15 +964,35 @@ def test_a_finished_run_that_was_resumed_for_longer_and_stopped(tmp_path):
     longer = args | {"total_timesteps": 2 * args["total_timesteps"]}  # as a resumed run writes it
     (run_dir / "args.json").write_text(json.dumps(longer))
     again, _ = collect.read_run(run_dir)
-    assert again["total_timesteps"] == longer["total_timesteps"] and not again["finished"]
+    assert again["total_timesteps"] == longer["total_timesteps"]
+    assert not again["finished"]
 
 
 def test_speeds_of_a_gpu_are_published(tmp_path, monkeypatch):
     """New rows replace the old ones, with the machine and the commit that they came from."""
     published = tmp_path / "cuda.json"
-    row = {"script": "sac", "mode": "graph", "flags": "--bf16", "sps": 10.0}
-    made = {"command": "x", "hardware": "a GPU", "versions": {}, "commit": "abc"}
-    published.write_text(json.dumps({**made, "note": "old", "rows": [row], "check": {}}))
+    row = {
+        "script": "sac",
+        "mode": "graph",
+        "flags": "--bf16",
+        "sps": 10.0,
+    }
+    made = {
+        "command": "x",
+        "hardware": "a GPU",
+        "versions": {},
+        "commit": "abc",
+    }
+    published.write_text(
+        json.dumps(
+            {
+                **made,
+                "note": "old",
+                "rows": [row],
+                "check": {},
+            }
+        )
+    )
     monkeypatch.setattr(cuda_check, "PUBLISHED", published)
     cuda_check.publish(tmp_path / "speed.json")
     assert "old" in published.with_suffix(".md").read_text()
@@ -886,7 +1001,9 @@ def test_speeds_of_a_gpu_are_published(tmp_path, monkeypatch):
     cuda_check.publish(tmp_path / "speed.json")
     assert helpers.read_json(published) == {**new, "check": {}}
     text = published.with_suffix(".md").read_text()
-    assert "| 20 |" in text and "def" in text and "old" not in text
+    assert "| 20 |" in text
+    assert "def" in text
+    assert "old" not in text
 
 
 def test_outside_of_git(monkeypatch):
@@ -910,7 +1027,8 @@ def test_wrong_input_of_a_tool(tool, words, message, monkeypatch, capsys):
     monkeypatch.setattr("sys.argv", ["tool", *words])
     with pytest.raises(SystemExit) as end:
         tool.main()
-    assert end.value.code == 2 and message in capsys.readouterr().err
+    assert end.value.code == 2
+    assert message in capsys.readouterr().err
 
 
 def test_a_default_that_has_changed_since(tmp_path):
@@ -954,4 +1072,5 @@ def test_two_checkouts(tmp_path):
     script = tmp_path / "cleanrl_lite/ppo.py"
     script.write_text(script.read_text().replace("gamma: float = 0.99", "gamma: float = 0.9"))
     done = helpers.run(words, cwd=ROOT)
-    assert done.returncode == 1 and "DIFFER: " in done.stdout
+    assert done.returncode == 1
+    assert "DIFFER: " in done.stdout

@@ -20,9 +20,20 @@ from tests.test_off_policy import (
 )
 
 NETWORKS = ("qf1", "qf2", "actor")
-FAST = dict(num_envs=2, buffer_size=2_000, learning_starts=200, train_frequency=2, batch_size=32)
-FAST |= dict(target_network_frequency=2, tau=0.1, policy_lr=3e-3, q_lr=3e-3, save_every=0)
-FAST |= dict(total_timesteps=1_600, gamma=0.9)
+FAST = dict(
+    num_envs=2,
+    buffer_size=2_000,
+    learning_starts=200,
+    train_frequency=2,
+    batch_size=32,
+    target_network_frequency=2,
+    tau=0.1,
+    policy_lr=3e-3,
+    q_lr=3e-3,
+    save_every=0,
+    total_timesteps=1_600,
+    gamma=0.9,
+)
 
 
 # --- the update
@@ -69,23 +80,30 @@ def losses_by_hand(reference, args, batch, alpha):
 def test_update(script, autotune, monkeypatch, tmp_path):
     """Every minibatch's metrics, and all parameters after it, by hand with torch.optim.Adam. The
     targets do not move in an update, and none gets a history."""
-    state, terminated = {}, []
+    state = {}
+    terminated = []
     eps = 1e-4 if script == "sac_atari" else 1e-8
     rates = dict(policy_lr=3e-3, q_lr=2e-3)
 
     def begin(agent):
         state["agent"] = reference = copy.deepcopy(agent)
         critics = [*reference.qf1.parameters(), *reference.qf2.parameters()]
-        parts = dict(qf=critics, actor=reference.actor.parameters(), alpha=[reference.log_alpha])
+        parts = dict(
+            qf=critics,
+            actor=reference.actor.parameters(),
+            alpha=[reference.log_alpha],
+        )
         for name, params in parts.items():
             rate = rates["policy_lr" if name == "actor" else "q_lr"]
             state[name] = torch.optim.Adam(params, lr=rate, eps=eps)
 
     def check(update, main, tensors):
-        agent, args = main["agent"], main["args"]
+        agent = main["agent"]
+        args = main["args"]
         if not state:
             begin(agent)
-        reference, before = state["agent"], copy.deepcopy(agent.state_dict())
+        reference = state["agent"]
+        before = copy.deepcopy(agent.state_dict())
         reference.load_state_dict(before)  # equal before each step: errors do not add up
         batch = main["replay"].unpack(*tensors)
         alpha = before["log_alpha"].exp() if autotune else args.alpha
@@ -110,17 +128,30 @@ def test_update(script, autotune, monkeypatch, tmp_path):
         return metrics
 
     calls = helpers.spy_on_updates(monkeypatch, check)
-    flags = dict(gamma=0.9, alpha=0.3, autotune=autotune, target_entropy_scale=0.4, **rates)
+    flags = dict(
+        gamma=0.9,
+        alpha=0.3,
+        autotune=autotune,
+        target_entropy_scale=0.4,
+        **rates,
+    )
     if script == "sac_atari":
-        flags |= dict(total_timesteps=500, learning_starts=400, batch_size=16, buffer_size=600)
+        flags |= dict(
+            total_timesteps=500,
+            learning_starts=400,
+            batch_size=16,
+            buffer_size=600,
+        )
     logged(script, tmp_path, **flags)
-    assert len(calls) >= 12 and sum(terminated) > 0
+    assert len(calls) >= 12
+    assert sum(terminated) > 0
 
 
 @pytest.mark.parametrize("script", ["sac_discrete", "sac_atari"])
 def test_the_critics_are_two_and_their_targets_follow(script, monkeypatch, tmp_path):
     """Each target its own critic, by tau."""
-    agents, pairs = helpers.spy_on_agents(monkeypatch, script), []
+    agents = helpers.spy_on_agents(monkeypatch, script)
+    pairs = []
     module = helpers.module(script)
 
     def note(target, network, tau):
@@ -129,10 +160,15 @@ def test_the_critics_are_two_and_their_targets_follow(script, monkeypatch, tmp_p
 
     monkeypatch.setattr(module, "update_target", note)
     total = helpers.SMALL[script]["total_timesteps"]
-    flags = dict(tau=0.25, learning_starts=total // 2, target_network_frequency=total // 4)
+    flags = dict(
+        tau=0.25,
+        learning_starts=total // 2,
+        target_network_frequency=total // 4,
+    )
     helpers.train(script, tmp_path, **flags)
     assert pairs == [("qf1_target", "qf1", 0.25), ("qf2_target", "qf2", 0.25)]
-    first, second = agents[0].qf1.parameters(), agents[0].qf2.parameters()
+    first = agents[0].qf1.parameters()
+    second = agents[0].qf2.parameters()
     assert not any(map(torch.equal, first, second))
 
 
@@ -145,7 +181,8 @@ def test_samples_the_policy(monkeypatch, tmp_path):
     actions = actions_of("sac_discrete", monkeypatch, tmp_path, logits, learning_starts=0)
     probs = torch.tensor(logits).softmax(0).numpy()[:, None]
     found = np.stack([(actions == action).mean(0) for action in range(3)])  # (3, num_envs)
-    assert (np.abs(found - probs) < 5 * (probs * (1 - probs) / len(actions)) ** 0.5).all()
+    deviations = (probs * (1 - probs) / len(actions)) ** 0.5
+    assert (np.abs(found - probs) < 5 * deviations).all()
     assert_independent((actions == 0).astype(float))
     assert_independent((actions == 2).astype(float))
 
@@ -163,7 +200,9 @@ def test_random_actions_at_the_start(monkeypatch, tmp_path):
 def test_the_acting_policy_is_the_learning_one(script, monkeypatch, tmp_path):
     """Without noise each action is agent.act's of that moment, while the weights change."""
     monkeypatch.setattr(torch.Tensor, "exponential_", lambda self: self.fill_(1.0))
-    chosen, expected, weights = [], [None], set()
+    chosen = []
+    expected = [None]
+    weights = set()
     agents = helpers.spy_on_agents(monkeypatch, script)
 
     def note(envs, actions, result):
@@ -173,14 +212,28 @@ def test_the_acting_policy_is_the_learning_one(script, monkeypatch, tmp_path):
             expected.append(agents[0].act(obs).numpy())
             probs = agents[0].policy(obs.float() if script == "sac_discrete" else obs).exp()
         torch.testing.assert_close(probs.sum(1), torch.ones(3))
-        weights.add(sum(param.abs().sum().item() for param in agents[0].actor.parameters()))
+        sizes = [param.abs().sum().item() for param in agents[0].actor.parameters()]
+        weights.add(sum(sizes))
 
     helpers.spy_on_steps(monkeypatch, script, note)
-    flags = dict(num_envs=3, learning_starts=60, total_timesteps=150, train_frequency=3)
-    logged(script, tmp_path, **flags, batch_size=4, policy_lr=1e-2, q_lr=1e-2)
+    flags = dict(
+        num_envs=3,
+        learning_starts=60,
+        total_timesteps=150,
+        train_frequency=3,
+    )
+    logged(
+        script,
+        tmp_path,
+        **flags,
+        batch_size=4,
+        policy_lr=1e-2,
+        q_lr=1e-2,
+    )
     for t in range(20, 50):
         np.testing.assert_array_equal(chosen[t], expected[t])
-    assert len(weights) > 10 and len(np.unique(chosen)) > 1
+    assert len(weights) > 10
+    assert len(np.unique(chosen)) > 1
 
 
 # --- known answers
@@ -197,9 +250,11 @@ def test_the_policy_is_the_softmax_of_the_values(monkeypatch, tmp_path):
     """One step that pays 1 or 0: with the temperature 0.5, the odds are e^2, not more."""
     flags = dict(autotune=False, alpha=0.5)
     agent, _ = trained("RightAction", monkeypatch, tmp_path, **flags)
-    probs = agent.policy(torch.tensor([[-1.0], [1.0]])).exp().detach().numpy()
+    obs = torch.tensor([[-1.0], [1.0]])
+    probs = agent.policy(obs).exp().detach().numpy()
     right = 1 / (1 + math.exp(-2))
-    assert probs == pytest.approx(np.array([[right, 1 - right], [1 - right, right]]), abs=0.04)
+    expected = np.array([[right, 1 - right], [1 - right, right]])
+    assert probs == pytest.approx(expected, abs=0.04)
 
 
 def test_values_hold_the_entropy_to_come(monkeypatch, tmp_path):
@@ -216,13 +271,19 @@ def test_values_hold_the_entropy_to_come(monkeypatch, tmp_path):
 def test_the_temperature_finds_the_target_entropy(scale, monkeypatch, tmp_path):
     """One step that pays 1 or 0: there is one temperature at which the softmax of the values has
     this entropy."""
-    flags = dict(target_entropy_scale=scale, total_timesteps=4_000, buffer_size=1_000)
+    flags = dict(
+        target_entropy_scale=scale,
+        total_timesteps=4_000,
+        buffer_size=1_000,
+    )
     _, logged = trained("RightAction", monkeypatch, tmp_path, **flags)
     candidates = np.linspace(0.05, 2, 4000)
     probs = 1 / (1 + np.exp(-1 / candidates))
     entropies = -probs * np.log(probs) - (1 - probs) * np.log(1 - probs)
     alpha = candidates[np.abs(entropies - scale * math.log(2)).argmin()]
-    last = {tag: np.mean([value for _, value in logged[tag][-10:]]) for tag in logged}
+    last = {}
+    for tag, points in logged.items():
+        last[tag] = np.mean([value for _, value in points[-10:]])
     assert last["losses/entropy"] == pytest.approx(scale * math.log(2), abs=0.06)
     assert last["losses/alpha"] == pytest.approx(alpha, rel=0.2)
 

@@ -10,8 +10,15 @@ import torch
 from cleanrl_lite import ppo_selfplay, utils
 from tests import helpers
 
-NIM, ROUND = "tests.probe_envs:ProbeNim-v0", "tests.probe_envs:ProbeMasked-v0"
-FLAGS = dict(env_id=NIM, num_envs=16, num_steps=32, learning_rate=5e-3, random_moves=2)
+NIM = "tests.probe_envs:ProbeNim-v0"
+ROUND = "tests.probe_envs:ProbeMasked-v0"
+FLAGS = dict(
+    env_id=NIM,
+    num_envs=16,
+    num_steps=32,
+    learning_rate=5e-3,
+    random_moves=2,
+)
 
 
 def position(left):
@@ -28,7 +35,7 @@ def nim(tmp_path_factory):
             "ppo_selfplay",
             tmp_path_factory.mktemp("nim"),
             **FLAGS,
-            total_timesteps=20_000,
+            total_timesteps=12_000,
             eval_episodes=20,
         )
     return agents[0], run_dir, returns
@@ -39,7 +46,8 @@ def test_learns_the_perfect_play_of_nim(nim):
     position."""
     agent, _, returns = nim
     for left in range(1, 11):
-        move, value = agent.act(position(left)).item() + 1, agent(position(left))[1].item()
+        move = agent.act(position(left)).item() + 1
+        value = agent(position(left))[1].item()
         assert move == left % 4 or left % 4 == 0, (left, move)
         assert value > 0.5 if left % 4 else value < -0.5, (left, value)
     assert np.mean(returns[::2]) == 1  # the games in which it begins, against random moves
@@ -50,11 +58,16 @@ def test_opponents(nim, tmp_path):
     _, run_dir, _ = nim
     for opponent, expected in (("builtin", {1.0}), (str(run_dir), {1.0, -1.0})):
         args = helpers.small_args(
-            "ppo_selfplay", tmp_path, env_id=NIM, opponent=opponent, evaluate=str(run_dir)
+            "ppo_selfplay",
+            tmp_path,
+            env_id=NIM,
+            opponent=opponent,
+            evaluate=str(run_dir),
         )
         args.eval_episodes = 20
         returns = helpers.main("ppo_selfplay", args)["returns"]
-        assert set(returns[::2]) == {1.0} and {*returns} == expected
+        assert set(returns[::2]) == {1.0}
+        assert {*returns} == expected
     for env_id, opponent, line in (
         (NIM, "nobody", "cannot load .*nobody"),
         (ROUND, "builtin", "has no builtin opponent"),
@@ -88,18 +101,19 @@ def test_a_reward_is_the_opponents_loss():
     def three(obs):
         return np.array([min(3, obs[:11].argmax()) - 1])
 
-    env, seen = (
-        ppo_selfplay.Against(
-            ppo_selfplay.make_game(ppo_selfplay.Args(env_id=NIM, random_moves=0)), three
-        ),
-        [],
+    env = ppo_selfplay.Against(
+        ppo_selfplay.make_game(ppo_selfplay.Args(env_id=NIM, random_moves=0)), three
     )
+    seen = []
     for _ in range(4):
         obs, _ = env.reset()
-        left, total, over = [int(obs[:11].argmax())], 0.0, False
+        left = [int(obs[:11].argmax())]
+        total = 0.0
+        over = False
         while not over:
             obs, reward, over, _, _ = env.step(np.array([1 if left[-1] == 2 else 0]))
-            left, total = [*left, int(obs[:11].argmax())], total + reward
+            left = [*left, int(obs[:11].argmax())]
+            total = total + reward
         seen.append((left, total))
     assert seen == [([10, 6, 2, 0], 1.0), ([7, 3, 0], -1.0)] * 2
 
@@ -107,7 +121,8 @@ def test_a_reward_is_the_opponents_loss():
 def test_advantages_change_sides(monkeypatch, tmp_path):
     """Next values and what flows back of the next advantage are the other player's: negated, in
     each rollout."""
-    calls, gae = [], ppo_selfplay.compute_gae
+    calls = []
+    gae = ppo_selfplay.compute_gae
     monkeypatch.setattr(ppo_selfplay, "compute_gae", lambda *args: calls.append(args) or gae(*args))
     helpers.train("ppo_selfplay", tmp_path, **FLAGS, total_timesteps=512)
     (rewards, values, next_values, terminations, dones, gamma, gae_lambda) = calls[0]
@@ -129,15 +144,23 @@ def test_random_openings():
     env = ppo_selfplay.make_game(ppo_selfplay.Args(env_id=NIM, random_moves=6))
     np.random.seed(0)
     left = [int(env.reset()[0][:11].argmax()) for _ in range(2000)]
-    assert set(left) == set(range(1, 11)) and 2000 / 7 < left.count(10) < 2000 / 7 * 1.6
+    assert set(left) == set(range(1, 11))
+    assert 2000 / 7 < left.count(10) < 2000 / 7 * 1.6
     moves = [ppo_selfplay.random_move(position(2)[0].numpy(), (1, 3)).item() for _ in range(2000)]
-    assert set(moves) == {0, 1} and 900 < sum(moves) < 1100
+    assert set(moves) == {0, 1}
+    assert 900 < sum(moves) < 1100
 
 
 def test_random_openings_in_processes():
     """Forked workers inherit numpy's generator: each must draw openings of its own, the same
     ones in the same run."""
-    args, seen = ppo_selfplay.Args(env_id=NIM, num_envs=6, async_envs=True, random_moves=6), []
+    args = ppo_selfplay.Args(
+        env_id=NIM,
+        num_envs=6,
+        async_envs=True,
+        random_moves=6,
+    )
+    seen = []
     for _ in range(2):
         utils.setup(args)
         before = np.random.get_state()
@@ -146,7 +169,8 @@ def test_random_openings_in_processes():
         starts = [envs.reset(seed=seed)[0] for seed in (list(range(6)), *[None] * 4)]
         seen.append([start.argmax(1).tolist() for start in starts])
         envs.close()
-    assert seen[0] == seen[1] and len(set(zip(*seen[0], strict=True))) == 6
+    assert seen[0] == seen[1]
+    assert len(set(zip(*seen[0], strict=True))) == 6
 
 
 # --- envpool
@@ -161,18 +185,25 @@ def test_envpools_games(game, tmp_path, real_envpool):
     rewards = []
     for seed in range(50):
         obs, _ = env.reset(seed=seed)
-        over, players = False, []
+        over = False
+        players = []
         while not over:
             players.append(env.unwrapped.player)
             obs, reward, over, truncated, _ = env.step(
                 ppo_selfplay.random_move(obs, env.get_wrapper_attr("exists").shape)
             )
-            assert not truncated and (over or reward == 0)
+            assert not truncated
+            assert over or reward == 0
         assert all(one != other for one, other in itertools.pairwise(players))
         rewards.append(reward)
     # no invalid moves
     assert set(rewards) <= ({-1.0, 0.0, 1.0} if game == "Othello-v1" else {0.0, 1.0})
     assert np.abs(rewards).mean() > 0.7
     helpers.train(
-        "ppo_selfplay", tmp_path, env_id=env_id, num_envs=4, num_steps=32, total_timesteps=512
+        "ppo_selfplay",
+        tmp_path,
+        env_id=env_id,
+        num_envs=4,
+        num_steps=32,
+        total_timesteps=512,
     )

@@ -46,9 +46,12 @@ def test_returns(module):
     returns = module.compute_returns(*tensors(arrays), 0.9)
     for n in range(3):
         for t in range(40):
-            expected, discount, k = 0.0, 1.0, t
+            expected = 0.0
+            discount = 1.0
+            k = t
             while True:
-                expected, discount = expected + discount * rewards[k, n], discount * 0.9
+                expected = expected + discount * rewards[k, n]
+                discount = discount * 0.9
                 if dones[k, n] or k == 39:
                     break
                 k += 1
@@ -72,12 +75,14 @@ def test_plain_updates(script, monkeypatch, tmp_path):
     state = {}
 
     def check(update, main, tensors):
-        agent, args = main["agent"], main["args"]
+        agent = main["agent"]
+        args = main["args"]
         obs, actions, *rest, returns = tensors
         if not state:
             state["agent"] = copy.deepcopy(agent)
             state["optimizer"] = OPTIMIZERS[script](state["agent"].parameters(), args.learning_rate)
-        reference, optimizer = state["agent"], state["optimizer"]
+        reference = state["agent"]
+        optimizer = state["optimizer"]
         reference.load_state_dict(agent.state_dict())
         dist, value = reference(obs)
         logprob = dist.log_prob(actions)
@@ -95,7 +100,8 @@ def test_plain_updates(script, monkeypatch, tmp_path):
             expected["approx_kl"] = (ratio - 1 - ratio.log()).mean()
         else:
             expected["policy_loss"] = -(logprob * (returns - value.detach())).mean()
-            residuals, targets = (returns - value).detach().numpy(), returns.numpy()
+            residuals = (returns - value).detach().numpy()
+            targets = returns.numpy()
             explained = 1 - np.var(residuals) / (np.var(targets) + 1e-8)
             expected["explained_variance"] = torch.tensor(explained)
         loss = expected["policy_loss"] + args.vf_coef * expected["value_loss"]
@@ -122,7 +128,8 @@ def test_plain_updates(script, monkeypatch, tmp_path):
 @pytest.mark.parametrize("script", PPO)
 def test_what_is_logged_is_the_mean_of_the_minibatches(script, monkeypatch, tmp_path):
     """And the explained variance is the whole rollout's, by the values before the updates."""
-    metrics, batches = [], []
+    metrics = []
+    batches = []
 
     def note(update, main, tensors):
         if len(metrics) % 16 == 0:
@@ -149,7 +156,13 @@ def test_a_resumed_run_takes_a_new_learning_rate(script, tmp_path):
     """The optimizer's state has the old one."""
     run_dir, _ = helpers.train(script, tmp_path, learning_rate=1e-3)
     helpers.next_second()
-    helpers.train(script, tmp_path, resume=str(run_dir), learning_rate=5e-4, total_timesteps=1024)
+    helpers.train(
+        script,
+        tmp_path,
+        resume=str(run_dir),
+        learning_rate=5e-4,
+        total_timesteps=1024,
+    )
     (group,) = helpers.load(run_dir)["optimizer"]["param_groups"]
     assert group["lr"] == 5e-4
 
@@ -157,7 +170,12 @@ def test_a_resumed_run_takes_a_new_learning_rate(script, tmp_path):
 @pytest.mark.parametrize("script", OPTIMIZERS)
 def test_one_sample_at_a_time(script, tmp_path):
     """A rollout of one step, which has no variance."""
-    flags = helpers.rollout_only(script, num_envs=1, num_steps=1, num_minibatches=1)
+    flags = helpers.rollout_only(
+        script,
+        num_envs=1,
+        num_steps=1,
+        num_minibatches=1,
+    )
     helpers.train(script, tmp_path, **flags, total_timesteps=5)
 
 
@@ -194,7 +212,8 @@ def test_gaussian_policy(script):
     std = np.array([0.5, 2.0])
     with torch.no_grad():
         agent.actor_logstd[:] = torch.from_numpy(np.log(std))
-    obs, actions = torch.randn(5, 3), torch.randn(5, 2)
+    obs = torch.randn(5, 3)
+    actions = torch.randn(5, 2)
     dist, value = agent(obs)
     mean = agent.actor(obs).detach().numpy()
     z = (actions.numpy() - mean) / std
@@ -258,13 +277,19 @@ def test_what_they_learn_from(script, monkeypatch, tmp_path):
     """The observations and rewards of the environment as they are, each of the rollout's samples
     once an epoch, with log-probabilities of the policy that acted. Real numbers as actions are the
     samples before they are clipped; the environment gets the clipped ones."""
-    low, high = probe_envs.Corner.low, probe_envs.Corner.high
+    low = probe_envs.Corner.low
+    high = probe_envs.Corner.high
     epoch = dict(batches=4, epochs=4) if script in PPO else dict(batches=1, epochs=1)
-    steps, seen, firsts, looked, state = [], [], [], [], {}
+    steps = []
+    seen = []
+    firsts = []
+    looked = []
+    state = {}
 
     def note(envs, actions, result):
         obs, rewards, terminations, truncations, infos = result
-        next_obs, dones = obs.copy(), terminations | truncations
+        next_obs = obs.copy()
+        dones = terminations | truncations
         for n in np.flatnonzero(dones):
             next_obs[n] = infos["final_obs"][n]
         steps.append((obs, actions, next_obs, rewards, terminations, dones))

@@ -93,10 +93,13 @@ def test_stable_baselines3_writes_its_episodes(tmp_path):
 
     first = train(1)
     steps = [step for step, _ in first]
-    assert steps == sorted(steps) and all(step % 4 == 0 for step in steps)
+    assert steps == sorted(steps)
+    assert all(step % 4 == 0 for step in steps)
     played = sum(episodic_return for _, episodic_return in first)  # 1 a step
-    assert 512 < played <= 1024 and steps[-1] <= 1024
-    assert train(1) == first and train(2) != first
+    assert 512 < played <= 1024
+    assert steps[-1] <= 1024
+    assert train(1) == first
+    assert train(2) != first
 
 
 @pytest.mark.slow
@@ -105,10 +108,12 @@ def test_a_run_ends_when_it_is_there(side, monkeypatch):
     """Both sides in their own process: long before the last step; or at it, and not reached."""
     monkeypatch.setattr(time_to_return, "WINDOW", 10)
     found = time_to_return.measure(side, "ppo", "CartPole-v1", 15, 10**9, 1, 0)
-    assert found["reached"] and 10 * 9 < found["steps"] < 2000
+    assert found["reached"]
+    assert 10 * 9 < found["steps"] < 2000
     assert 1 < found["seconds"] < 300
     found = time_to_return.measure(side, "ppo", "CartPole-v1", 501, 2048, 1, 0)
-    assert not found["reached"] and 1500 < found["steps"] <= 2048
+    assert not found["reached"]
+    assert 1500 < found["steps"] <= 2048
 
 
 # === the file
@@ -141,7 +146,8 @@ def test_an_interrupted_command_goes_on_where_it_was(faked):
     turns = [(seed, side) for seed in (1, 2, 3) for side in ("sb3", "ours")]
     assert [(seed, side) for _, seed, side in ran] == turns[:4] + turns[3:]
     entries = time_to_return.read(path)
-    assert len(entries) == 6 and {entry["commit"] for entry in entries} == {"abc"}
+    assert len(entries) == 6
+    assert {entry["commit"] for entry in entries} == {"abc"}
     assert {entry["total_timesteps"] for entry in entries} == {500_000}
     assert path.with_suffix(".md").read_text() == time_to_return.table(entries)
     time_to_return.main()
@@ -154,9 +160,14 @@ def test_another_commit_measures_again(faked, monkeypatch):
     known = time_to_return.read(path)
     goals = {"ppo": (known[0]["target"], known[0]["total_timesteps"])}
     left = time_to_return.todo(["ppo"], [1, 2], known, "abc", goals)
-    assert [*left] == [("ppo", 1, "sb3"), ("ppo", 2, "sb3"), ("ppo", 2, "ours")]
+    assert [*left] == [
+        ("ppo", 1, "sb3"),
+        ("ppo", 2, "sb3"),
+        ("ppo", 2, "ours"),
+    ]
     other = {"ppo": (known[0]["target"] + 1, known[0]["total_timesteps"])}
-    assert len([*time_to_return.todo(["ppo"], [1, 2], known, "abc", other)]) == 4
+    todo = time_to_return.todo(["ppo"], [1, 2], known, "abc", other)
+    assert len([*todo]) == 4
     time_to_return.write([line(seed=2, commit="old"), line(seed=2, commit="new")], path)
     assert [entry["commit"] for entry in time_to_return.read(path)] == ["new"]
 
@@ -232,14 +243,16 @@ def test_a_run_that_never_gets_there_counts():
     """As slower than all others; it moves the median, and is named."""
     entries = lines("ppo", "ours", 30, None, 20) + lines("ppo", "sb3", None, 70, None)
     row = time_to_return.table(entries).split("\n")[2]
-    ours, theirs = row.split(" | ")[2], row.split(" | ")[4]
+    ours = row.split(" | ")[2]
+    theirs = row.split(" | ")[4]
     assert ours == "30 (20 to 30), 1 of 3 not reached within 500,000 steps"
     assert theirs == "(70 to 70), 2 of 3 not reached within 500,000 steps"
     assert row.endswith(" |  |")  # no ratio without both medians
     assert "30 s, not reached by 1 of 3 seeds (not reached)" in time_to_return.sentence(entries)
     assert "Huber" not in time_to_return.table(entries)
     dqn = lines("dqn", "ours", 30, 40, 20) + lines("dqn", "sb3", None, None, 70)
-    assert "Huber loss" in time_to_return.table(dqn) and time_to_return.sentence(dqn) == ""
+    assert "Huber loss" in time_to_return.table(dqn)
+    assert time_to_return.sentence(dqn) == ""
     never = lines("ppo", "ours", 30, 40, 20) + lines("ppo", "sb3", None, None, None)
     row = time_to_return.table(never).split("\n")[2]
     assert row.split(" | ")[4:] == ["not reached within 500,000 steps", "", " |"]

@@ -10,22 +10,30 @@ from cleanrl_lite.tools import runs as tools
 from tests.fake_runs import write_run
 
 
-def told(monkeypatch, capsys, *words):
-    """What it prints: {environment: (first table, second table)}, rows as lists of cells."""
+def run(monkeypatch, *words):
     monkeypatch.setattr("sys.argv", ["compare", *map(str, words)])
     compare.main()
+
+
+def told(monkeypatch, capsys, *words):
+    """What it prints: {environment: (first table, second table)}, rows as lists of cells."""
+    run(monkeypatch, *words)
     tables = {}
-    output, env_id = capsys.readouterr().out, None
+    output = capsys.readouterr().out
+    env_id = None
     for block in output.split("\n\n"):
         if block.startswith("|"):
-            rows = [
-                [cell.strip() for cell in row.strip("| ").split("|")] for row in block.split("\n")
-            ]
-            tables[env_id].append(rows[0:1] + rows[2:])
+            head, _, *rows = block.split("\n")
+            table = [cells(row) for row in (head, *rows)]
+            tables[env_id].append(table)
         else:
             env_id = block.strip()
             tables[env_id] = []
     return tables, output
+
+
+def cells(row):
+    return [cell.strip() for cell in row.strip("| ").split("|")]
 
 
 def flat(value, length=200):
@@ -34,22 +42,29 @@ def flat(value, length=200):
 
 def test_a_table(tmp_path, monkeypatch, capsys):
     """A copy beside its origin, and another environment with one setting."""
-    origin, copy = [100, 110, 90, 105], [140, 150, 135, 130]
-    for seed, (a, b) in enumerate(zip(origin, copy), 1):
-        write_run(tmp_path, flat(a), seed=seed)
-        write_run(tmp_path, flat(b), seed=seed, exp_name="my_idea")
+    origin = [100, 110, 90, 105]
+    copy = [140, 150, 135, 130]
+    for seed, value in enumerate(origin, 1):
+        write_run(tmp_path, flat(value), seed=seed)
+    for seed, value in enumerate(copy, 1):
+        write_run(tmp_path, flat(value), seed=seed, exp_name="my_idea")
     write_run(tmp_path, flat(-5), env_id="Acrobot-v1")
     tables, output = told(monkeypatch, capsys, tmp_path)
-    ((acrobot,), (first, second)) = tables["Acrobot-v1"], tables["CartPole-v1"]
+    (acrobot,) = tables["Acrobot-v1"]
+    first, second = tables["CartPole-v1"]
     assert acrobot[1:] == [["ppo", "1", "-5.0", "-5.0", "-5.0"]]
     half = stats.t.ppf(0.975, 3) * stats.sem(origin)
-    wanted = f"101.2 [{101.25 - half:.1f}, {101.25 + half:.1f}]"
+    low = 101.25 - half
+    high = 101.25 + half
+    wanted = f"101.2 [{low:.1f}, {high:.1f}]"
     assert first[2] == ["ppo", "4", wanted, wanted, wanted]
     assert second[0][2] == "minus ppo"  # the origin, though it comes second
     test = stats.ttest_ind(copy, origin, equal_var=False)
     low, high = test.confidence_interval(0.95)
-    cells = ["my_idea", "final", f"+37.5 [{low:+.1f}, {high:+.1f}]", "< 0.01", "▲ above"]
-    assert second[1][:5] == cells and test.pvalue < 0.01
+    interval = f"+37.5 [{low:+.1f}, {high:+.1f}]"
+    expected = ["my_idea", "final", interval, "< 0.01", "▲ above"]
+    assert second[1][:5] == expected
+    assert test.pvalue < 0.01
     assert [row[1] for row in second[1:]] == ["final", "best", "area"]
     assert "If nothing differed, 0.2 of 3 tests" in output
 
@@ -60,18 +75,23 @@ def test_two_seeds_say_nothing(seeds, word, tmp_path, monkeypatch, capsys):
         write_run(tmp_path, flat(100 + seed), seed=seed)
         write_run(tmp_path, flat(50 + seed), seed=seed, gamma=0.9)
     words = ["--by", "gamma", "--baseline", "gamma=0.99"]
-    _, second = told(monkeypatch, capsys, tmp_path, *words)[0]["CartPole-v1"]
-    assert second[1][:2] == ["gamma=0.9", "final"] and second[1][4] == word
+    tables, _ = told(monkeypatch, capsys, tmp_path, *words)
+    _, second = tables["CartPole-v1"]
+    assert second[1][:2] == ["gamma=0.9", "final"]
+    assert second[1][4] == word
 
 
 def test_measures(tmp_path):
     """Final: the last 100 episodes. Best: 20 in a row. Area: the mean height of the curve."""
-    values = np.concatenate([flat(0, 200), flat(80, 20), flat(10, 180)])
+    parts = [flat(0, 200), flat(80, 20), flat(10, 180)]
+    values = np.concatenate(parts)
     write_run(tmp_path, values)
     (run,) = tools.find([tmp_path])
     found = compare.measures(run, tools.RETURN)
-    assert found["final"] == 10 and found["best"] == 80
-    assert found["area"] == pytest.approx((20 * 80 + 180 * 10) / 400, rel=0.06)
+    assert found["final"] == 10
+    assert found["best"] == 80
+    area = (20 * 80 + 180 * 10) / 400
+    assert found["area"] == pytest.approx(area, rel=0.06)
     first = compare.measures(run, tools.RETURN, until=20_000)
     assert first == {"final": 0, "best": 0, "area": 0}
 
@@ -84,32 +104,31 @@ def test_unfinished_runs(tmp_path, monkeypatch, capsys):
     write_run(tmp_path, flat(50, 150), seed=1, **late)
     write_run(tmp_path, flat(60, 50), seed=2, **late)
     words = [tmp_path, "--by", "gamma"]
-    monkeypatch.setattr("sys.argv", ["compare", *map(str, words)])
-    compare.main()
+    run(monkeypatch, *words)
     captured = capsys.readouterr()
     assert "gamma=0.9 " not in captured.out
     assert "note: left out 2 runs not finished (see --until)" in captured.err
-    first, _ = told(monkeypatch, capsys, *words, "--until", 10_000)[0]["CartPole-v1"]
+    tables, _ = told(monkeypatch, capsys, *words, "--until", 10_000)
+    first, _ = tables["CartPole-v1"]
     assert first[1][:3] == ["gamma=0.9", "1", "50.0"]
 
 
 def test_other_lengths_are_said(tmp_path, monkeypatch, capsys):
     write_run(tmp_path, flat(1, 100))
     write_run(tmp_path, flat(1, 300))
-    monkeypatch.setattr("sys.argv", ["compare", str(tmp_path)])
-    compare.main()
-    assert "note: CartPole-v1: runs of 10,000 to 30,000 steps" in capsys.readouterr().err
+    run(monkeypatch, tmp_path)
+    errors = capsys.readouterr().err
+    assert "note: CartPole-v1: runs of 10,000 to 30,000 steps" in errors
 
 
 def test_refusals(tmp_path, monkeypatch, capsys):
     write_run(tmp_path, flat(1), gamma=0.9)
     write_run(tmp_path, flat(1), gamma=0.8, finished=False)
-    monkeypatch.setattr("sys.argv", ["compare", str(tmp_path), "--baseline", "ppo"])
-    with pytest.raises(SystemExit, match=r"--baseline ppo: the settings are: gamma=0.8; gamma=0.9"):
-        compare.main()
-    monkeypatch.setattr("sys.argv", ["compare", str(tmp_path), "--metric", "x"])
+    settings = r"--baseline ppo: the settings are: gamma=0.8; gamma=0.9"
+    with pytest.raises(SystemExit, match=settings):
+        run(monkeypatch, tmp_path, "--baseline", "ppo")
     with pytest.raises(SystemExit, match="nothing to compare"):
-        compare.main()
+        run(monkeypatch, tmp_path, "--metric", "x")
 
 
 def test_the_rule_is_that_of_the_published_tables():
@@ -118,36 +137,49 @@ def test_the_rule_is_that_of_the_published_tables():
     verdicts = []
     for shift in (0, 10, -30, 60):
         for _ in range(10):
-            ours, theirs = rng.normal(100 + shift, 20, 5), rng.normal(100, 15, 3)
+            ours = rng.normal(100 + shift, 20, 5)
+            theirs = rng.normal(100, 15, 3)
             row = {"mean": theirs.mean(), "std": theirs.std(), "seeds": "3"}
             p = compare.chance(ours, theirs)
             assert p == pytest.approx(overview.chance(ours, row))
-            verdicts.append(compare.judge(p, ours.mean() - theirs.mean()))
-            assert verdicts[-1] == overview.judge(ours, row)
-            assert (verdicts[-1] == compare.SAME) == (p >= 0.05)
+            verdict = compare.judge(p, ours.mean() - theirs.mean())
+            verdicts.append(verdict)
+            assert verdict == overview.judge(ours, row)
+            assert (verdict == compare.SAME) == (p >= 0.05)
             low, high = compare.difference_interval(ours, theirs)
-            assert (low > 0 or high < 0) == (p < 0.05)
+            beyond_zero = low > 0 or high < 0
+            assert beyond_zero == (p < 0.05)
     assert {*verdicts} == {compare.ABOVE, compare.SAME, compare.BELOW}
 
 
 def test_no_spread():
     """All seeds at 500, then all at 200: there is no t, and no doubt."""
-    high, low = flat(500, 3), flat(200, 3)
-    assert compare.chance(high, low) == 0 and compare.chance(high, high) == 1
+    high = flat(500, 3)
+    low = flat(200, 3)
+    assert compare.chance(high, low) == 0
+    assert compare.chance(high, high) == 1
     assert compare.difference_interval(low, high) == (-300, -300)
     assert compare.needed(high, low, 10) == ""
 
 
-@pytest.mark.parametrize("size, stds", [(30, (20, 20)), (25, (10, 30)), (100, (20, 15))])
+@pytest.mark.parametrize(
+    "size, stds",
+    [
+        (30, (20.0, 20.0)),
+        (25, (10.0, 30.0)),
+        (100, (20.0, 15.0)),
+    ],
+)
 def test_how_many_seeds_it_takes(size, stds):
     """Played 4,000 times: with so many seeds 4 of 5 experiments see it, with one less fewer do."""
-    seeds = compare.seeds_needed(size, *map(float, stds))
+    seeds = compare.seeds_needed(size, *stds)
     rng = np.random.default_rng(1)
 
     def seen(count):
         ours = rng.normal(size, stds[0], (4000, count))
         theirs = rng.normal(0, stds[1], (4000, count))
-        return (stats.ttest_ind(ours, theirs, axis=1, equal_var=False).pvalue < 0.05).mean()
+        test = stats.ttest_ind(ours, theirs, axis=1, equal_var=False)
+        return (test.pvalue < 0.05).mean()
 
     assert seen(seeds) > 0.78
     if seeds > 3:

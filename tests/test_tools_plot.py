@@ -15,14 +15,23 @@ RAMP = np.arange(200.0)
 def groups(folder, by=None):
     """{label: seeds}"""
     found = tools.group(tools.find([folder]), by)
-    return {label: [run.args["seed"] for run in runs] for label, runs in found.items()}
+    seeds = {}
+    for label, runs in found.items():
+        seeds[label] = [run.args["seed"] for run in runs]
+    return seeds
 
 
 # --- which runs belong together
 def test_runs_are_told_apart_by_what_differs(tmp_path):
     for seed in (1, 2):
         write_run(tmp_path, RAMP, seed=seed)
-        write_run(tmp_path, RAMP, seed=seed, learning_rate=1e-4, compile=False)
+        write_run(
+            tmp_path,
+            RAMP,
+            seed=seed,
+            learning_rate=1e-4,
+            compile=False,
+        )
     assert groups(tmp_path) == {"learning_rate=0.0001": [1, 2], "learning_rate=0.001": [1, 2]}
     write_run(tmp_path, RAMP, exp_name="my_idea")
     labels = ["my_idea", "ppo, learning_rate=0.0001", "ppo, learning_rate=0.001"]
@@ -31,14 +40,27 @@ def test_runs_are_told_apart_by_what_differs(tmp_path):
 
 def test_the_machine_does_not_matter(tmp_path):
     write_run(tmp_path, RAMP, threads=1, cuda=False)
-    write_run(tmp_path, RAMP, seed=2, compile=False, threads=8, cuda=True)
+    write_run(
+        tmp_path,
+        RAMP,
+        seed=2,
+        compile=False,
+        threads=8,
+        cuda=True,
+    )
     assert groups(tmp_path) == {"ppo": [1, 2]}
 
 
 def test_an_environment_may_have_settings_of_its_own(tmp_path):
     """They differ between environments, not within one: all of them are `ppo`."""
     write_run(tmp_path, RAMP, gamma=0.9)
-    write_run(tmp_path, RAMP, env_id="Acrobot-v1", gamma=0.99, total_timesteps=5)
+    write_run(
+        tmp_path,
+        RAMP,
+        env_id="Acrobot-v1",
+        gamma=0.99,
+        total_timesteps=5,
+    )
     assert groups(tmp_path) == {"ppo": [1, 1]}
 
 
@@ -62,8 +84,14 @@ def test_grouped_by_choice(tmp_path, capsys):
     for gamma in (0.99, 0.9, 1, 0.995):
         write_run(tmp_path, RAMP, gamma=gamma)
     write_run(tmp_path, RAMP, gamma=0.9, learning_rate=1.0)
-    names = {"gamma=0.9": [1, 1], "gamma=0.99": [1], "gamma=0.995": [1], "gamma=1": [1]}
-    assert groups(tmp_path, ["gamma"]) == names and list(names) == list(groups(tmp_path, ["gamma"]))
+    names = {
+        "gamma=0.9": [1, 1],
+        "gamma=0.99": [1],
+        "gamma=0.995": [1],
+        "gamma=1": [1],
+    }
+    assert groups(tmp_path, ["gamma"]) == names
+    assert list(names) == list(groups(tmp_path, ["gamma"]))
     tools.mixed(tools.group(tools.find([tmp_path]), ["gamma"]))
     assert capsys.readouterr().err == "note: the runs of gamma=0.9 also differ in learning_rate\n"
     message = "^error: no run has an argument gama. These differ: folder, gamma, learning_rate$"
@@ -85,7 +113,8 @@ def test_a_seed_that_ran_again_counts_once(tmp_path, capsys):
     for finished in (True, True, False):
         newest = write_run(tmp_path, RAMP, finished=finished)
     (runs,) = tools.group(tools.find([tmp_path])).values()
-    assert [run.dir.name[-1] for run in runs] == ["1"] and newest.name[-1] == "2"
+    assert [run.dir.name[-1] for run in runs] == ["1"]
+    assert newest.name[-1] == "2"
     assert capsys.readouterr().err.startswith("note: ppo: of 2 seeds that ran again, the newest")
 
 
@@ -126,7 +155,11 @@ def test_a_resumed_run_repeats_nothing(tmp_path):
         with open(tmp_path / f"events.out.tfevents.{number}", "wb") as file:
             writer = RecordWriter(file)
             log = SessionLog(status=SessionLog.START)
-            header = Event(wall_time=start, step=first, session_log=log if number else None)
+            header = Event(
+                wall_time=start,
+                step=first,
+                session_log=log if number else None,
+            )
             writer.write(header.SerializeToString())
             for step in range(first, last):
                 event = Event(wall_time=start + 60 * (step - first + 1), step=step)
@@ -161,7 +194,13 @@ def test_a_picture(tmp_path, monkeypatch, capsys):
     folder = tmp_path / "runs"
     for seed, height in enumerate([0, 10, 40], 1):
         write_run(folder, RAMP + height, seed=seed)
-    write_run(folder, RAMP[:50] + 1000, finished=False, seed=4, total_timesteps=20_000)
+    write_run(
+        folder,
+        RAMP[:50] + 1000,
+        finished=False,
+        seed=4,
+        total_timesteps=20_000,
+    )
     write_run(folder, -RAMP, env_id="Acrobot-v1")
     figure = drawn(monkeypatch, folder, tmp_path)
     acrobot, cartpole = figure.axes
@@ -169,12 +208,15 @@ def test_a_picture(tmp_path, monkeypatch, capsys):
     assert legend(acrobot) == ["ppo (1 seed)"]
     assert legend(cartpole) == ["ppo (4 seeds, 1 unfinished)"]
     *seeds, mean, unfinished = cartpole.lines
-    assert len(seeds) == 3 and len(cartpole.collections) == 1 and not acrobot.collections
+    assert len(seeds) == 3
+    assert len(cartpole.collections) == 1
+    assert not acrobot.collections
     window = 10  # 5 % of 200 episodes
     last = RAMP[-window:].mean() + np.mean([0, 10, 40])
     assert mean.get_ydata()[-1] == pytest.approx(last)
     assert mean.get_xdata()[0] == 100 * window  # whole windows only
-    assert mean.get_linestyle() == "-" and unfinished.get_linestyle() == "--"
+    assert mean.get_linestyle() == "-"
+    assert unfinished.get_linestyle() == "--"
     assert unfinished.get_ydata()[-1] == RAMP[40:50].mean() + 1000
     band = cartpole.collections[0].get_paths()[0].vertices
     assert band[:, 1].max() == pytest.approx(RAMP[-window:].mean() + 40)
@@ -190,7 +232,8 @@ def test_only_unfinished_runs(tmp_path, monkeypatch):
         write_run(tmp_path / "runs", RAMP[:length], **run)
     (ax,) = drawn(monkeypatch, tmp_path / "runs", tmp_path).axes
     assert legend(ax) == ["ppo (2 seeds, 2 unfinished)"]
-    assert ax.lines[-1].get_linestyle() == "--" and ax.lines[-1].get_xdata()[-1] == 5_000
+    assert ax.lines[-1].get_linestyle() == "--"
+    assert ax.lines[-1].get_xdata()[-1] == 5_000
 
 
 def test_against_time_and_with_another_metric(tmp_path, monkeypatch):
@@ -199,8 +242,10 @@ def test_against_time_and_with_another_metric(tmp_path, monkeypatch):
     words = ["--x", "time", "--metric", "losses/value_loss", "--smooth", "1"]
     figure = drawn(monkeypatch, tmp_path / "runs", tmp_path, *words)
     (line,) = figure.axes[0].lines
-    assert line.get_xdata()[-1] == pytest.approx(199 / 60) and line.get_ydata()[-1] == 199
-    assert figure.get_supxlabel() == "minutes" and figure.get_supylabel() == "losses/value_loss"
+    assert line.get_xdata()[-1] == pytest.approx(199 / 60)
+    assert line.get_ydata()[-1] == 199
+    assert figure.get_supxlabel() == "minutes"
+    assert figure.get_supylabel() == "losses/value_loss"
     with pytest.raises(SystemExit, match="^error: no run has charts/episodic_return"):
         drawn(monkeypatch, tmp_path / "runs", tmp_path)
 
@@ -213,7 +258,8 @@ def test_hours(tmp_path, monkeypatch):
     write_events(folder, tools.RETURN, RAMP, seconds=100)
     figure = drawn(monkeypatch, tmp_path / "runs", tmp_path, "--x", "time")
     ticks = [tick.get_text() for tick in figure.axes[0].get_xticklabels()]
-    assert figure.get_supxlabel() == "hours" and ticks[1:6] == ["0", "1", "2", "3", "4"]
+    assert figure.get_supxlabel() == "hours"
+    assert ticks[1:6] == ["0", "1", "2", "3", "4"]
 
 
 def test_long_legends_do_not_squeeze_the_panels(tmp_path, monkeypatch):
@@ -229,7 +275,12 @@ def test_long_legends_do_not_squeeze_the_panels(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    "suffix, begins", [("svg", b"<?xml"), ("pdf", b"%PDF"), ("png", b"\x89PNG")]
+    "suffix, begins",
+    [
+        ("svg", b"<?xml"),
+        ("pdf", b"%PDF"),
+        ("png", b"\x89PNG"),
+    ],
 )
 def test_formats(suffix, begins, tmp_path, monkeypatch):
     write_run(tmp_path / "runs", RAMP)

@@ -24,7 +24,8 @@ def truncated_by_hand(quantiles, drop):
 
 def loss_by_hand(quantiles, targets):
     """The mean quantile Huber loss of each critic, number by number, in float64."""
-    quantiles, targets = quantiles.double().detach().numpy(), targets.double().numpy()
+    quantiles = quantiles.double().detach().numpy()
+    targets = targets.double().numpy()
     losses = []
     for critic in range(quantiles.shape[1]):
         terms = []
@@ -33,7 +34,9 @@ def loss_by_hand(quantiles, targets):
                 level = (2 * m + 1) / (2 * len(own))
                 for target in targets[row]:
                     error = target - quantile
-                    huber = error**2 / 2 if abs(error) <= 1 else abs(error) - 0.5
+                    huber = abs(error) - 0.5
+                    if abs(error) <= 1:
+                        huber = error**2 / 2
                     terms.append((1 - level if error < 0 else level) * huber)
         losses.append(np.mean(terms))
     return torch.tensor(losses)
@@ -53,7 +56,8 @@ def test_the_largest_of_the_mixture_go(n_critics, drop):
 
 
 def test_quantile_huber_loss():
-    quantiles, targets = 2 * torch.randn(6, 3, 5), 2 * torch.randn(6, 11)
+    quantiles = 2 * torch.randn(6, 3, 5)
+    targets = 2 * torch.randn(6, 11)
     losses = tqc.quantile_huber_loss(quantiles, targets)
     torch.testing.assert_close(losses.double(), loss_by_hand(quantiles, targets))
 
@@ -68,7 +72,8 @@ def test_its_minimum_is_at_the_quantiles():
         optimizer.zero_grad()
         tqc.quantile_huber_loss(quantiles, targets).sum().backward()
         optimizer.step()
-    expected = torch.quantile(targets[0], torch.tensor([1, 3, 5, 7], dtype=torch.float64) / 8)
+    middles = torch.tensor([1, 3, 5, 7], dtype=torch.float64) / 8
+    expected = torch.quantile(targets[0], middles)
     torch.testing.assert_close(quantiles[0, 0].detach(), expected, rtol=0, atol=5)
 
 
@@ -105,8 +110,13 @@ def test_updates_of_quantiles(autotune, monkeypatch, tmp_path):
             targets = rewards[:, None] + torch.where(ended, 0.0, args.gamma * soft)
         quantiles = quantiles_by_hand(reference.qfs, obs, actions)
         loss = tqc.quantile_huber_loss(quantiles, targets).sum()
-        assert loss.item() == pytest.approx(loss_by_hand(quantiles, targets).sum().item(), rel=1e-4)
-        return dict(qf_loss=loss, qf_values=quantiles.mean(), qf_targets=targets.mean())
+        expected = loss_by_hand(quantiles, targets).sum().item()
+        assert loss.item() == pytest.approx(expected, rel=1e-4)
+        return dict(
+            qf_loss=loss,
+            qf_values=quantiles.mean(),
+            qf_targets=targets.mean(),
+        )
 
     def actor_losses(reference, obs, noise, alpha):
         actions, log_probs = sac_by_hand(reference.actor, obs, noise)
@@ -118,10 +128,13 @@ def test_updates_of_quantiles(autotune, monkeypatch, tmp_path):
         return losses
 
     def check(update, main, tensors):
-        agent, args, critic = main["agent"], main["args"], update.__name__ == "update_critic"
+        agent = main["agent"]
+        args = main["args"]
+        critic = update.__name__ == "update_critic"
         if not state:
             begin(agent, args)
-        reference, before = state["agent"], copy.deepcopy(agent.state_dict())
+        reference = state["agent"]
+        before = copy.deepcopy(agent.state_dict())
         reference.load_state_dict(before)
         rows, noise = tensors
         batch = main["replay"].unpack(rows)
@@ -148,9 +161,23 @@ def test_updates_of_quantiles(autotune, monkeypatch, tmp_path):
         return metrics
 
     calls = helpers.spy_on_updates(monkeypatch, check)
-    flags = dict(policy_lr=3e-3, q_lr=2e-3, autotune=autotune, alpha=0.3, top_quantiles_to_drop=2)
-    logged("tqc", tmp_path, tau=0.1, gamma=0.9, total_timesteps=220, **flags)
-    assert calls.count("update_critic") > 15 and calls.count("update_actor") > 15
+    flags = dict(
+        policy_lr=3e-3,
+        q_lr=2e-3,
+        autotune=autotune,
+        alpha=0.3,
+        top_quantiles_to_drop=2,
+    )
+    logged(
+        "tqc",
+        tmp_path,
+        tau=0.1,
+        gamma=0.9,
+        total_timesteps=220,
+        **flags,
+    )
+    assert calls.count("update_critic") > 15
+    assert calls.count("update_actor") > 15
 
 
 def test_sizes_that_leave_nothing(tmp_path):
@@ -160,4 +187,10 @@ def test_sizes_that_leave_nothing(tmp_path):
     ):
         with pytest.raises(SystemExit, match=message):
             helpers.train("tqc", tmp_path, **flags)
-    helpers.train("tqc", tmp_path, n_critics=1, n_quantiles=1, top_quantiles_to_drop=0)
+    helpers.train(
+        "tqc",
+        tmp_path,
+        n_critics=1,
+        n_quantiles=1,
+        top_quantiles_to_drop=0,
+    )

@@ -1,6 +1,8 @@
 """The *_visual scripts: their videos show what the agent makes of each frame, and all else is
 their parents'."""
 
+import itertools
+
 import cv2
 import gymnasium as gym
 import imageio.v3 as imageio
@@ -42,7 +44,8 @@ def rows(env):
     """What is drawn beside the picture: for each action an array (height, 320)."""
     with torch.no_grad():
         shown = env.render()
-    assert shown.shape == (420, 640, 3) and shown.dtype == np.uint8
+    assert shown.shape == (420, 640, 3)
+    assert shown.dtype == np.uint8
     game = gym.wrappers.FrameStackObservation.render(env)
     np.testing.assert_array_equal(shown[:, :320], cv2.resize(game, (320, 420)))
     assert (shown[:, 320:] == shown[:, 320:, :1]).all()  # gray
@@ -51,9 +54,11 @@ def rows(env):
 
 def assert_bars(env, lengths, best):
     """As long as this, below the text; twice as bright for the best action."""
-    for i, (row, length) in enumerate(zip(rows(env), lengths, strict=True)):
+    shown = zip(rows(env), lengths, strict=True)
+    for i, (row, length) in enumerate(shown):
         (bar,) = np.unique(row[20:-2], axis=0)
-        expected = np.where(np.arange(320) < length, 100 if i == best else 50, 0)
+        bright = 100 if i == best else 50
+        expected = np.where(np.arange(320) < length, bright, 0)
         np.testing.assert_array_equal(bar, expected, err_msg=NAMES[i])
 
 
@@ -88,37 +93,45 @@ def test_bars_of_distributions(env):
     outputs(env, probs.clamp(1e-30).log())
     seen = rows(env)
     for i, row in enumerate(seen):
+        bright = 100 if i == 3 else 50
         for atom, p in enumerate(probs[i].tolist()):
-            column = row[20:, int((atom + 0.5) * 320 / 51)]
+            middle = int((atom + 0.5) * 320 / 51)
             # 105 lines of pixels, for which linspace(1.25, 0) has these probabilities.
-            expected = (np.arange(105) >= 104 * (1 - p / 1.25))[20:]
+            above = 104 * (1 - p / 1.25)
+            expected = bright * (np.arange(105) >= above)
             np.testing.assert_array_equal(
-                column, expected * (100 if i == 3 else 50), err_msg=f"{NAMES[i]}, {atom}"
+                row[20:, middle],
+                expected[20:],
+                err_msg=f"{NAMES[i]}, {atom}",
             )
 
 
 def test_names_and_numbers(script, env, monkeypatch):
     """The texts are written into the rows of their actions, and nothing else is."""
-    texts, write = [], cv2.putText
-    monkeypatch.setattr(
-        cv2, "putText", lambda row, text, *how: texts.append(text) or write(row, text, *how)
-    )
-    numbers = [0.2, 0.5, 0.1, 0.2]
-    if script.startswith("c51"):
-        means = [-10.0, 10.0, 2.0, -0.4]
-        outputs(
-            env,
-            [[-1000.0 * abs(mean - atom) for atom in np.linspace(-10, 10, 51)] for mean in means],
-        )
-    else:
-        means = numbers
-        outputs(env, np.log(numbers) if script.startswith("ppo") else numbers)
+    texts = []
+    write = cv2.putText
+
+    def spy(row, text, *how):
+        texts.append(text)
+        return write(row, text, *how)
+
+    monkeypatch.setattr(cv2, "putText", spy)
+    means = np.array([0.2, 0.5, 0.1, 0.2])
+    shown = means
+    if script.startswith("ppo"):
+        shown = np.log(means)
+    elif script.startswith("c51"):
+        means = np.array([-10.0, 10.0, 2.0, -0.4])
+        atoms = np.linspace(-10, 10, 51)
+        shown = -1000.0 * np.abs(means[:, None] - atoms)
+    outputs(env, shown)
     seen = rows(env)
-    assert texts == [f"{name} {mean:.2f}" for name, mean in zip(NAMES, means)]
+    pairs = zip(NAMES, means)
+    assert texts == [f"{name} {mean:.2f}" for name, mean in pairs]
     for i, row in enumerate(seen):
-        assert ((row == (254 if i == 1 else 127)).sum() > 50) and (
-            row.max() == (254 if i == 1 else 127)
-        )
+        white = 254 if i == 1 else 127
+        assert (row == white).sum() > 50
+        assert row.max() == white
 
 
 def test_numbers_belong_to_the_frame(script, env, tmp_path):
@@ -126,8 +139,13 @@ def test_numbers_belong_to_the_frame(script, env, tmp_path):
     they returned."""
     seen = []
     network = getattr(env.agent, "q_network", env.agent)
-    network.register_forward_hook(lambda network, inputs, output: seen.append(inputs[0].clone()))
-    video = gym.wrappers.RecordVideo(env, str(tmp_path / "videos"), lambda episode: True)
+
+    def note(network, inputs, output):
+        seen.append(inputs[0].clone())
+
+    network.register_forward_hook(note)
+    folder = str(tmp_path / "videos")
+    video = gym.wrappers.RecordVideo(env, folder, lambda episode: True)
     with torch.no_grad():
         obs, _ = video.reset(seed=2)
         for t in range(12):
@@ -135,7 +153,8 @@ def test_numbers_belong_to_the_frame(script, env, tmp_path):
             np.testing.assert_array_equal(seen[-1][0], obs)
             obs, *_ = video.step(2 + t % 2)
     assert not torch.equal(seen[0], seen[-1])
-    assert any((a != b).any() for a, b in zip(video.recorded_frames, video.recorded_frames[1:]))
+    pairs = itertools.pairwise(video.recorded_frames)
+    assert any((one != other).any() for one, other in pairs)
     video.close()
 
 
@@ -148,39 +167,33 @@ def test_it_trains_with_its_parents_lines(script):
             assert one == other
 
 
-@pytest.mark.parametrize(
-    "script",
-    [
-        pytest.param(name, marks=pytest.mark.slow)
-        for name in ("ppo_atari_visual", "dqn_atari_visual", "c51_atari_visual")
-    ],
-    indirect=True,
-)
+def curves_of(run):
+    return {tag: x for tag, x in helpers.scalars(run).items() if tag not in helpers.UNSEEDED}
+
+
+def state_of(run):
+    others = ("script", "setting", "args")
+    return {name: part for name, part in helpers.load(run).items() if name not in others}
+
+
+@pytest.mark.slow
 def test_a_run_is_its_parents(script, tmp_path):
     """Every scalar and the checkpoint to the last bit, evaluations in mid-training included; and
     its video."""
     flags = dict(eval_every=helpers.SMALL[script]["total_timesteps"] // 2)
     theirs, returns = helpers.train(helpers.PARENT[script], tmp_path / "parent", **flags)
     ours, ours_returns = helpers.train(script, tmp_path / "visual", capture_video=True, **flags)
-    curves = [
-        {tag: x for tag, x in helpers.scalars(run).items() if tag not in helpers.UNSEEDED}
-        for run in (ours, theirs)
-    ]
-    assert (
-        ours_returns == returns
-        and curves[0] == curves[1]
-        and len(curves[0]["eval/episodic_return"]) == 2
-    )
-    states = [
-        {k: v for k, v in helpers.load(run).items() if k not in ("script", "setting", "args")}
-        for run in (ours, theirs)
-    ]
-    helpers.assert_same_state(*states)
+    assert ours_returns == returns
+    curves = curves_of(ours)
+    assert curves == curves_of(theirs)
+    assert len(curves["eval/episodic_return"]) == 2
+    helpers.assert_same_state(state_of(ours), state_of(theirs))
     videos = sorted((ours / "videos").glob("*/*.mp4"))
     assert len(videos) == 2
     frames = imageio.imread(videos[-1])
     # evaluations of tests are cut after 40 steps
-    assert len(frames) >= 40 and frames.shape[1:] == (420, 640, 3)
+    assert len(frames) >= 40
+    assert frames.shape[1:] == (420, 640, 3)
     assert all(frame[:, 320:].max() > 80 for frame in frames)
 
 
@@ -193,14 +206,22 @@ def test_a_copy_watches_a_run_of_the_parent(script, tmp_path, monkeypatch):
     path.write_text((helpers.SOURCE / f"{script}.py").read_text())
     copied = helpers.import_file(path)
     make_env = copied.make_env
-    monkeypatch.setattr(copied, "make_env", lambda *how: gym.wrappers.TimeLimit(make_env(*how), 5))
+
+    def short_games(*how):
+        return gym.wrappers.TimeLimit(make_env(*how), 5)
+
+    monkeypatch.setattr(copied, "make_env", short_games)
     args = helpers.small_args(parent, tmp_path, evaluate=str(run_dir), capture_video=True)
-    assert len(copied.main(copied.Args(**vars(args)))["returns"]) == 1
+    record = copied.main(copied.Args(**vars(args)))
+    assert len(record["returns"]) == 1
     (video,) = (run_dir / "videos").glob("eval_*/*.mp4")
     assert imageio.imread(video).shape[1:] == (420, 640, 3)
 
 
 def test_its_page_shows_a_frame(script):
-    picture = helpers.ROOT / f"docs/img/visual_{script.partition('_')[0]}.png"
-    assert f"](img/{picture.name})" in (helpers.ROOT / f"docs/{script}.md").read_text()
-    assert picture.stat().st_size < 60_000 and cv2.imread(str(picture)).shape == (420, 640, 3)
+    kind, _, _ = script.partition("_")
+    picture = helpers.ROOT / f"docs/img/visual_{kind}.png"
+    page = helpers.ROOT / f"docs/{script}.md"
+    assert f"](img/{picture.name})" in page.read_text()
+    assert picture.stat().st_size < 60_000
+    assert cv2.imread(str(picture)).shape == (420, 640, 3)

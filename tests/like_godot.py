@@ -13,13 +13,21 @@ import socket
 import sys
 import time
 
-options = dict(actions="continuous", agents="2", fault="", log=os.devnull)
+options = dict(
+    actions="continuous",
+    agents="2",
+    fault="",
+    log=os.devnull,
+)
 options |= dict(word.removeprefix("--").split("=") for word in sys.argv[1:] if "=" in word)
-rng, num_agents = random.Random(int(options["env_seed"])), int(options["agents"])
+rng = random.Random(int(options["env_seed"]))
+num_agents = int(options["agents"])
 CHOICE = dict(side=dict(size=3, action_type="discrete"))
 NUMBER = dict(number=dict(size=1, action_type="continuous"))
 ACTIONS = dict(
-    continuous=NUMBER, discrete=CHOICE | dict(again=CHOICE["side"]), mixed=CHOICE | NUMBER
+    continuous=NUMBER,
+    discrete=CHOICE | dict(again=CHOICE["side"]),
+    mixed=CHOICE | NUMBER,
 )
 
 
@@ -31,7 +39,8 @@ def observe():
 def reward(obs, action):
     """At most 2: 1 for a number like the observed one, or for the side on which it is; twice
     that at the end."""
-    number, rewards = obs["obs"][0], []
+    number = obs["obs"][0]
+    rewards = []
     for name, value in action.items():
         side = (number > -1 / 3) + (number > 1 / 3)
         rewards.append(
@@ -55,7 +64,10 @@ def answer(message, state):
         if options["fault"] == "differ":
             action_space[-1] = ACTIONS["mixed"]
         return dict(
-            type=kind, n_agents=num_agents, observation_space=obs_space, action_space=action_space
+            type=kind,
+            n_agents=num_agents,
+            observation_space=obs_space,
+            action_space=action_space,
         )
     rewards = [reward(obs, action) for obs, action in zip(state, message.get("action", []))]
     dones = [bool(obs["last"]) for obs in state]
@@ -63,12 +75,18 @@ def answer(message, state):
     return (
         dict(type="reset", obs=state)
         if kind == "reset"
-        else dict(type="step", obs=state, reward=rewards, done=dones)
+        else dict(
+            type="step",
+            obs=state,
+            reward=rewards,
+            done=dones,
+        )
     )
 
 
 def play(stream):
-    state, steps = [], 0
+    state = []
+    steps = 0
     while header := stream.read(4):
         message = json.loads(stream.read(int.from_bytes(header, "little")))
         write(got=message)

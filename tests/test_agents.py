@@ -12,7 +12,8 @@ AGENTS = helpers.ROOT / "benchmark" / "results" / "agents"
 RANDOM = helpers.read_json(AGENTS.parent / "random.json")  # returns of random actions
 
 
-NAMES = sorted(path.name for path in AGENTS.iterdir())
+NAMES = [path.name for path in AGENTS.iterdir()]
+NAMES.sort()
 FIRST = ["Hopper-v4__ppo_continuous_200k"]  # before every commit
 
 

@@ -106,9 +106,7 @@ def short_games(script, words):
     return 0
 
 
-@pytest.mark.parametrize(
-    "script", helpers.others_slow(helpers.TRAINING_SCRIPTS, ["ppo", "dqn", "ddpg"])
-)
+@pytest.mark.parametrize("script", helpers.others_slow(helpers.TRAINING_SCRIPTS, ["ppo", "ddpg"]))
 def test_a_run_resumed_and_evaluated(script, capsys, tmp_path):
     """The whole life of a run: trained, trained for longer, evaluated; with a video of each
     final evaluation."""

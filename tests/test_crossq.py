@@ -25,10 +25,12 @@ def renorm_by_hand(norm, x, running_mean, running_var, renormalise):
             running_std = (running_var[k].item() + 1e-3) ** 0.5
             r = std.item() / running_std
             r = min(max(r, 1 / 3), 3.0)
-            d = (mean.item() - running_mean[k].item()) / running_std
+            d = mean.item() - running_mean[k].item()
+            d = d / running_std
             d = min(max(d, -5.0), 5.0)
         normalised = (column - mean) / std * r + d
-        columns.append(normalised * norm.weight[k] + norm.bias[k])
+        scaled = normalised * norm.weight[k]
+        columns.append(scaled + norm.bias[k])
     return torch.stack(columns, 1)
 
 
@@ -52,9 +54,10 @@ def test_before_the_warm_up_it_is_batch_normalisation():
         torch.testing.assert_close(*outputs, rtol=1e-4, atol=1e-5)
         weights = torch.randn(32, 5)
         grads = []
-        for y, each, norm in zip(outputs, inputs, (ours, theirs), strict=True):
-            loss = (y * weights).sum()
-            grads.append(torch.autograd.grad(loss, [each, norm.weight, norm.bias]))
+        for k, norm in enumerate((ours, theirs)):
+            loss = (outputs[k] * weights).sum()
+            params = [inputs[k], norm.weight, norm.bias]
+            grads.append(torch.autograd.grad(loss, params))
         for mine, other in zip(*grads, strict=True):
             torch.testing.assert_close(mine, other, rtol=1e-3, atol=1e-4)
     torch.testing.assert_close(ours.running_mean, theirs.running_mean)
@@ -78,7 +81,12 @@ def test_renormalisation():
         theirs = x.clone().requires_grad_()
         y = norm(ours, True)
         weights = torch.randn(32, 4)
-        torch.testing.assert_close(y.double(), expected.double(), rtol=1e-4, atol=1e-4)
+        torch.testing.assert_close(
+            y.double(),
+            expected.double(),
+            rtol=1e-4,
+            atol=1e-4,
+        )
         by_hand = renorm_by_hand(norm, theirs, *before, renormalise=step >= 3)
         grads = [
             torch.autograd.grad((z * weights).sum(), each)[0]
@@ -89,7 +97,12 @@ def test_renormalisation():
     x = torch.randn(32, 4) + 5
     norm.running_mean.copy_(x.mean(0) + 0.1)
     norm.running_var.copy_(x.var(0) * 1.2)
-    torch.testing.assert_close(norm(x, False), norm(x, True), rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(
+        norm(x, False),
+        norm(x, True),
+        rtol=1e-4,
+        atol=1e-4,
+    )
 
 
 def test_running_statistics_move_in_updates_only():
@@ -115,13 +128,17 @@ class ByHand:
         mean = norm.running_mean
         var = norm.running_var
         if not batch_stats:
-            std = (var + 1e-3).sqrt()
-            return (x - mean) / std * norm.weight + norm.bias
+            normalised = (x - mean) / (var + 1e-3).sqrt()
+            return normalised * norm.weight + norm.bias
         batch_mean = x.detach().mean(0)
         batch_var = x.detach().var(0, correction=0)
-        self.stats[f"{name}.running_mean"] = 0.99 * mean + 0.01 * batch_mean
-        self.stats[f"{name}.running_var"] = 0.99 * var + 0.01 * batch_var
-        self.stats[f"{name}.step"] = norm.step + 1
+        moved = {
+            "running_mean": 0.99 * mean + 0.01 * batch_mean,
+            "running_var": 0.99 * var + 0.01 * batch_var,
+            "step": norm.step + 1,
+        }
+        for part, value in moved.items():
+            self.stats[f"{name}.{part}"] = value
         renormalise = norm.step >= self.warmup
         return renorm_by_hand(norm, x, mean, var, renormalise).float()
 
@@ -137,11 +154,13 @@ class ByHand:
 def policy_by_hand(actor, obs, noise, batch_stats=False):
     """test_off_policy's sac_by_hand, with a network by hand."""
     mean, log_std = actor(obs, batch_stats).tensor_split(2, dim=1)
-    std = torch.exp(-5 + 3.5 * (torch.tanh(log_std) + 1))
+    log_std = -5 + 3.5 * (torch.tanh(log_std) + 1)
+    std = torch.exp(log_std)
     raw = mean + std * noise
     slope = SCALE / torch.cosh(raw.double()) ** 2
     normal = torch.distributions.Normal(mean, std)
-    log_probs = normal.log_prob(raw) - torch.log(slope).float()
+    log_probs = normal.log_prob(raw)
+    log_probs = log_probs - torch.log(slope).float()
     actions = torch.tanh(raw) * SCALE + BIAS
     return actions, log_probs.sum(1)
 
@@ -154,7 +173,8 @@ def assert_stepped(agent, reference, learning_rate, names):
     for name in names:
         mine = agent.get_submodule(name)
         theirs = reference.get_submodule(name)
-        for ours, other in zip(mine.parameters(), theirs.parameters(), strict=True):
+        pairs = zip(mine.parameters(), theirs.parameters(), strict=True)
+        for ours, other in pairs:
             error = (ours - other).detach().abs() / learning_rate
             errors.append(error.flatten())
             grad = other.grad.abs().flatten()
@@ -178,10 +198,16 @@ def test_updates_without_targets(warmup, monkeypatch, tmp_path):
     def begin(agent, args):
         state["agent"] = reference = copy.deepcopy(agent)
         betas = (0.5, 0.999)
-        critics = [*reference.qf1.parameters(), *reference.qf2.parameters()]
-        state["critic"] = torch.optim.Adam(critics, lr=args.q_lr, betas=betas)
-        actor = reference.actor.parameters()
-        state["actor"] = torch.optim.Adam(actor, lr=args.policy_lr, betas=betas)
+        state["critic"] = torch.optim.Adam(
+            [*reference.qf1.parameters(), *reference.qf2.parameters()],
+            lr=args.q_lr,
+            betas=betas,
+        )
+        state["actor"] = torch.optim.Adam(
+            reference.actor.parameters(),
+            lr=args.policy_lr,
+            betas=betas,
+        )
         state["alpha"] = torch.optim.Adam([reference.log_alpha], lr=args.q_lr)
         state["by hand"] = {
             "actor": ByHand(reference.actor, warmup),
@@ -201,8 +227,10 @@ def test_updates_without_targets(warmup, monkeypatch, tmp_path):
         now = torch.cat([obs, actions], 1)
         later = torch.cat([next_obs, next_actions], 1)
         both = torch.cat([now, later])
-        one, next_one = networks["qf1"](both, True)[:, 0].chunk(2)
-        two, next_two = networks["qf2"](both, True)[:, 0].chunk(2)
+        values = networks["qf1"](both, True)
+        one, next_one = values[:, 0].chunk(2)
+        values = networks["qf2"](both, True)
+        two, next_two = values[:, 0].chunk(2)
         next_values = torch.minimum(next_one, next_two).detach()
         soft = next_values - alpha * next_log_probs
         ahead = torch.where(terminations == 1, 0.0, args.gamma * soft)
@@ -293,7 +321,9 @@ def test_statistics_belong_to_the_checkpoint(tmp_path):
     """And there are no targets."""
     state = logged("crossq", tmp_path)["agent"]
     assert not [name for name in state if "target" in name]
-    assert state["qf1.norm1.step"] == state["qf2.norm3.step"] > state["actor.norm2.step"] > 0
+    updates = state["qf1.norm1.step"]
+    assert state["qf2.norm3.step"] == updates
+    assert 0 < state["actor.norm2.step"] < updates
     assert (state["actor.norm1.running_mean"] != 0).any()
 
 

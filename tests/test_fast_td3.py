@@ -42,15 +42,17 @@ class Journal:
 
     def step(self):
         num_envs = len(self.lists)
-        numbers = np.array([n + num_envs * len(env) for n, env in enumerate(self.lists)])
+        length = len(self.lists[0])
+        numbers = num_envs * length + np.arange(num_envs)
         rewards = self.rng.normal(size=num_envs).astype(np.float32)
         next_obs = self.rng.normal(size=(num_envs, 2)).astype(np.float32)
         terminated, truncated = self.rng.random((2, num_envs)) < 0.15
         over = terminated | truncated
         parts = self.obs, numbers[:, None], rewards, next_obs, terminated
         self.buffer.add(*parts, self.ages)
-        for n, env in enumerate(self.lists):
-            env.append((self.obs[n], rewards[n], next_obs[n], terminated[n], over[n]))
+        columns = self.obs, rewards, next_obs, terminated, over
+        for env, row in zip(self.lists, zip(*columns, strict=True), strict=True):
+            env.append(row)
         self.ages = (self.ages + 1) * ~over
         new = self.rng.normal(size=(num_envs, 2)).astype(np.float32)
         self.obs = np.where(over[:, None], new, next_obs)
@@ -61,7 +63,8 @@ class Journal:
         first = number // len(self.lists)
         total = 0.0
         length = 0
-        for _, reward, next_obs, terminated, over in env[first : first + self.buffer.n_step]:
+        window = env[first : first + self.buffer.n_step]
+        for _, reward, next_obs, terminated, over in window:
             total += gamma**length * float(reward)
             length += 1
             if over:
@@ -130,9 +133,9 @@ def test_the_smaller_distribution():
     chosen = fast_td3.smaller_distribution(probs[0], probs[1], atoms)
     firsts = 0
     for row, one, other in zip(chosen, *probs, strict=True):
-        means = [sum(p * z for p, z in zip(each, atoms)).item() for each in (one, other)]
-        assert torch.equal(row, one if means[0] < means[1] else other)
-        firsts += means[0] < means[1]
+        first = (one * atoms).sum() < (other * atoms).sum()
+        assert torch.equal(row, one if first else other)
+        firsts += first.item()
     assert 10 < firsts < 40
 
 
@@ -140,18 +143,21 @@ def test_the_smaller_distribution():
 
 
 def act_by_hand(agent, actor, obs):
-    return torch.tanh(actor(normal(agent, obs))) * SCALE + BIAS
+    output = actor(normal(agent, obs))
+    return torch.tanh(output) * SCALE + BIAS
 
 
 def normal(agent, obs):
     """Observations normalised with the statistics of this moment."""
     mean = agent.obs_stats.mean
     var = agent.obs_stats.var
-    return torch.clamp((obs.double() - mean) / torch.sqrt(var + 1e-8), -10, 10).float()
+    normalised = (obs.double() - mean) / torch.sqrt(var + 1e-8)
+    return torch.clamp(normalised, -10, 10).float()
 
 
 def probs_by_hand(agent, critic, obs, actions):
-    return critic(torch.cat([normal(agent, obs), actions], 1)).softmax(1)
+    inputs = torch.cat([normal(agent, obs), actions], 1)
+    return critic(inputs).softmax(1)
 
 
 def windows_by_hand(replay, gamma, rows, stored):
@@ -163,26 +169,31 @@ def windows_by_hand(replay, gamma, rows, stored):
         total = 0.0
         length = 0
         for k in range(replay.n_step):
-            if k and not (is_stored[k] and steps[k] == steps[0] + k):
+            follows = steps[k] == steps[0] + k
+            if k > 0 and not (is_stored[k] and follows):
                 break
             total += gamma**k * rewards[k].item()
             length += 1
+        last = length - 1
         yield (
             obs[0],
             actions[0],
             total,
             gamma**length,
-            next_obs[length - 1],
-            terminations[length - 1],
+            next_obs[last],
+            terminations[last],
         )
 
 
 def critic_losses(reference, args, windows, noise):
     obs, actions, returns, discounts, next_obs, terminations = zip(*windows, strict=True)
-    obs, actions, next_obs = (torch.stack(part) for part in (obs, actions, next_obs))
+    obs = torch.stack(obs)
+    actions = torch.stack(actions)
+    next_obs = torch.stack(next_obs)
     atoms = np.linspace(args.v_min, args.v_max, args.n_atoms)
     with torch.no_grad():
-        smoothing = torch.clamp(noise * args.policy_noise, -args.noise_clip, args.noise_clip)
+        smoothing = noise * args.policy_noise
+        smoothing = torch.clamp(smoothing, -args.noise_clip, args.noise_clip)
         next_actions = act_by_hand(reference, reference.target_actor, next_obs)
         next_actions = next_actions + smoothing * SCALE
         high = torch.tensor(BOX.high)
@@ -196,15 +207,28 @@ def critic_losses(reference, args, windows, noise):
     for k, end in enumerate(terminations):
         one = pair[0][k]
         other = pair[1][k]
-        chosen = one if (one * atoms).sum() < (other * atoms).sum() else other
-        projected = project_by_hand(chosen[None], [returns[k]], [bool(end)], discounts[k], atoms)
+        first = (one * atoms).sum() < (other * atoms).sum()
+        chosen = one if first else other
+        projected = project_by_hand(
+            chosen[None],
+            [returns[k]],
+            [bool(end)],
+            discounts[k],
+            atoms,
+        )
         targets.append(projected[0])
     targets = torch.tensor(np.array(targets))
-    found = {"mass_at_v_min": targets[:, 0].mean(), "mass_at_v_max": targets[:, -1].mean()}
+    found = {
+        "mass_at_v_min": targets[:, 0].mean(),
+        "mass_at_v_max": targets[:, -1].mean(),
+    }
     for name in ("qf1", "qf2"):
-        probs = probs_by_hand(reference, reference.get_submodule(name), obs, actions)
-        found[f"{name}_loss"] = -(targets * probs.log()).sum(1).mean()
-        found[f"{name}_values"] = (probs * torch.tensor(atoms)).sum(1).mean()
+        critic = reference.get_submodule(name)
+        probs = probs_by_hand(reference, critic, obs, actions)
+        losses = -(targets * probs.log()).sum(1)
+        found[f"{name}_loss"] = losses.mean()
+        values = (probs * torch.tensor(atoms)).sum(1)
+        found[f"{name}_values"] = values.mean()
     return found | {"qf_loss": found["qf1_loss"] + found["qf2_loss"]}
 
 
@@ -216,9 +240,12 @@ def assert_stepped(agent, reference, learning_rate, names):
     for name in names:
         mine = agent.get_submodule(name)
         theirs = reference.get_submodule(name)
-        for ours, other in zip(mine.parameters(), theirs.parameters(), strict=True):
-            errors.append((ours - other).detach().abs().flatten() / learning_rate)
-            clear.append((other.grad.abs() > 1e-4 * other.grad.abs().max()).flatten())
+        pairs = zip(mine.parameters(), theirs.parameters(), strict=True)
+        for ours, other in pairs:
+            error = (ours - other).detach().abs() / learning_rate
+            errors.append(error.flatten())
+            grad = other.grad.abs().flatten()
+            clear.append(grad > 1e-4 * grad.max())
     errors = torch.cat(errors)
     clear = torch.cat(clear)
     assert clear.float().mean() > 0.2
@@ -276,10 +303,13 @@ def test_updates(n_step, monkeypatch, tmp_path):
         changed = stepped if critic else {*stepped, *targets}
         assert_unchanged(agent, before, {name.split(".")[0] for name in before} - changed)
         after = agent.state_dict()
-        for key in (key for key in before if key.split(".")[0] in targets and not critic):
-            head, rest = key.split(".", 1)
+        for key in before:
+            head, _, rest = key.partition(".")
+            if critic or head not in targets:
+                continue
             source = after[f"{targets[head]}.{rest}"]
-            torch.testing.assert_close(after[key], 0.9 * before[key] + 0.1 * source)
+            expected = 0.9 * before[key] + 0.1 * source
+            torch.testing.assert_close(after[key], expected)
         return metrics
 
     calls = helpers.spy_on_updates(monkeypatch, check)
@@ -336,13 +366,17 @@ def training_envs():
 
 def test_large_observations_are_normalised():
     agent = fast_td3.Agent(2, BOX, 11, -1.0, 1.0)
-    samples = torch.randn(500, 2) * torch.tensor([1e4, 1e-3]) + torch.tensor([5e4, 0.0])
+    stds = torch.tensor([1e4, 1e-3])
+    means = torch.tensor([5e4, 0.0])
+    samples = torch.randn(500, 2) * stds + means
     agent.obs_stats.update(samples)
     normalized = agent.normalize(samples)
     torch.testing.assert_close(normalized.mean(0), torch.zeros(2), rtol=0, atol=1e-3)
-    torch.testing.assert_close(normalized.std(0, correction=0), torch.ones(2), rtol=0, atol=1e-2)
+    stds = normalized.std(0, correction=0)
+    torch.testing.assert_close(stds, torch.ones(2), rtol=0, atol=1e-2)
     assert normalized.dtype == torch.float32
-    assert agent.normalize(torch.tensor([[1e9, 0]])).abs().max() == 10
+    huge = torch.tensor([[1e9, 0]])
+    assert agent.normalize(huge).abs().max() == 10
 
 
 # --- exploration noise
@@ -379,7 +413,8 @@ def test_each_environment_has_noise_of_its_own_size(monkeypatch, tmp_path):
         steps=3000,
     )
     actions = actions_of("fast_td3", monkeypatch, tmp_path, output, **flags)
-    added = (actions - BIAS.numpy()) / SCALE.numpy() - np.tanh(output)
+    scaled = (actions - BIAS.numpy()) / SCALE.numpy()
+    added = scaled - np.tanh(output)
     sizes = iter(drawn)
     stds = np.zeros((3000, 4))
     now = [next(sizes) for _ in range(4)]
@@ -419,7 +454,7 @@ def test_a_support_that_is_too_narrow(v_min, v_max, warned, capfd, tmp_path):
         v_min=v_min,
         v_max=v_max,
         n_atoms=51,
-        total_timesteps=600,
+        total_timesteps=400,
         gamma=0.9,
     )
     helpers.train("fast_td3", tmp_path, env_id="tests.probe_envs:ProbeTruncatedBox-v0", **flags)

@@ -92,7 +92,8 @@ def test_every_goal_was_achieved_later_in_the_same_episode(buffer_size, num_envs
             assert (row[13:16] == goal).all()
             assert row[9] == achieved[2] - 10 * goal[2]
             row[3:6] = row[13:16] = -1
-            found[(*row[:9], 0, *row[10:])].add(tuple(goal))
+            without_reward = (*row[:9], 0, *row[10:])
+            found[without_reward].add(tuple(goal))
         assert found == expected
         assert {tuple(row) for row in rows[40_000:].tolist()} == set(expected)  # as stored
 
@@ -106,7 +107,8 @@ def test_later_steps_are_equally_likely():
         obs[:, 2] = t
         next_obs[:, 2] = t + 1
         action, reward, terminated = zeros
-        buffer.add(obs, action, reward, next_obs, terminated, dones=np.array([t == 7]))
+        dones = np.array([t == 7])
+        buffer.add(obs, action, reward, next_obs, terminated, dones=dones)
     obs, *_ = buffer.unpack(buffer.sample(100_000)[:80_000])
     first = obs[obs[:, 2] == 0]
     counts = first[:, 5].int().bincount(minlength=9)

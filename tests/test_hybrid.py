@@ -107,7 +107,8 @@ def test_samples_follow_the_policy(monkeypatch, tmp_path):
     probs = torch.tensor([1.0, 0, 0]).softmax(0)
     assert choices == pytest.approx(probs, abs=0.02)
     # 0.2 of [-1, 1] is 6 of [0, 10]
-    numbers = np.array([inner["number"][0] for _, inner in actions])
+    numbers = [inner["number"][0] for _, inner in actions]
+    numbers = np.array(numbers)
     assert (numbers.mean(), numbers.std()) == (
         pytest.approx(6, abs=0.05),
         pytest.approx(0.5, abs=0.03),

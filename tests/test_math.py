@@ -23,10 +23,11 @@ def gae_by_definition(rewards, values, next_values, terminations, dones, gamma, 
     advantages = np.zeros(rewards.shape)
     for t, n in np.ndindex(*rewards.shape):
         for k in range(t, len(rewards)):
-            bootstrap = 0.0 if terminations[k, n] else gamma * next_values[k, n]
-            advantages[t, n] += (gamma * gae_lambda) ** (k - t) * (
-                rewards[k, n] + bootstrap - values[k, n]
-            )
+            delta = rewards[k, n] - values[k, n]
+            if not terminations[k, n]:
+                delta += gamma * next_values[k, n]
+            discount = (gamma * gae_lambda) ** (k - t)
+            advantages[t, n] += discount * delta
             if dones[k, n]:
                 break
     return advantages
@@ -104,11 +105,13 @@ def test_normalize():
     # mean (2, 20), standard deviation (2, 10)
     agent.obs_stats.update(torch.tensor([[0.0, 10.0], [4.0, 30.0]]))
     normalised = torch.tensor([[1.0, -1.0], [0.0, 10.0]])
-    torch.testing.assert_close(agent.normalize(torch.tensor([[4.0, 10.0], [2.0, 1e6]])), normalised)
+    obs = torch.tensor([[4.0, 10.0], [2.0, 1e6]])
+    torch.testing.assert_close(agent.normalize(obs), normalised)
     nn.init.normal_(agent.actor[-1].weight)
     # as an environment may return it
     raw = torch.tensor([[4.0, 10.0], [2.0, 1e6]], dtype=torch.float64)
-    torch.testing.assert_close(agent.act(raw), agent(normalised)[0].mean)
+    dist, _ = agent(normalised)
+    torch.testing.assert_close(agent.act(raw), dist.mean)
 
 
 def test_initialisation(rollout_script, monkeypatch, tmp_path):
@@ -116,9 +119,13 @@ def test_initialisation(rollout_script, monkeypatch, tmp_path):
     agent = helpers.fresh_agent(rollout_script, monkeypatch, tmp_path)
     if rollout_script in ("ppo_lstm", "ppo_continuous_lstm"):
         pytest.skip("test_lstm.py has it")
-    last = [net if isinstance(net, nn.Linear) else net[-1] for net in (agent.actor, agent.critic)]
+    last = []
+    for net in (agent.actor, agent.critic):
+        one_layer = isinstance(net, nn.Linear)
+        last.append(net if one_layer else net[-1])
     gains = dict(zip(last, (0.01, 1.0), strict=True))
-    layers = [layer for layer in agent.modules() if isinstance(layer, nn.Linear | nn.Conv2d)]
+    kinds = nn.Linear | nn.Conv2d
+    layers = [layer for layer in agent.modules() if isinstance(layer, kinds)]
     for cell in (cell for cell in agent.modules() if isinstance(cell, nn.LSTMCell)):
         for param in cell.parameters():
             if param.ndim == 2:
@@ -133,7 +140,8 @@ def test_initialisation(rollout_script, monkeypatch, tmp_path):
         gain = gains.get(layer, 2**0.5)
         weight = weight if len(weight) <= weight.shape[1] else weight.T
         identity = torch.eye(len(weight))
-        torch.testing.assert_close(weight @ weight.T / gain**2, identity, rtol=1e-4, atol=1e-5)
+        product = weight @ weight.T / gain**2
+        torch.testing.assert_close(product, identity, rtol=1e-4, atol=1e-5)
     log_std = getattr(agent, "actor_logstd", None)
     assert log_std is None or not log_std.any()
 
@@ -148,10 +156,17 @@ def test_policies():
     dist = agent(obs)[0]
     std = np.exp([-0.5, 0.3])
     mean = agent.actor(obs)
-    expected = -0.5 * ((actions - mean).numpy() / std) ** 2 - np.log(std)
+    z = (actions - mean).numpy() / std
+    expected = -0.5 * z**2 - np.log(std)
     expected = expected - 0.5 * math.log(2 * math.pi)
-    np.testing.assert_allclose(dist.log_prob(actions), expected.sum(1), rtol=1e-5, atol=1e-6)
-    entropy = (np.log(std) + 0.5 * math.log(2 * math.pi * math.e)).sum()
+    np.testing.assert_allclose(
+        dist.log_prob(actions),
+        expected.sum(1),
+        rtol=1e-5,
+        atol=1e-6,
+    )
+    of_one = 0.5 * math.log(2 * math.pi * math.e)
+    entropy = (np.log(std) + of_one).sum()
     np.testing.assert_allclose(dist.entropy(), np.full(7, entropy), rtol=1e-6)
     agent = ppo.Agent(4, 3)
     obs = torch.randn(7, 4)
@@ -188,7 +203,8 @@ def actions_of(script, monkeypatch, tmp_path, **parameters):
             super().__init__(*sizes)
             self.actor[-1].weight.data.zero_()
             for name, values in parameters.items():
-                self.get_parameter(name.replace("__", ".")).data.copy_(torch.tensor(values))
+                param = self.get_parameter(name.replace("__", "."))
+                param.data.copy_(torch.tensor(values))
 
     monkeypatch.setattr(helpers.module(script), "Agent", BiasedAgent)
     probe_envs.ACTIONS.clear()
@@ -196,7 +212,8 @@ def actions_of(script, monkeypatch, tmp_path, **parameters):
     helpers.train(script, tmp_path, env_id=probe("Constant", script), **sizes)
     actions = np.array(probe_envs.ACTIONS[:10_000]).reshape(-1, 5)
     # each environment has noise of its own
-    assert np.abs(np.corrcoef(actions.T) - np.eye(5)).max() < 0.1
+    together = np.corrcoef(actions.T) - np.eye(5)
+    assert np.abs(together).max() < 0.1
     return actions
 
 
@@ -205,7 +222,9 @@ def test_sampling_follows_softmax(monkeypatch, tmp_path):
     environment."""
     actions = actions_of("ppo", monkeypatch, tmp_path, actor__4__bias=[0.7, -0.9])
     right = 1 / (1 + math.exp(0.7 + 0.9))
-    assert np.abs(actions.mean(0) - right).max() < 5 * (right * (1 - right) / len(actions)) ** 0.5
+    deviation = (right * (1 - right) / len(actions)) ** 0.5
+    error = actions.mean(0) - right
+    assert np.abs(error).max() < 5 * deviation
 
 
 def test_sampling_is_gaussian(monkeypatch, tmp_path):
@@ -217,7 +236,8 @@ def test_sampling_is_gaussian(monkeypatch, tmp_path):
     )
     parameters = dict(actor__4__bias=[0.3], actor_logstd=[math.log(0.2)])
     actions = actions_of("ppo_continuous", monkeypatch, tmp_path, **parameters)
-    assert actions.mean() == pytest.approx(0.3, abs=4 * 0.2 / actions.size**0.5)
+    deviation = 0.2 / actions.size**0.5
+    assert actions.mean() == pytest.approx(0.3, abs=4 * deviation)
     assert actions.std() == pytest.approx(0.2, abs=0.007)
     assert actions.max() == 1 < max(largest)
 
@@ -236,18 +256,23 @@ def losses_by_hand(batch, args):
     near = torch.clamp(ratio, 1 - args.clip_coef, 1 + args.clip_coef)
     value_loss = (returns - values) ** 2
     if args.clip_vloss:
-        clipped = old_values + torch.clamp(values - old_values, -args.clip_coef, args.clip_coef)
+        change = torch.clamp(values - old_values, -args.clip_coef, args.clip_coef)
+        clipped = old_values + change
         value_loss = torch.maximum(value_loss, (returns - clipped) ** 2)
     losses = dict(value_loss=0.5 * value_loss.mean(), entropy=entropy.mean())
-    losses["policy_loss"] = -torch.minimum(advantages * ratio, advantages * near).mean()
+    gain = torch.minimum(advantages * ratio, advantages * near)
+    losses["policy_loss"] = -gain.mean()
     if hasattr(args, "bounds_coef"):  # the bounds and a twentieth of their range
         low = torch.tensor(Corner.low)
         high = torch.tensor(Corner.high)
-        far = torch.maximum(low - dist.mean, dist.mean - high) - 0.05 * (high - low)
+        beyond = torch.maximum(low - dist.mean, dist.mean - high)
+        far = beyond - 0.05 * (high - low)
         losses["bounds_loss"] = torch.relu(far).square().sum(1).mean()
-    losses["approx_kl"] = torch.mean((ratio - 1) - (log_probs - old_log_probs))
+    log_ratio = log_probs - old_log_probs
+    losses["approx_kl"] = torch.mean((ratio - 1) - log_ratio)
     losses["old_approx_kl"] = torch.mean(old_log_probs - log_probs)
-    losses["clipfrac"] = (torch.abs(ratio - 1) > args.clip_coef).float().mean()
+    clipped = torch.abs(ratio - 1) > args.clip_coef
+    losses["clipfrac"] = clipped.float().mean()
     return losses
 
 
@@ -294,7 +319,8 @@ def test_update(script, options, monkeypatch, tmp_path):
         # equal before each step: errors do not add up
         reference.load_state_dict(agent.state_dict())
         batch = [main[name][tensors[0]] for name in names]
-        batch[0] = helpers.look(main | dict(agent=reference), tensors[0])
+        of_reference = main | dict(agent=reference)
+        batch[0] = helpers.look(of_reference, tensors[0])
         expected = losses_by_hand(batch, args)
         loss = (
             expected["policy_loss"]
@@ -359,10 +385,13 @@ def test_epochs(rollout_script, monkeypatch, tmp_path):
             torch.testing.assert_close(logprobs, main["b_logprobs"][inds], rtol=1e-4, atol=1e-5)
             returns = main["b_returns"]
             torch.testing.assert_close(returns, main["b_advantages"] + main["b_values"])
-            explained.append(float(1 - (returns - main["b_values"]).var() / returns.var()))
+            unexplained = (returns - main["b_values"]).var() / returns.var()
+            explained.append(float(1 - unexplained))
         used.append(tensors[0].flatten().tolist())
-        seen.append({name: float(metric) for name, metric in update(*tensors).items()})
-        return {name: torch.tensor(metric) for name, metric in seen[-1].items()}
+        metrics = update(*tensors)
+        numbers = {name: float(metric) for name, metric in metrics.items()}
+        seen.append(numbers)
+        return metrics
 
     helpers.spy_on_updates(monkeypatch, check)
     # test_adaptive.py has it
@@ -379,10 +408,10 @@ def test_epochs(rollout_script, monkeypatch, tmp_path):
         explained, rel=2e-3, abs=1e-3
     )
     for name in seen[0]:
-        means = np.array([metrics[name] for metrics in seen]).reshape(-1, per_rollout).mean(1)
-        assert [value for _, value in scalars[name]] == pytest.approx(means, rel=1e-3, abs=1e-6), (
-            name
-        )
+        values = np.array([metrics[name] for metrics in seen])
+        means = values.reshape(-1, per_rollout).mean(1)
+        _, found = zip(*scalars[name])
+        assert found == pytest.approx(means, rel=1e-3, abs=1e-6), name
 
 
 def rollouts_of(script, monkeypatch, tmp_path, env="Logged", **flags):
@@ -445,7 +474,8 @@ def test_reward_scaling(script, monkeypatch, tmp_path):
     received = []
 
     def note(envs, actions, result):
-        return received.append((result[1].copy(), result[2] | result[3]))
+        _, rewards, terminations, truncations, _ = result
+        received.append((rewards.copy(), terminations | truncations))
 
     helpers.spy_on_steps(monkeypatch, script, note)
     env = {"ppo_continuous_asymmetric": f"{helpers.PROBES}Privileged-v0"}.get(script, "Logged")
@@ -459,8 +489,11 @@ def test_reward_scaling(script, monkeypatch, tmp_path):
         running = running * ~dones
     for k in (1, 2, 3):
         scale = (np.var(returns[: 40 * k]) + 1e-8) ** 0.5
-        raw = np.stack([rewards for rewards, _ in received[40 * k - 40 : 40 * k]])
-        np.testing.assert_allclose(rollouts[k - 1][0], np.clip(raw / scale, -10, 10), rtol=1e-5)
+        steps = received[40 * k - 40 : 40 * k]
+        raw = np.stack([rewards for rewards, _ in steps])
+        expected = np.clip(raw / scale, -10, 10)
+        rewards, *_ = rollouts[k - 1]
+        np.testing.assert_allclose(rewards, expected, rtol=1e-5)
     assert agent["return_stats.count"] == 360
     np.testing.assert_allclose(agent["return_stats.var"], np.var(returns), rtol=1e-6)
 
@@ -501,15 +534,22 @@ def test_one_precision(monkeypatch, tmp_path):
     rollouts, state = rollouts_of("ppo_continuous", monkeypatch, tmp_path, **flags)
     _, values, next_values, _, dones = rollouts[1][:5]
     inner = ~dones[:-1]
-    np.testing.assert_allclose(next_values[:-1][inner], values[1:][inner], rtol=1e-4, atol=1e-4)
+    np.testing.assert_allclose(
+        next_values[:-1][inner],
+        values[1:][inner],
+        rtol=1e-4,
+        atol=1e-4,
+    )
     assert values.std() > 1e-3
     agent = ppo_continuous.Agent(1, 1)
     agent.load_state_dict(state)
     obs = 12345.678 + 1e-3 * torch.randn(50, 1, dtype=torch.float64)
     mean = state["obs_stats.mean"]
     var = state["obs_stats.var"]
-    normalized = ((obs - mean) / (var + 1e-8).sqrt()).clamp(-10, 10)
-    torch.testing.assert_close(agent.act(obs), agent.actor(normalized.float()))
+    normalized = (obs - mean) / (var + 1e-8).sqrt()
+    normalized = normalized.clamp(-10, 10)
+    expected = agent.actor(normalized.float())
+    torch.testing.assert_close(agent.act(obs), expected)
     assert len(agent.act(obs).unique()) == 50  # as float32, most of them are equal
 
 
@@ -519,13 +559,17 @@ def test_huge_observations_and_rewards_are_cut(monkeypatch, tmp_path):
     observations = []
     rewards = []
     gae = ppo_continuous.compute_gae
-    helpers.spy_on_updates(
-        monkeypatch,
-        lambda f, main, inds: observations.append(main["b_obs"].abs().max()) or f(*inds),
-    )
+
+    def check(update, main, tensors):
+        observations.append(main["b_obs"].abs().max())
+        return update(*tensors)
+
+    helpers.spy_on_updates(monkeypatch, check)
 
     def spy(*rollout):
-        return rewards.append(np.abs(rollout[0]).max()) or gae(*rollout)
+        largest = np.abs(rollout[0]).max()
+        rewards.append(largest)
+        return gae(*rollout)
 
     monkeypatch.setattr(ppo_continuous, "compute_gae", spy)
     sizes = dict(
@@ -611,4 +655,5 @@ def test_minibatch_of_one(tmp_path):
     with pytest.raises(SystemExit, match=r"^error: minibatches of one sample need --no-norm-adv$"):
         helpers.train("ppo", tmp_path, **sizes)
     run_dir, _ = helpers.train("ppo", tmp_path, norm_adv=False, **sizes)
-    assert all(value.isfinite().all() for value in helpers.load(run_dir)["agent"].values())
+    for value in helpers.load(run_dir)["agent"].values():
+        assert value.isfinite().all()

@@ -27,7 +27,8 @@ CRITICS = pytest.mark.parametrize("central", [True, False])
 
 def observation(signs, bonus, t=0):
     """As the probe's wrapper has it: three own observations, the state, a rectangle of masks."""
-    return torch.tensor([[*signs, bonus, t, *[1, 1, 0] * 3]], dtype=torch.float32)
+    masks = [1, 1, 0] * 3
+    return torch.tensor([[*signs, bonus, t, *masks]], dtype=torch.float32)
 
 
 def small_agent(central=True):
@@ -35,7 +36,8 @@ def small_agent(central=True):
     is not uniform."""
     agent = ppo_multiagent.Agent(2 * 3 + 2, 2, 4, 3, central)
     torch.nn.init.normal_(agent.actor[-1].weight)
-    return agent, torch.cat([torch.randn(50, 8), torch.ones(50, 8)], 1)
+    masks = torch.ones(50, 8)
+    return agent, torch.cat([torch.randn(50, 8), masks], 1)
 
 
 def test_one_actor_for_all_agents():
@@ -44,25 +46,30 @@ def test_one_actor_for_all_agents():
     agent, obs = small_agent()
     dist, _ = agent(obs)
     # no sum over the agents
-    assert dist.log_prob(dist.sample()).shape == dist.entropy().shape == (50, 2)
+    assert dist.log_prob(dist.sample()).shape == (50, 2)
+    assert dist.entropy().shape == (50, 2)
     for i in range(2):
-        own = agent.actor(obs[:, 3 * i : 3 * i + 3])
+        first = 3 * i
+        own = agent.actor(obs[:, first : first + 3])
         torch.testing.assert_close(dist.logits[:, i], Categorical(logits=own).logits)
     assert torch.equal(agent.act(obs.double()), dist.logits.argmax(-1))
     other = obs.clone()
     other[:, 3:8] = torch.randn(50, 5)
-    torch.testing.assert_close(agent(other)[0].logits[:, 0], dist.logits[:, 0])
+    other_dist, _ = agent(other)
+    torch.testing.assert_close(other_dist.logits[:, 0], dist.logits[:, 0])
 
 
 def test_what_the_critics_see():
     """The state and nothing else; with local critics an agent's own observation and nothing
     else."""
     agent, obs = small_agent()
-    torch.testing.assert_close(agent(obs)[1], agent.critic(obs[:, 6:8]))
+    _, values = agent(obs)
+    torch.testing.assert_close(values, agent.critic(obs[:, 6:8]))
     agent, obs = small_agent(central=False)
-    torch.testing.assert_close(
-        agent(obs)[1], torch.cat([agent.critic(obs[:, :3]), agent.critic(obs[:, 3:6])], 1)
-    )
+    _, values = agent(obs)
+    first = agent.critic(obs[:, :3])
+    second = agent.critic(obs[:, 3:6])
+    torch.testing.assert_close(values, torch.cat([first, second], 1))
 
 
 def test_masks_belong_to_agents():
@@ -83,7 +90,11 @@ def test_an_agent_without_a_valid_choice_has_no_gradient():
     actions = dist.sample()
     terms = dist.log_prob(actions) + dist.entropy()
     weight = agent.actor[-1].weight
-    (idle,) = torch.autograd.grad(terms[:, 1].sum(), weight, retain_graph=True)
+    (idle,) = torch.autograd.grad(
+        terms[:, 1].sum(),
+        weight,
+        retain_graph=True,
+    )
     (active,) = torch.autograd.grad(terms[:, 0].sum(), weight)
     assert not idle.any()
     assert active.any()
@@ -103,11 +114,18 @@ def test_a_team_learns(central, monkeypatch, tmp_path):
         eval_episodes=20,
     )
     assert set(returns) == {1.0, 2.0}
-    for signs in ((-1, -1, 1), (1, -1, -1), (-1, 1, -1), (1, 1, 1)):
-        assert agents[0].act(observation(signs, 0)).tolist() == [[int(sign > 0) for sign in signs]]
+    for signs in (
+        (-1, -1, 1),
+        (1, -1, -1),
+        (-1, 1, -1),
+        (1, 1, 1),
+    ):
+        right = [int(sign > 0) for sign in signs]
+        assert agents[0].act(observation(signs, 0)).tolist() == [right]
         for bonus in (0, 1):
-            values = agents[0](observation(signs, bonus))[1][0].tolist()
-            assert values == pytest.approx([1 + bonus] if central else [1.5] * 3, abs=0.15)
+            _, values = agents[0](observation(signs, bonus))
+            expected = [1 + bonus] if central else [1.5] * 3
+            assert values[0].tolist() == pytest.approx(expected, abs=0.15)
 
 
 @CRITICS
@@ -140,12 +158,14 @@ def test_rows_of_the_batch(central, monkeypatch, tmp_path):
     columns = 1 if central else 3
     rewards, _, next_values, terminations, dones, *_ = rollouts[0]
     obs = rows["b_obs"].reshape(32, 4, -1)  # (steps, environments): signs, bonus, step, masks
-    right = rows["b_actions"].reshape(32, 4, 3) == (obs[..., :3] > 0)
+    actions = rows["b_actions"].reshape(32, 4, 3)
+    right = actions == (obs[..., :3] > 0)
     expected = right.float().mean(-1) + obs[..., 3]
     assert not terminations.any()
     for i in range(columns):
         np.testing.assert_allclose(rewards[:, i::columns], expected, rtol=1e-5)
-        assert (dones[:, i::columns] == (obs[..., 4] == 2).numpy()).all()  # three steps each
+        third_step = (obs[..., 4] == 2).numpy()
+        assert (dones[:, i::columns] == third_step).all()
     with torch.no_grad():
         dist, own_values = rows["agent"](rows["b_obs"])
     torch.testing.assert_close(rows["b_values"], own_values, rtol=1e-4, atol=1e-5)
@@ -164,8 +184,11 @@ def test_rows_of_the_batch(central, monkeypatch, tmp_path):
     advantage = np.zeros((4, columns))
     by_hand = np.zeros((32, 4, columns))
     for t in reversed(range(32)):  # a truncated episode bootstraps
-        delta = expected[t] + args.gamma * next_values[t] - own_values[t]
-        by_hand[t] = advantage = delta + args.gamma * args.gae_lambda * ~dones[t] * advantage
+        target = expected[t] + args.gamma * next_values[t]
+        delta = target - own_values[t]
+        later = args.gamma * args.gae_lambda * advantage
+        advantage = delta + ~dones[t] * later
+        by_hand[t] = advantage
     np.testing.assert_allclose(
         rows["b_advantages"].reshape(32, 4, columns), by_hand, rtol=1e-3, atol=1e-4
     )
@@ -189,14 +212,15 @@ def test_each_agents_step_is_a_sample(central, monkeypatch, tmp_path):
         errors = []
         for row, i in enumerate(inds.tolist()):
             for k in range(3):
-                ratio = (logprobs[row, k] - main["b_logprobs"][i, k]).exp().item()
+                log_ratio = logprobs[row, k] - main["b_logprobs"][i, k]
+                ratio = log_ratio.exp().item()
                 column = 0 if central else k
-                advantage, target = (
-                    main[name][i, column].item() for name in ("b_advantages", "b_returns")
-                )
+                advantage = main["b_advantages"][i, column].item()
+                target = main["b_returns"][i, column].item()
                 clipped = min(max(ratio, 1 - args.clip_coef), 1 + args.clip_coef)
                 losses.append(-min(ratio * advantage, clipped * advantage))
-                errors.append(0.5 * (value[row, k].item() - target) ** 2)
+                error = value[row, k].item() - target
+                errors.append(0.5 * error**2)
         metrics = update(*tensors)
         assert metrics["losses/policy_loss"].item() == pytest.approx(
             np.mean(losses), rel=1e-3, abs=1e-5
@@ -235,7 +259,8 @@ def test_a_team_of_one_is_ppo(tmp_path):
     assert mine.keys() == theirs.keys()
     for tag in set(mine) - helpers.UNSEEDED:
         expected = [value for _, value in theirs[tag]]
-        assert [value for _, value in mine[tag]] == pytest.approx(expected, rel=1e-4, abs=1e-5)
+        values = [value for _, value in mine[tag]]
+        assert values == pytest.approx(expected, rel=1e-4, abs=1e-5)
 
 
 def test_invalid_actions_are_taken_without_a_mask(tmp_path):
@@ -266,8 +291,10 @@ def play(env, seed, steps=250):
     seen.append((obs, 0.0, False, False))
     for _ in range(steps):
         assert env.observation_space.contains(obs)
-        mask = obs.get("action_mask", np.ones((len(env.action_space), env.action_space[0].n)))
-        obs, *rest, _ = env.step((rng.random(mask.shape) * mask).argmax(-1))
+        shape = len(env.action_space), env.action_space[0].n
+        mask = obs.get("action_mask", np.ones(shape))
+        actions = (rng.random(mask.shape) * mask).argmax(-1)
+        obs, *rest, _ = env.step(actions)
         seen.append((obs, *rest))
         if rest[1] or rest[2]:
             obs, _ = env.reset()
@@ -277,10 +304,17 @@ def play(env, seed, steps=250):
 
 def assert_seeded(make):
     one, same, other = (play(make(), seed) for seed in (1, 1, 2))
-    for x, y in zip(one, same):
-        assert x[1:] == y[1:]
-        assert all(np.array_equal(x[0][name], y[0][name]) for name in x[0])
-    assert any(not np.array_equal(x[0]["state"], y[0]["state"]) for x, y in zip(one, other))
+    for (obs, *rest), (same_obs, *same_rest) in zip(one, same):
+        assert rest == same_rest
+        helpers.assert_same_state(obs, same_obs)
+    states = [obs["state"] for obs, *_ in one]
+    others = [obs["state"] for obs, *_ in other]
+    assert not all(map(np.array_equal, states, others))
+
+
+def layers_of(obs):
+    """The state's dirty tiles, walls and agents."""
+    return obs["state"][:300].reshape(3, 10, 10)
 
 
 @pytest.mark.slow
@@ -291,29 +325,36 @@ def test_cleaner(tmp_path, real_envpool):
 
     seen = play(Cleaner(), 1)
     for (before, *_), (after, reward, terminated, truncated) in itertools.pairwise(seen):
-        tiles, agents = (obs["state"][:300].reshape(3, 10, 10) for obs in (before, after))
-        if after["state"][-1] > 0:  # no reset
-            assert after["state"][-1] == pytest.approx(before["state"][-1] + 0.01)
-            assert reward == tiles[0].sum() - agents[0].sum() - 0.5
-            assert terminated or truncated or after["state"][-1] < 1
+        dirty, _, _ = layers_of(before)
+        still_dirty, _, _ = layers_of(after)
+        time = after["state"][-1]
+        if time > 0:  # no reset
+            assert time == pytest.approx(before["state"][-1] + 0.01)
+            assert reward == dirty.sum() - still_dirty.sum() - 0.5
+            assert terminated or truncated or time < 1
     for obs, *_ in seen:
-        tiles = np.pad(obs["state"][:300].reshape(3, 10, 10), ((0, 0), (3, 3), (3, 3)))
-        walls = np.pad(obs["state"][100:200].reshape(10, 10), 3, constant_values=1)
+        layers = layers_of(obs)
+        tiles = np.pad(layers, ((0, 0), (3, 3), (3, 3)))
+        walls = np.pad(layers[1], 3, constant_values=1)
         for i, own in enumerate(obs["agents"]):
             view = own[:-3].reshape(3, 7, 7)
             number = own[-3:]
             assert number.tolist() == np.eye(3)[i].tolist()
             assert view[2, 3, 3] > 0
-            fits = [
-                np.array_equal(view[[0, 2]], tiles[[0, 2], y : y + 7, x : x + 7])
-                and np.array_equal(view[1], walls[y : y + 7, x : x + 7])
-                for y in range(10)
-                for x in range(10)
-            ]
-            assert any(fits)
-            up, right, down, left = (
-                view[1, y, x] == 0 for y, x in ((2, 3), (3, 4), (4, 3), (3, 2))
-            )
+            fits = False
+            for y, x in np.ndindex(10, 10):
+                rows = slice(y, y + 7)
+                columns = slice(x, x + 7)
+                around = tiles[:, rows, columns]
+                same_tiles = np.array_equal(view[[0, 2]], around[[0, 2]])
+                same_walls = np.array_equal(view[1], walls[rows, columns])
+                fits = fits or (same_tiles and same_walls)
+            assert fits
+            free = view[1] == 0
+            up = free[2, 3]
+            right = free[3, 4]
+            down = free[4, 3]
+            left = free[3, 2]
             assert obs["action_mask"][i].tolist() == [up, right, down, left]
     assert_seeded(Cleaner)
     env = Cleaner(render_mode="rgb_array")
@@ -341,7 +382,8 @@ def test_spread(tmp_path):
         assert np.array_equal(obs["agents"].ravel(), obs["state"])
         assert reward <= 0
         assert not terminated
-    assert [i % 26 for i, (*_, truncated) in enumerate(seen) if truncated] == [25] * 10
+    ends = [i for i, (*_, truncated) in enumerate(seen) if truncated]
+    assert [i % 26 for i in ends] == [25] * 10
     assert_seeded(Spread)
     helpers.train(
         "ppo_multiagent",

@@ -57,7 +57,8 @@ def project_by_hand(probs, rewards, terminations, gamma, atoms):
             moved = rewards[sample] + (0.0 if terminations[sample] else gamma * atom)
             moved = min(max(moved, atoms[0]), atoms[-1])
             for k, place in enumerate(atoms):
-                projected[sample, k] += prob * max(0.0, 1 - abs(moved - place) / spacing)
+                distance = abs(moved - place) / spacing
+                projected[sample, k] += prob * max(0.0, 1 - distance)
     return projected
 
 
@@ -80,7 +81,8 @@ def test_projection(v_min, v_max, n_atoms, gamma):
     probs = rng.dirichlet(np.full(n_atoms, 0.3), size=60)
     rewards = rng.uniform(-0.7, 0.7, 60) * (v_max - v_min)
     # with gamma 1 every atom falls on an atom
-    rewards[::3] = rng.integers(-2, 3, 20) * (atoms[1] - atoms[0])
+    spacing = atoms[1] - atoms[0]
+    rewards[::3] = rng.integers(-2, 3, 20) * spacing
     rewards[1::12] = 0
     terminations = rng.random(60) < 0.3
     projected = project(probs, rewards, terminations, gamma, atoms)
@@ -121,16 +123,19 @@ def values_by_hand(reference, args, batch, atoms):
     next_outputs = reference.target_network(next_obs).detach()
     outputs = reference.q_network(obs)
     if atoms is None:
-        target = rewards + torch.where(terminations == 1, 0.0, args.gamma * next_outputs.amax(1))
+        ahead = args.gamma * next_outputs.amax(1)
+        target = rewards + torch.where(terminations == 1, 0.0, ahead)
         q_values = outputs[rows, actions.long()]
         return dict(td_loss=((q_values - target) ** 2).mean(), q_values=q_values.mean())
     next_probs = next_outputs.reshape(len(rows), -1, len(atoms)).softmax(2).numpy()
     next_probs = next_probs[rows, (next_probs * atoms).sum(2).argmax(1)]
     target = project_by_hand(next_probs, rewards.numpy(), terminations.numpy(), args.gamma, atoms)
-    logits = outputs.reshape(len(rows), -1, len(atoms))[rows, actions.long()]
+    logits = outputs.reshape(len(rows), -1, len(atoms))
+    logits = logits[rows, actions.long()]
     log_probs = logits - logits.logsumexp(1, keepdim=True)
     q_values = (log_probs.exp() * torch.tensor(atoms, dtype=torch.float32)).sum(1)
-    return dict(loss=-(torch.tensor(target) * log_probs).sum(1).mean(), q_values=q_values.mean())
+    losses = -(torch.tensor(target) * log_probs).sum(1)
+    return dict(loss=losses.mean(), q_values=q_values.mean())
 
 
 def assert_metrics(metrics, expected):
@@ -244,7 +249,9 @@ def critic_losses(script, reference, args, batch, noise, alpha):
     values = {
         name: q_by_hand(reference.get_submodule(name), obs, actions) for name in ("qf1", "qf2")
     }
-    losses = {f"{name}_loss": ((value - target) ** 2).mean() for name, value in values.items()}
+    losses = {}
+    for name, value in values.items():
+        losses[f"{name}_loss"] = ((value - target) ** 2).mean()
     return (
         losses
         | dict(qf_loss=sum(losses.values()))
@@ -261,9 +268,13 @@ def actor_losses(script, reference, obs, noise, alpha, autotune):
     values = torch.minimum(
         q_by_hand(reference.qf1, obs, actions), q_by_hand(reference.qf2, obs, actions)
     )
-    losses = dict(actor_loss=(alpha * log_probs - values).mean(), entropy=-log_probs.mean())
+    losses = {
+        "actor_loss": (alpha * log_probs - values).mean(),
+        "entropy": -log_probs.mean(),
+    }
     if autotune:  # the target entropy is -3: three dimensions
-        losses["alpha_loss"] = -(reference.log_alpha.exp() * (log_probs.detach() - 3)).mean()
+        too_much = log_probs.detach() - 3
+        losses["alpha_loss"] = -(reference.log_alpha.exp() * too_much).mean()
     return losses
 
 
@@ -328,8 +339,11 @@ def test_update_of_actors_and_critics(script, autotune, monkeypatch, tmp_path):
         changed = stepped | moved | ({"log_alpha"} if autotune and not critic else set())
         assert_unchanged(agent, before, {name.split(".")[0] for name in before} - changed)
         after = agent.state_dict()
-        for key in (key for key in before if key.split(".")[0] in moved):
-            source = after[targets[key.split(".")[0]] + key[key.index(".") :]]
+        for key in before:
+            network, _, param = key.partition(".")
+            if network not in moved:
+                continue
+            source = after[f"{targets[network]}.{param}"]
             expected_target = 0.9 * before[key].double() + 0.1 * source.double()
             torch.testing.assert_close(after[key].double(), expected_target, rtol=1e-5, atol=1e-7)
         if "log_alpha" in changed:
@@ -363,7 +377,8 @@ def test_update_of_actors_and_critics(script, autotune, monkeypatch, tmp_path):
     noise = torch.cat(noises)  # standard normal, new each time, in each dimension its own
     assert noise.mean().abs() < 5 / noise.numel() ** 0.5
     assert abs(noise.std() - 1) < 4 / noise.numel() ** 0.5
-    assert (torch.corrcoef(noise.T) - torch.eye(3)).abs().max() < 5 / len(noise) ** 0.5
+    together = torch.corrcoef(noise.T) - torch.eye(3)
+    assert together.abs().max() < 5 / len(noise) ** 0.5
     assert len(torch.unique(noise)) > 0.99 * noise.numel()
 
 
@@ -438,8 +453,9 @@ def test_ddpg_and_td3_like_stable_baselines3(script, policy_frequency, monkeypat
     )
     theirs.policy_delay = policy_frequency
     pairs = dict(actor=theirs.actor.mu, target_actor=theirs.actor_target.mu)
-    pairs |= {f"qf{n + 1}": theirs.critic.q_networks[n] for n in critics}
-    pairs |= {f"qf{n + 1}_target": theirs.critic_target.q_networks[n] for n in critics}
+    for n in critics:
+        pairs[f"qf{n + 1}"] = theirs.critic.q_networks[n]
+        pairs[f"qf{n + 1}_target"] = theirs.critic_target.q_networks[n]
     terminated = []
 
     def compare(agent, metrics, ours, loss, names):
@@ -494,7 +510,8 @@ def test_sac_log_probability():
     """Against torch.distributions: tanh of a normal distribution, scaled and moved to uneven
     bounds."""
     agent = sac.Agent(4, BOX).double()
-    agent.actor = nn.Sequential(nn.Linear(4, 64), nn.ReLU(), nn.Linear(64, 6)).double()
+    actor = nn.Sequential(nn.Linear(4, 64), nn.ReLU(), nn.Linear(64, 6))
+    agent.actor = actor.double()
     for name, param in agent.actor.named_parameters():  # means and widths all over their ranges
         nn.init.normal_(param, std=0.3 if name != "2.bias" else 0.5)
     obs = torch.randn(200, 4, dtype=torch.float64)
@@ -502,7 +519,9 @@ def test_sac_log_probability():
     with torch.no_grad():
         actions, log_probs = agent.policy(obs, noise)
         mean, log_std = agent.actor(obs).chunk(2, dim=1)
-    std = torch.exp(-5 + (2 - -5) / 2 * (torch.tanh(log_std) + 1))
+    half_range = (2 - -5) / 2
+    log_std = -5 + half_range * (torch.tanh(log_std) + 1)
+    std = torch.exp(log_std)
     assert std.min() < 0.05
     assert std.max() > 2
     assert (mean + std * noise).abs().max() > 3
@@ -523,7 +542,8 @@ def test_sac_log_probability_far_from_zero():
     right."""
     agent = sac.Agent(1, BOX)
     agent.actor.fc3.weight.data.zero_()
-    agent.actor.fc3.bias.data.copy_(torch.tensor([40.0, -40.0, 15.0, 0, 0, 0]))
+    bias = torch.tensor([40.0, -40.0, 15.0, 0, 0, 0])
+    agent.actor.fc3.bias.data.copy_(bias)
     actions, log_probs = agent.policy(torch.zeros(1, 1), torch.zeros(1, 3))
     log_probs.sum().backward()
     assert actions.tolist() == [[3, -2, 10]]
@@ -554,9 +574,8 @@ def expected_updates(script, args):
         if step <= args.learning_starts:
             continue
         passed = range(step - args.num_envs + 1, step + 1)
-        for _ in range(
-            args.gradient_steps * sum(number % args.train_frequency == 0 for number in passed)
-        ):
+        due = sum(number % args.train_frequency == 0 for number in passed)
+        for _ in range(args.gradient_steps * due):
             gradient_steps += 1
             if script not in POLICY:
                 updates.append((step, "update"))
@@ -631,7 +650,8 @@ def test_target_updates(num_envs, every, tau, monkeypatch, tmp_path):
         update_target(target, network, tau)
         targets.append([param.clone() for param in target.parameters()])
         for after, old, new in zip(targets[-1], before, network.parameters(), strict=True):
-            torch.testing.assert_close(after, old + tau * (new - old), rtol=1e-5, atol=1e-7)
+            expected = old + tau * (new - old)
+            torch.testing.assert_close(after, expected, rtol=1e-5, atol=1e-7)
 
     update_target = module.update_target
     monkeypatch.setattr(module, "update_target", spy)
@@ -703,7 +723,7 @@ def actions_of(script, monkeypatch, tmp_path, bias=None, num_envs=4, steps=4000,
             super().__init__(*sizes)
             if bias is not None:
                 network = self.actor if hasattr(self, "actor") else self.q_network
-                last = [layer for layer in network.modules() if isinstance(layer, nn.Linear)][-1]
+                *_, last = (x for x in network.modules() if isinstance(x, nn.Linear))
                 last.weight.data.zero_()
                 last.bias.data.copy_(torch.as_tensor(bias))
 
@@ -724,19 +744,22 @@ def assert_independent(columns):
     """Neither between environments and dimensions nor in time."""
     columns = columns.reshape(len(columns), -1)
     bound = 5 / len(columns) ** 0.5
-    assert np.abs(np.corrcoef(columns.T) - np.eye(columns.shape[1])).max() < bound
+    number = columns.shape[1]
+    together = np.corrcoef(columns.T) - np.eye(number)
+    assert np.abs(together).max() < bound
     for lag in (1, 2):
-        pairs = np.corrcoef(columns[:-lag].T, columns[lag:].T)[
-            : columns.shape[1], columns.shape[1] :
-        ]
+        together = np.corrcoef(columns[:-lag].T, columns[lag:].T)
+        pairs = together[:number, number:]
         assert np.abs(pairs).max() < bound
 
 
 def assert_standard_normal(noise):
     count = noise[..., 0].size
     assert np.abs(noise.mean((0, 1))).max() < 5 / count**0.5
-    assert np.abs(noise.std((0, 1)) - 1).max() < 4 / count**0.5
-    assert np.abs((noise**4).mean((0, 1)) - 3).max() < 5 * (96 / count) ** 0.5
+    too_wide = noise.std((0, 1)) - 1
+    assert np.abs(too_wide).max() < 4 / count**0.5
+    fourth_moments = (noise**4).mean((0, 1))
+    assert np.abs(fourth_moments - 3).max() < 5 * (96 / count) ** 0.5
     assert_independent(noise)
 
 
@@ -749,8 +772,11 @@ def test_random_actions_at_the_start(script, monkeypatch, tmp_path):
         Corner.high - Corner.low
     )
     for dimension in range(3):
-        counts, _ = np.histogram(uniform[..., dimension], bins=20, range=(0, 1))
-        assert counts.sum() == 16_000 and ((counts - 800) ** 2 / 800).sum() < 60  # 99.9996 %
+        numbers = uniform[..., dimension]
+        counts, _ = np.histogram(numbers, bins=20, range=(0, 1))
+        assert counts.sum() == 16_000
+        chi_square = ((counts - 800) ** 2 / 800).sum()
+        assert chi_square < 60  # 99.9996 %
     assert_independent(uniform)
 
 
@@ -761,7 +787,9 @@ def test_exploration_noise(script, monkeypatch, tmp_path):
     output = [0.3, -0.5, 0.1]
     flags = dict(learning_starts=0, exploration_noise=0.1)
     actions = actions_of(script, monkeypatch, tmp_path, output, **flags)
-    assert_standard_normal(((actions - BIAS.numpy()) / SCALE.numpy() - np.tanh(output)) / 0.1)
+    scaled = (actions - BIAS.numpy()) / SCALE.numpy()
+    noise = scaled - np.tanh(output)
+    assert_standard_normal(noise / 0.1)
 
 
 def test_actions_are_clipped_to_each_dimensions_bounds(monkeypatch, tmp_path):
@@ -769,9 +797,11 @@ def test_actions_are_clipped_to_each_dimensions_bounds(monkeypatch, tmp_path):
     actions = actions_of("td3", monkeypatch, tmp_path, [9.0, -9.0, 9.0], **flags)
     assert (actions >= Corner.low).all()
     assert (actions <= Corner.high).all()
-    assert np.abs((actions == Corner.target).mean((0, 1)) - 0.5).max() < 0.1
+    at_target = (actions == Corner.target).mean((0, 1))
+    assert np.abs(at_target - 0.5).max() < 0.1
     spread = np.abs(actions - Corner.target) / SCALE.numpy()
-    assert ((spread.std((0, 1)) > 0.1) & (spread.max((0, 1)) < 1.2)).all()
+    assert (spread.std((0, 1)) > 0.1).all()
+    assert (spread.max((0, 1)) < 1.2).all()
 
 
 SAC = ["sac", "tqc", "crossq"]
@@ -788,7 +818,8 @@ def test_sac_samples_its_distribution(script, monkeypatch, tmp_path):
     raw = np.arctanh(
         ((actions - BIAS.numpy()) / SCALE.numpy()).astype(np.float64).clip(-1 + 1e-9, 1 - 1e-9)
     )
-    assert_standard_normal((raw - mean) / np.exp(-5 + 3.5 * (np.tanh(log_std) + 1)))
+    std = np.exp(-5 + 3.5 * (np.tanh(log_std) + 1))
+    assert_standard_normal((raw - mean) / std)
 
 
 @pytest.mark.parametrize("script", ["dqn", "c51"])
@@ -796,7 +827,9 @@ def test_epsilon_greedy(script, monkeypatch, tmp_path):
     """Random with probability epsilon, in each environment by itself, among all actions; else
     the best one."""
     # c51: distributions around 0, -20, 20
-    best = [[0.0, 0.0, 1.0], np.eye(11)[[5, 4, 6]].ravel() * 9][script == "c51"]
+    best = [0.0, 0.0, 1.0]
+    if script == "c51":
+        best = 9 * np.eye(11)[[5, 4, 6]].ravel()
     epsilon = 0.3
     flags = dict(
         steps=3000,
@@ -806,8 +839,10 @@ def test_epsilon_greedy(script, monkeypatch, tmp_path):
     )
     actions = actions_of(script, monkeypatch, tmp_path, best, **flags)
     frequencies = np.stack([(actions == action).mean(0) for action in range(3)])  # (3, num_envs)
-    expected = np.array([epsilon / 3, epsilon / 3, 1 - epsilon * 2 / 3])[:, None]
-    assert (np.abs(frequencies - expected) <= 5 * (expected * (1 - expected) / 3000) ** 0.5).all()
+    other = epsilon / 3
+    expected = np.array([[other], [other], [1 - 2 * other]])
+    deviations = (expected * (1 - expected) / 3000) ** 0.5
+    assert (np.abs(frequencies - expected) <= 5 * deviations).all()
     assert_independent((actions == 2).astype(float))
     assert_independent((actions == 0).astype(float))
 
@@ -824,8 +859,10 @@ def test_the_acting_networks_are_the_learning_ones(script, monkeypatch, tmp_path
     def note(envs, actions, result):
         chosen.append(np.array(actions))
         with torch.no_grad():
-            expected.append(agents[0].act(torch.from_numpy(np.array(result[0]))).numpy())
-        weights.add(sum(param.abs().sum().item() for param in agents[0].parameters()))
+            obs = torch.from_numpy(np.array(result[0]))
+            expected.append(agents[0].act(obs).numpy())
+        sizes = [param.abs().sum().item() for param in agents[0].parameters()]
+        weights.add(sum(sizes))
 
     helpers.spy_on_steps(monkeypatch, script, note)
     flags = dict(
@@ -875,7 +912,8 @@ def test_what_is_stored(off_policy_mlp_script, num_envs, buffer_size, tmp_path):
         for _, *parts in probe_envs.TRANSITIONS[:300]
     ]
     # where there are windows of n steps: the step of the episode, which the observation has too
-    rows, steps = np.split(state["rows"].numpy(), [len(stepped[0])], axis=1)
+    rows = state["rows"].numpy()
+    rows, steps = np.split(rows, [len(stepped[0])], axis=1)
     assert (steps == rows[:, 1:2]).all()
     windows = helpers.default(off_policy_mlp_script, "n_step") is not None
     assert (steps.size > 0) == windows
@@ -887,8 +925,10 @@ def test_what_is_stored(off_policy_mlp_script, num_envs, buffer_size, tmp_path):
     next_obs = rows[:, -3:-1]
     terminations = rows[:, -1]
     # the same episode, its next step
-    np.testing.assert_array_equal(next_obs - obs, np.float32([[0, 1]] * length))
-    ends = next_obs[:, 1] == np.rint(obs[:, 0] * 10) % 7 + 1
+    changes = np.float32([[0, 1]] * length)
+    np.testing.assert_array_equal(next_obs - obs, changes)
+    lengths = np.rint(obs[:, 0] * 10) % 7 + 1
+    ends = next_obs[:, 1] == lengths
     assert 5 < terminations.sum() < ends.sum() - 5
     assert (terminations <= ends).all()
 
@@ -956,7 +996,8 @@ def test_what_is_stored_of_games(script, monkeypatch, tmp_path):
 def assert_rough(ours, exact, dtypes, bound):
     assert ours.dtype == torch.float32
     assert dtypes[-1] == (torch.float32, torch.float32)
-    assert 0 < (ours - exact).abs().max() < bound * exact.abs().max()
+    error = (ours - exact).abs().max()
+    assert 0 < error < bound * exact.abs().max()
 
 
 def dtypes_of(*layers):

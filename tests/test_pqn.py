@@ -49,11 +49,15 @@ def q_lambda_by_definition(rewards, next_values, terminations, dones, gamma, q_l
         weight = 1.0
         for k in range(t, len(rewards)):
             total += gamma ** (k - t) * rewards[k, n]
-            bootstrap = 0.0 if terminations[k, n] else gamma ** (k - t + 1) * next_values[k, n]
+            bootstrap = 0.0
+            if not terminations[k, n]:
+                discount = gamma ** (k - t + 1)
+                bootstrap = discount * next_values[k, n]
             if dones[k, n] or k == len(rewards) - 1:
                 returns[t, n] += weight * (total + bootstrap)
                 break
-            returns[t, n] += weight * (1 - q_lambda) * (total + bootstrap)
+            share = weight * (1 - q_lambda)
+            returns[t, n] += share * (total + bootstrap)
             weight *= q_lambda
     return returns
 
@@ -63,7 +67,8 @@ def test_q_lambda(gamma, q_lambda):
     """With many ends of episodes of both kinds, also at the end of the rollout."""
     rng = np.random.default_rng(1)
     shape = (60, 4)
-    rewards, next_values = rng.normal(size=(2, *shape)).astype(np.float32)
+    numbers = rng.normal(size=(2, *shape))
+    rewards, next_values = np.float32(numbers)
     terminations, truncations = rng.random((2, *shape)) < 0.15
     terminations[-1] = [True, False, False, True]
     truncations[-1] = [False, True, False, True]
@@ -84,7 +89,8 @@ def test_q_lambda_by_hand():
     terminations = np.array([[False], [True], [False], [False]])
     dones = np.array([[False], [True], [True], [False]])
     returns = pqn.compute_q_lambda(rewards, next_values, terminations, dones, 0.5, 0.5)
-    assert returns[:, 0].tolist() == [1 + 0.5 * (0.5 * 10 + 0.5 * 2), 2, 4 + 10, 8 + 15]
+    first = 1 + 0.5 * (0.5 * 10 + 0.5 * 2)
+    assert returns[:, 0].tolist() == [first, 2, 4 + 10, 8 + 15]
 
 
 # --- the optimizer
@@ -147,7 +153,8 @@ def test_update(script, monkeypatch, tmp_path):
         reference.load_state_dict(agent.state_dict())  # errors do not add up
         rate = main["learning_rate"].item()
         every = reference(main["b_obs"][inds])
-        q_values = every[torch.arange(len(inds)), main["b_actions"][inds]]
+        actions = main["b_actions"][inds]
+        q_values = every[torch.arange(len(inds)), actions]
         loss = nn.functional.mse_loss(q_values, main["b_returns"][inds])
         optimizer.zero_grad()
         loss.backward()
@@ -195,8 +202,9 @@ def test_epochs(script, monkeypatch, tmp_path):
             names = "b_obs", "b_actions", "b_returns"
             batches.append([main[name].clone() for name in names])
         used.append(tensors[0].tolist())
-        seen.append({name: float(metric) for name, metric in update(*tensors).items()})
-        return {name: torch.tensor(metric) for name, metric in seen[-1].items()}
+        metrics = update(*tensors)
+        seen.append({name: float(metric) for name, metric in metrics.items()})
+        return metrics
 
     original = helpers.module(script).compute_q_lambda
 
@@ -214,19 +222,25 @@ def test_epochs(script, monkeypatch, tmp_path):
     run_dir, _ = helpers.train(script, tmp_path)
     epochs = np.array(used).reshape(-1, size)
     rollouts = args.total_timesteps // size
-    assert len(epochs) == args.update_epochs * rollouts == args.update_epochs * len(batches)
+    assert len(batches) == rollouts
+    assert len(epochs) == args.update_epochs * rollouts
     assert (np.sort(epochs) == np.arange(size)).all()
     assert (epochs[0] != epochs[1]).any()
     for k, (obs, actions, returns) in enumerate(batches):
-        steps = taken[k * args.num_steps : (k + 1) * args.num_steps]
-        np.testing.assert_array_equal(actions, np.concatenate([each for each, _ in steps]))
+        first = k * args.num_steps
+        steps = taken[first : first + args.num_steps]
+        chosen = np.concatenate([each for each, _ in steps])
+        np.testing.assert_array_equal(actions, chosen)
         np.testing.assert_array_equal(returns, returned[k].flatten().astype(np.float32))
-        after = np.concatenate([each for _, each in steps[:-1]]).astype(np.float32)
-        np.testing.assert_array_equal(obs[args.num_envs :].float(), after)
+        after = np.concatenate([each for _, each in steps[:-1]])
+        later = obs[args.num_envs :].float()
+        np.testing.assert_array_equal(later, np.float32(after))
     logged = helpers.scalars(run_dir)
     for name in seen[0]:
-        means = np.array([metrics[name] for metrics in seen]).reshape(-1, per_rollout).mean(1)
-        assert [value for _, value in logged[name]] == pytest.approx(means, rel=1e-3, abs=1e-6)
+        values = np.array([metrics[name] for metrics in seen])
+        means = values.reshape(-1, per_rollout).mean(1)
+        _, found = zip(*logged[name])
+        assert found == pytest.approx(means, rel=1e-3, abs=1e-6)
 
 
 def rollouts_of(script, monkeypatch, tmp_path, **flags):
@@ -258,7 +272,8 @@ def test_next_values_belong_to_the_true_next_observation(monkeypatch, tmp_path):
     rollouts = rollouts_of("pqn", monkeypatch, tmp_path, **sizes)
     rewards, next_values, terminations, dones, gamma, q_lambda = rollouts[0]
     # step by step, each time the three environments
-    _, _, _, received, expected, terminated = zip(*probe_envs.TRANSITIONS[:120])
+    steps = probe_envs.TRANSITIONS[:120]
+    _, _, _, received, expected, terminated = zip(*steps)
     expected = torch.tensor(np.array(expected)).clamp(-10, 10)
     with torch.no_grad():
         best = agents[0].q_network(expected).max(1).values
@@ -286,8 +301,8 @@ def test_truncated_games_bootstrap_from_their_last_observation(monkeypatch, tmp_
         t = len(steps)
         steps.append(t)
         if t < 64:
-            ended = np.flatnonzero(truncations)
-            finals.update({(t, n): best(infos["final_obs"])[n] for n in ended})
+            for n in np.flatnonzero(truncations):
+                finals[t, n] = best(infos["final_obs"])[n]
             values.append(best(obs))
 
     helpers.spy_on_steps(monkeypatch, "pqn_atari", note)
@@ -304,7 +319,12 @@ def test_truncated_games_bootstrap_from_their_last_observation(monkeypatch, tmp_
         assert not terminations[t, n]
         assert next_values[t, n] == pytest.approx(expected, rel=1e-4, abs=1e-5)
     values = np.array(values)
-    np.testing.assert_allclose(next_values[~dones], values[~dones], rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(
+        next_values[~dones],
+        values[~dones],
+        rtol=1e-4,
+        atol=1e-5,
+    )
 
 
 def test_rewards_are_clipped_for_learning(monkeypatch, tmp_path):
@@ -316,7 +336,8 @@ def test_rewards_are_clipped_for_learning(monkeypatch, tmp_path):
 
     def rewarded(envs, actions):
         obs, _, *rest = step(envs, actions)
-        rewards.append(rng.integers(-3, 4, size=envs.num_envs).astype(np.float32))
+        drawn = rng.integers(-3, 4, size=envs.num_envs)
+        rewards.append(np.float32(drawn))
         return obs, rewards[-1], *rest
 
     monkeypatch.setattr(Games, "step", rewarded)
@@ -327,6 +348,11 @@ def test_rewards_are_clipped_for_learning(monkeypatch, tmp_path):
 
 
 # --- acting
+
+
+def assert_independent(columns):
+    together = np.corrcoef(columns.T) - np.eye(4)
+    assert np.abs(together).max() < 4.5 / len(columns) ** 0.5
 
 
 @q_script
@@ -366,8 +392,7 @@ def test_epsilon(script, epsilon, monkeypatch, tmp_path):
     deviation = (expected * (1 - expected) / greedy.size) ** 0.5
     assert abs(greedy.mean() - expected) <= 4.5 * deviation
     if epsilon == 0.3:
-        together = np.abs(np.corrcoef(greedy.T) - np.eye(4)).max()
-        assert together < 4.5 / len(greedy) ** 0.5
+        assert_independent(greedy)
     assert {value for _, value in helpers.scalars(run_dir)["charts/epsilon"]} == {
         np.float32(epsilon)
     }
@@ -405,7 +430,7 @@ def test_random_actions_are_uniform(script, monkeypatch, tmp_path):
     assert len(counts) == (2 if script == "pqn" else 4)
     expected = actions.size / len(counts)
     assert np.abs(counts - expected).max() < 4.5 * expected**0.5
-    assert np.abs(np.corrcoef(actions.T) - np.eye(4)).max() < 4.5 / len(actions) ** 0.5
+    assert_independent(actions)
 
 
 @q_script
@@ -427,13 +452,15 @@ def test_network(script, monkeypatch, tmp_path):
     """Every layer but the last one is normalised before its activation. Weights are PyTorch's own,
     or orthogonal without biases."""
     agent = helpers.fresh_agent(script, monkeypatch, tmp_path)
-    modules = [m for m in agent.modules() if not [*m.children()] and not isinstance(m, nn.Flatten)]
+    modules = [m for m in agent.modules() if not [*m.children()]]
+    modules = [m for m in modules if not isinstance(m, nn.Flatten)]
     layers = [m for m in modules if isinstance(m, nn.Linear | nn.Conv2d)]
     kinds = [type(m).__name__ for m in modules]
     assert kinds[-1] == "Linear"
     assert len(layers) == (3 if script == "pqn" else 5)
-    assert kinds[1:-1:3] == ["LayerNorm"] * (len(layers) - 1)
-    assert kinds[2:-1:3] == ["ReLU"] * (len(layers) - 1)
+    hidden = len(layers) - 1
+    assert kinds[1:-1:3] == ["LayerNorm"] * hidden
+    assert kinds[2:-1:3] == ["ReLU"] * hidden
     for layer in layers:
         weight = layer.weight.flatten(1)
         gain = 1.0 if layer is layers[-1] else 2**0.5
@@ -444,7 +471,8 @@ def test_network(script, monkeypatch, tmp_path):
         assert not layer.bias.any()
         weight = weight if len(weight) <= weight.shape[1] else weight.T
         identity = torch.eye(len(weight))
-        torch.testing.assert_close(weight @ weight.T / gain**2, identity, rtol=1e-4, atol=1e-5)
+        product = weight @ weight.T / gain**2
+        torch.testing.assert_close(product, identity, rtol=1e-4, atol=1e-5)
 
 
 # --- learning

@@ -28,7 +28,8 @@ CONTINUOUS = "a2c_continuous", "ppo_simple_continuous"
 
 def rollout(steps=40, envs=3):
     rng = np.random.default_rng(0)
-    rewards, values, next_values = rng.normal(size=(3, steps, envs)).astype(np.float32)
+    numbers = rng.normal(size=(3, steps, envs))
+    rewards, values, next_values = np.float32(numbers)
     terminations, truncations = rng.random((2, steps, envs)) < 0.1
     return rewards, values, next_values, terminations, terminations | truncations
 
@@ -55,8 +56,10 @@ def test_returns(module):
                 if dones[k, n] or k == 39:
                     break
                 k += 1
-            expected += 0 if terminations[k, n] else discount * next_values[k, n]
-            assert returns[t, n].item() == pytest.approx(expected, rel=1e-4, abs=1e-5)
+            if not terminations[k, n]:
+                expected += discount * next_values[k, n]
+            found = returns[t, n].item()
+            assert found == pytest.approx(expected, rel=1e-4, abs=1e-5)
 
 
 @pytest.mark.parametrize("module", [ppo_simple, ppo_simple_continuous])
@@ -80,7 +83,8 @@ def test_plain_updates(script, monkeypatch, tmp_path):
         obs, actions, *rest, returns = tensors
         if not state:
             state["agent"] = copy.deepcopy(agent)
-            state["optimizer"] = OPTIMIZERS[script](state["agent"].parameters(), args.learning_rate)
+            params = state["agent"].parameters()
+            state["optimizer"] = OPTIMIZERS[script](params, args.learning_rate)
         reference = state["agent"]
         optimizer = state["optimizer"]
         reference.load_state_dict(agent.state_dict())
@@ -99,10 +103,12 @@ def test_plain_updates(script, monkeypatch, tmp_path):
             ).mean()
             expected["approx_kl"] = (ratio - 1 - ratio.log()).mean()
         else:
-            expected["policy_loss"] = -(logprob * (returns - value.detach())).mean()
+            advantages = returns - value.detach()
+            expected["policy_loss"] = -(logprob * advantages).mean()
             residuals = (returns - value).detach().numpy()
             targets = returns.numpy()
-            explained = 1 - np.var(residuals) / (np.var(targets) + 1e-8)
+            unexplained = np.var(residuals) / (np.var(targets) + 1e-8)
+            explained = 1 - unexplained
             expected["explained_variance"] = torch.tensor(explained)
         loss = expected["policy_loss"] + args.vf_coef * expected["value_loss"]
         optimizer.zero_grad()
@@ -115,14 +121,20 @@ def test_plain_updates(script, monkeypatch, tmp_path):
         metrics = update(*tensors)
         assert set(metrics) == {f"losses/{name}" for name in expected}
         for name, value in expected.items():
-            assert metrics[f"losses/{name}"] == pytest.approx(value.item(), 1e-3, 1e-5), name
+            wanted = pytest.approx(value.item(), 1e-3, 1e-5)
+            assert metrics[f"losses/{name}"] == wanted, name
         helpers.assert_stepped(agent, reference, args.learning_rate)
         return metrics
 
     calls = helpers.spy_on_plain_updates(monkeypatch, script, check)
     flags = dict(clip_coef=0.02) if script in PPO else dict(vf_coef=2.0)
     helpers.train(script, tmp_path, learning_rate=3e-3, **flags)
-    assert len(calls) == (64 if script in PPO else 16 if script in A2C else 4)
+    updates = 4
+    if script in PPO:
+        updates = 64
+    elif script in A2C:
+        updates = 16
+    assert len(calls) == updates
 
 
 @pytest.mark.parametrize("script", PPO)
@@ -135,7 +147,8 @@ def test_what_is_logged_is_the_mean_of_the_minibatches(script, monkeypatch, tmp_
         if len(metrics) % 16 == 0:
             batches.append([])
         if len(metrics) % 16 < 4:  # the first epoch: each sample once
-            batches[-1].append([x.numpy() for x in tensors[-2:]])
+            advantages, returns = tensors[-2:]
+            batches[-1].append((advantages.numpy(), returns.numpy()))
         metrics.append(update(*tensors))
         return metrics[-1]
 
@@ -143,10 +156,14 @@ def test_what_is_logged_is_the_mean_of_the_minibatches(script, monkeypatch, tmp_
     run_dir, _ = helpers.train(script, tmp_path)
     logged = helpers.scalars(run_dir)
     for tag in metrics[0]:
-        means = np.reshape([m[tag] for m in metrics], (4, 16)).mean(1)
-        assert [value for _, value in logged[tag]] == pytest.approx(means, 1e-4, 1e-6), tag
-    for (_, explained), parts in zip(logged["losses/explained_variance"], batches, strict=True):
-        advantages, returns = map(np.concatenate, zip(*parts, strict=True))
+        values = [each[tag] for each in metrics]
+        means = np.reshape(values, (4, 16)).mean(1)
+        _, found = zip(*logged[tag])
+        assert found == pytest.approx(means, 1e-4, 1e-6), tag
+    points = logged["losses/explained_variance"]
+    for (_, explained), parts in zip(points, batches, strict=True):
+        columns = zip(*parts, strict=True)
+        advantages, returns = map(np.concatenate, columns)
         expected = 1 - advantages.var() / (returns.var() + 1e-8)
         assert explained == pytest.approx(expected, abs=1e-4)
 
@@ -194,11 +211,14 @@ def test_learns_cartpole(script, tmp_path):
 
 @pytest.mark.parametrize("script", helpers.others_slow(CONTINUOUS, ["a2c_continuous"]))
 def test_learns_to_balance(script, tmp_path):
-    flags = dict(num_envs=8, num_steps=5) if script in A2C else dict(num_envs=1, num_steps=512)
+    flags = dict(num_envs=1, num_steps=512)
+    if script in A2C:
+        flags = dict(num_envs=8, num_steps=5)
     run_dir, _ = helpers.train(
         script, tmp_path, **flags, learning_rate=3e-3, total_timesteps=20_000
     )
-    returns = [value for _, value in helpers.scalars(run_dir)["charts/episodic_return"]]
+    points = helpers.scalars(run_dir)["charts/episodic_return"]
+    returns = [value for _, value in points]
     assert np.mean(returns[:20]) < 30
     assert np.mean(returns[-20:]) > 150
 
@@ -208,7 +228,8 @@ def test_gaussian_policy(script):
     """Log-probability and entropy are sums over the dimensions; the deviation starts at 1 and is
     the same for all observations."""
     agent = helpers.module(script).Agent(3, 2)
-    assert agent(torch.randn(5, 3))[0].stddev.tolist() == [[1.0, 1.0]] * 5
+    dist, _ = agent(torch.randn(5, 3))
+    assert dist.stddev.tolist() == [[1.0, 1.0]] * 5
     std = np.array([0.5, 2.0])
     with torch.no_grad():
         agent.actor_logstd[:] = torch.from_numpy(np.log(std))
@@ -217,27 +238,33 @@ def test_gaussian_policy(script):
     dist, value = agent(obs)
     mean = agent.actor(obs).detach().numpy()
     z = (actions.numpy() - mean) / std
-    logprobs = -(z**2 / 2 + np.log(std) + math.log(2 * math.pi) / 2).sum(1)
-    np.testing.assert_allclose(dist.log_prob(actions).detach(), logprobs, rtol=1e-5)
-    entropy = (np.log(std) + (1 + math.log(2 * math.pi)) / 2).sum()
-    np.testing.assert_allclose(dist.entropy().detach(), [entropy] * 5, rtol=1e-6)
-    np.testing.assert_allclose(agent.act(obs.double()).detach(), mean, rtol=1e-5)
+    constant = math.log(2 * math.pi) / 2
+    logprobs = -(z**2 / 2 + np.log(std) + constant).sum(1)
+    found = dist.log_prob(actions).detach()
+    np.testing.assert_allclose(found, logprobs, rtol=1e-5)
+    entropy = (np.log(std) + constant + 0.5).sum()
+    found = dist.entropy().detach()
+    np.testing.assert_allclose(found, [entropy] * 5, rtol=1e-6)
+    found = agent.act(obs.double()).detach()
+    np.testing.assert_allclose(found, mean, rtol=1e-5)
     assert value.shape == (5,)
 
 
-@pytest.mark.parametrize("script", OPTIMIZERS)
+@pytest.mark.parametrize("script", helpers.others_slow(OPTIMIZERS, PPO))
 def test_sampling_follows_the_policy(script, monkeypatch, tmp_path):
     """In every environment: frequencies are probabilities, or mean and deviation the Gaussian's."""
     if script in CONTINUOUS:
         parameters = dict(actor__4__bias=[0.3], actor_logstd=[math.log(0.2)])
         actions = actions_of(script, monkeypatch, tmp_path, **parameters)
-        assert actions.mean() == pytest.approx(0.3, abs=4 * 0.2 / actions.size**0.5)
+        deviation = 0.2 / actions.size**0.5
+        assert actions.mean() == pytest.approx(0.3, abs=4 * deviation)
         assert actions.std() == pytest.approx(0.2, abs=0.007)
     else:
         actions = actions_of(script, monkeypatch, tmp_path, actor__4__bias=[0.7, -0.9])
         right = 1 / (1 + math.exp(0.7 + 0.9))
         error = np.abs(actions.mean(0) - right).max()
-        assert error < 5 * (right * (1 - right) / len(actions)) ** 0.5
+        deviation = (right * (1 - right) / len(actions)) ** 0.5
+        assert error < 5 * deviation
 
 
 class Rollout:
@@ -245,16 +272,17 @@ class Rollout:
 
     def __init__(self, script, steps, agent, args):
         before, *steps = steps  # the step before has the first observations
-        obs, actions, next_obs, rewards, terminations, dones = map(
-            np.stack, zip(*steps, strict=True)
-        )
-        obs = np.float32([before[0], *obs[:-1]])
-        rewards, terminations, dones = map(
-            torch.from_numpy, (np.float32(rewards), terminations, dones)
-        )
+        columns = [np.stack(column) for column in zip(*steps, strict=True)]
+        obs, actions, next_obs, rewards, terminations, dones = columns
+        first_obs = before[0]
+        obs = np.float32([first_obs, *obs[:-1]])
+        rewards = torch.from_numpy(np.float32(rewards))
+        terminations = torch.from_numpy(terminations)
+        dones = torch.from_numpy(dones)
         with torch.no_grad():
             _, values = agent(torch.from_numpy(obs))
-            _, next_values = agent(torch.from_numpy(np.float32(next_obs)))
+            next_obs = torch.from_numpy(np.float32(next_obs))
+            _, next_values = agent(next_obs)
         common = next_values, terminations, dones, args.gamma
         if script in PPO:
             compute_gae = helpers.module(script).compute_gae
@@ -279,7 +307,9 @@ def test_what_they_learn_from(script, monkeypatch, tmp_path):
     samples before they are clipped; the environment gets the clipped ones."""
     low = probe_envs.Corner.low
     high = probe_envs.Corner.high
-    epoch = dict(batches=4, epochs=4) if script in PPO else dict(batches=1, epochs=1)
+    epoch = dict(batches=1, epochs=1)
+    if script in PPO:
+        epoch = dict(batches=4, epochs=4)
     steps = []
     seen = []
     firsts = []
@@ -296,12 +326,15 @@ def test_what_they_learn_from(script, monkeypatch, tmp_path):
 
     def check(update, main, tensors):
         if state.get("steps") != len(steps):  # the first update of this rollout
-            state.update(steps=len(steps), agent=copy.deepcopy(main["agent"]))
+            state["steps"] = len(steps)
+            state["agent"] = copy.deepcopy(main["agent"])
         # (num_steps, num_envs, ...) or (minibatch, ...)
-        seen.append([x.flatten(0, -len(space)).numpy() for x, space in shapes(tensors)])
+        columns = [x.flatten(0, -len(space)) for x, space in shapes(tensors)]
+        seen.append([column.numpy() for column in columns])
         if len(seen) == epoch["batches"]:
             firsts.append(seen[0][-1])
-            samples = [np.concatenate(column) for column in zip(*seen, strict=True)]
+            columns = zip(*seen, strict=True)
+            samples = [np.concatenate(column) for column in columns]
             seen.clear()
             look(sorted_rows(*samples), main["args"])
         return update(*tensors)
@@ -316,8 +349,10 @@ def test_what_they_learn_from(script, monkeypatch, tmp_path):
     def look(samples, args):
         if len(steps) == args.num_steps:
             return  # of the first rollout: the first observations were not noted
-        rollout = Rollout(script, steps[-args.num_steps - 1 :], state["agent"], args)
-        expected = sorted_rows(*(np.concatenate(column) for column in rollout.columns))
+        last = steps[-args.num_steps - 1 :]
+        rollout = Rollout(script, last, state["agent"], args)
+        columns = [np.concatenate(column) for column in rollout.columns]
+        expected = sorted_rows(*columns)
         obs, actions, *rest, returns = samples
         np.testing.assert_array_equal(obs, expected[0])
         taken = actions

@@ -33,7 +33,8 @@ def told(monkeypatch, capsys, *words):
 
 
 def cells(row):
-    return [cell.strip() for cell in row.strip("| ").split("|")]
+    parts = row.strip("| ").split("|")
+    return [part.strip() for part in parts]
 
 
 def flat(value, length=200):
@@ -53,7 +54,8 @@ def test_a_table(tmp_path, monkeypatch, capsys):
     (acrobot,) = tables["Acrobot-v1"]
     first, second = tables["CartPole-v1"]
     assert acrobot[1:] == [["ppo", "1", "-5.0", "-5.0", "-5.0"]]
-    half = stats.t.ppf(0.975, 3) * stats.sem(origin)
+    t = stats.t.ppf(0.975, 3)
+    half = t * stats.sem(origin)
     low = 101.25 - half
     high = 101.25 + half
     wanted = f"101.2 [{low:.1f}, {high:.1f}]"
@@ -65,7 +67,8 @@ def test_a_table(tmp_path, monkeypatch, capsys):
     expected = ["my_idea", "final", interval, "< 0.01", "▲ above"]
     assert second[1][:5] == expected
     assert test.pvalue < 0.01
-    assert [row[1] for row in second[1:]] == ["final", "best", "area"]
+    measures = [row[1] for row in second[1:]]
+    assert measures == ["final", "best", "area"]
     assert "If nothing differed, 0.2 of 3 tests" in output
 
 
@@ -83,7 +86,11 @@ def test_two_seeds_say_nothing(seeds, word, tmp_path, monkeypatch, capsys):
 
 def test_measures(tmp_path):
     """Final: the last 100 episodes. Best: 20 in a row. Area: the mean height of the curve."""
-    parts = [flat(0, 200), flat(80, 20), flat(10, 180)]
+    parts = [
+        flat(0, 200),
+        flat(80, 20),
+        flat(10, 180),
+    ]
     values = np.concatenate(parts)
     write_run(tmp_path, values)
     (run,) = tools.find([tmp_path])
@@ -142,7 +149,8 @@ def test_the_rule_is_that_of_the_published_tables():
             row = {"mean": theirs.mean(), "std": theirs.std(), "seeds": "3"}
             p = compare.chance(ours, theirs)
             assert p == pytest.approx(overview.chance(ours, row))
-            verdict = compare.judge(p, ours.mean() - theirs.mean())
+            difference = ours.mean() - theirs.mean()
+            verdict = compare.judge(p, difference)
             verdicts.append(verdict)
             assert verdict == overview.judge(ours, row)
             assert (verdict == compare.SAME) == (p >= 0.05)
@@ -176,8 +184,9 @@ def test_how_many_seeds_it_takes(size, stds):
     rng = np.random.default_rng(1)
 
     def seen(count):
-        ours = rng.normal(size, stds[0], (4000, count))
-        theirs = rng.normal(0, stds[1], (4000, count))
+        shape = (4000, count)
+        ours = rng.normal(size, stds[0], shape)
+        theirs = rng.normal(0, stds[1], shape)
         test = stats.ttest_ind(ours, theirs, axis=1, equal_var=False)
         return (test.pvalue < 0.05).mean()
 

@@ -1,8 +1,6 @@
 """The *_visual scripts: their videos show what the agent makes of each frame, and all else is
 their parents'."""
 
-import itertools
-
 import cv2
 import gymnasium as gym
 import imageio.v3 as imageio
@@ -25,7 +23,8 @@ def env(script, monkeypatch):
     """Breakout as evaluations see it, watched by an agent that has learnt nothing."""
     module = helpers.module(script)
     sizes = (51, -10.0, 10.0) if script.startswith("c51") else ()
-    monkeypatch.setattr(module.WatchedFrames, "agent", module.Agent(4, *sizes), raising=False)
+    agent = module.Agent(4, *sizes)
+    monkeypatch.setattr(module.WatchedFrames, "agent", agent, raising=False)
     env = module.make_env(helpers.small_args(script, "unused"), "rgb_array")
     env.reset(seed=1)
     yield env
@@ -34,7 +33,8 @@ def env(script, monkeypatch):
 
 def outputs(env, numbers):
     """Whatever it sees, the agent's last layer gives these."""
-    layer = env.agent.actor if hasattr(env.agent, "actor") else env.agent.q_network.head
+    ppo = hasattr(env.agent, "actor")
+    layer = env.agent.actor if ppo else env.agent.q_network.head
     with torch.no_grad():
         layer.weight.zero_()
         layer.bias.copy_(torch.as_tensor(numbers).flatten())
@@ -47,9 +47,11 @@ def rows(env):
     assert shown.shape == (420, 640, 3)
     assert shown.dtype == np.uint8
     game = gym.wrappers.FrameStackObservation.render(env)
-    np.testing.assert_array_equal(shown[:, :320], cv2.resize(game, (320, 420)))
-    assert (shown[:, 320:] == shown[:, 320:, :1]).all()  # gray
-    return np.split(shown[:, 320:, 0], 4)
+    picture, beside = np.split(shown, 2, axis=1)
+    np.testing.assert_array_equal(picture, cv2.resize(game, (320, 420)))
+    gray = beside[:, :, 0]
+    assert (beside == gray[:, :, None]).all()
+    return np.split(gray, 4)
 
 
 def assert_bars(env, lengths, best):
@@ -123,11 +125,12 @@ def test_names_and_numbers(script, env, monkeypatch):
     elif script.startswith("c51"):
         means = np.array([-10.0, 10.0, 2.0, -0.4])
         atoms = np.linspace(-10, 10, 51)
-        shown = -1000.0 * np.abs(means[:, None] - atoms)
+        distances = np.abs(means[:, None] - atoms)
+        shown = -1000.0 * distances
     outputs(env, shown)
     seen = rows(env)
-    pairs = zip(NAMES, means)
-    assert texts == [f"{name} {mean:.2f}" for name, mean in pairs]
+    for text, name, mean in zip(texts, NAMES, means, strict=True):
+        assert text == f"{name} {mean:.2f}"
     for i, row in enumerate(seen):
         white = 254 if i == 1 else 127
         assert (row == white).sum() > 50
@@ -151,38 +154,55 @@ def test_numbers_belong_to_the_frame(script, env, tmp_path):
         for t in range(12):
             assert len(seen) == t + 1
             np.testing.assert_array_equal(seen[-1][0], obs)
-            obs, *_ = video.step(2 + t % 2)
+            left_or_right = 2 + t % 2
+            obs, *_ = video.step(left_or_right)
     assert not torch.equal(seen[0], seen[-1])
-    pairs = itertools.pairwise(video.recorded_frames)
-    assert any((one != other).any() for one, other in pairs)
+    frames = np.array(video.recorded_frames)
+    assert (frames[1:] != frames[:-1]).any()
     video.close()
 
 
 def test_it_trains_with_its_parents_lines(script):
     """From replay buffer and pure functions to the training loop."""
     mine = helpers.TEXT[script].split("# === ")
-    theirs = helpers.TEXT[helpers.PARENT[script]].split("# === ")
+    parent = helpers.PARENT[script]
+    theirs = helpers.TEXT[parent].split("# === ")
     for one, other in zip(mine, theirs, strict=True):
         if one.startswith(("replay", "pure functions", "update", "training")):
             assert one == other
 
 
 def curves_of(run):
-    return {tag: x for tag, x in helpers.scalars(run).items() if tag not in helpers.UNSEEDED}
+    curves = helpers.scalars(run)
+    for tag in helpers.UNSEEDED:
+        del curves[tag]
+    return curves
 
 
 def state_of(run):
-    others = ("script", "setting", "args")
-    return {name: part for name, part in helpers.load(run).items() if name not in others}
+    state = helpers.load(run)
+    for name in ("script", "setting", "args"):
+        del state[name]
+    return state
 
 
 @pytest.mark.slow
 def test_a_run_is_its_parents(script, tmp_path):
     """Every scalar and the checkpoint to the last bit, evaluations in mid-training included; and
     its video."""
-    flags = dict(eval_every=helpers.SMALL[script]["total_timesteps"] // 2)
-    theirs, returns = helpers.train(helpers.PARENT[script], tmp_path / "parent", **flags)
-    ours, ours_returns = helpers.train(script, tmp_path / "visual", capture_video=True, **flags)
+    parent = helpers.PARENT[script]
+    every = helpers.SMALL[script]["total_timesteps"] // 2
+    theirs, returns = helpers.train(
+        parent,
+        tmp_path / "parent",
+        eval_every=every,
+    )
+    ours, ours_returns = helpers.train(
+        script,
+        tmp_path / "visual",
+        eval_every=every,
+        capture_video=True,
+    )
     assert ours_returns == returns
     curves = curves_of(ours)
     assert curves == curves_of(theirs)
@@ -194,7 +214,8 @@ def test_a_run_is_its_parents(script, tmp_path):
     # evaluations of tests are cut after 40 steps
     assert len(frames) >= 40
     assert frames.shape[1:] == (420, 640, 3)
-    assert all(frame[:, 320:].max() > 80 for frame in frames)
+    beside = frames[:, :, 320:]
+    assert beside.max((1, 2, 3)).min() > 80
 
 
 @pytest.mark.parametrize("script", ["ppo_atari_visual"], indirect=True)
@@ -215,7 +236,8 @@ def test_a_copy_watches_a_run_of_the_parent(script, tmp_path, monkeypatch):
     record = copied.main(copied.Args(**vars(args)))
     assert len(record["returns"]) == 1
     (video,) = (run_dir / "videos").glob("eval_*/*.mp4")
-    assert imageio.imread(video).shape[1:] == (420, 640, 3)
+    frames = imageio.imread(video)
+    assert frames.shape[1:] == (420, 640, 3)
 
 
 def test_its_page_shows_a_frame(script):

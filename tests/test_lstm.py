@@ -21,12 +21,14 @@ each = pytest.mark.parametrize("script", VECTORS)
 def reference(network):
     """torch's LSTM with these weights; its gates are in the order i, f, g, o."""
     lstm = nn.LSTM(64, 64)
-    order = torch.cat([torch.arange(64) + 64 * k for k in (0, 1, 3, 2)])
-    layers = dict(ih=network.inputs, hh=network.recurrent)
-    state = {f"weight_{name}_l0": layer.weight[order] for name, layer in layers.items()}
-    lstm.load_state_dict(
-        state | {f"bias_{name}_l0": layer.bias[order] for name, layer in layers.items()}
-    )
+    order = torch.arange(4 * 64).view(4, 64)[[0, 1, 3, 2]].flatten()
+    state = {
+        "weight_ih_l0": network.inputs.weight[order],
+        "weight_hh_l0": network.recurrent.weight[order],
+        "bias_ih_l0": network.inputs.bias[order],
+        "bias_hh_l0": network.recurrent.bias[order],
+    }
+    lstm.load_state_dict(state)
     return lstm
 
 
@@ -50,17 +52,20 @@ def test_the_lstm_is_torchs():
     network = random_network()
     obs, state = sequence()
     h, c = (part[None].contiguous() for part in state.unbind(1))
-    hidden, (h, c) = reference(network)(network.encoder(obs).tanh(), (h, c))
+    lstm = reference(network)
+    encoded = network.encoder(obs).tanh()
+    hidden, (h, c) = lstm(encoded, (h, c))
     expected = network.output(hidden)
+    expected_state = torch.stack((h[0], c[0]), 1)
     outputs, after = network(obs, state)
     torch.testing.assert_close(outputs, expected, rtol=1e-4, atol=1e-5)
-    torch.testing.assert_close(after, torch.stack((h[0], c[0]), 1), rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(after, expected_state, rtol=1e-4, atol=1e-5)
     step = network.in_numpy()
     state = state.numpy()
     for t in range(12):
         output, state = step(obs[t].numpy(), state)
         np.testing.assert_allclose(output, expected[t], rtol=1e-4, atol=1e-5)
-    np.testing.assert_allclose(state, torch.stack((h[0], c[0]), 1), rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(state, expected_state, rtol=1e-4, atol=1e-5)
 
 
 @torch.no_grad()
@@ -76,7 +81,8 @@ def test_the_flag_forgets():
     torch.testing.assert_close(cut[:7], whole[:7])
     rest, _ = network(obs[7:, 2:3], torch.zeros(1, 2, 64))
     torch.testing.assert_close(cut[7:, 2:3], rest)
-    assert (cut[7:, 2] - whole[7:, 2]).abs().min(0).values.max() > 1e-3
+    differences = (cut[7:, 2] - whole[7:, 2]).abs()
+    assert differences.min(0).values.max() > 1e-3
     step = network.in_numpy()
     state = state.numpy()
     for t in range(12):
@@ -89,7 +95,8 @@ def test_gradients_flow_back_to_the_beginning_of_an_episode():
     obs, state = sequence(8, 1)
     obs[3, :, -1] = 1
     obs.requires_grad_()
-    (gradient,) = torch.autograd.grad(network(obs, state)[0][7].sum(), obs)
+    outputs, _ = network(obs, state)
+    (gradient,) = torch.autograd.grad(outputs[7].sum(), obs)
     assert gradient[:3].abs().max() == 0
     assert gradient[3:].abs().amax((1, 2)).min() > 0
 
@@ -99,10 +106,16 @@ def test_initialisation(script):
     """As the others: orthogonal, of gain sqrt(2) and, in the LSTM, 1; no biases."""
     agent = helpers.module(script).Agent(3, 4)
     for network, last_gain in ((agent.actor, 0.01), (agent.critic, 1.0)):
-        for layer, gain in zip(network.children(), (2**0.5, 1.0, 1.0, last_gain), strict=True):
-            weight = layer.weight if len(layer.weight) <= layer.weight.shape[1] else layer.weight.T
+        gains = (2**0.5, 1.0, 1.0, last_gain)
+        for layer, gain in zip(network.children(), gains, strict=True):
+            weight = layer.weight
+            if len(weight) > weight.shape[1]:
+                weight = weight.T
             torch.testing.assert_close(
-                weight @ weight.T / gain**2, torch.eye(len(weight)), rtol=1e-4, atol=1e-5
+                weight @ weight.T / gain**2,
+                torch.eye(len(weight)),
+                rtol=1e-4,
+                atol=1e-5,
             )
             assert not layer.bias.any()
     assert script == "ppo_lstm" or agent.actor_logstd.tolist() == [0, 0, 0, 0]
@@ -113,12 +126,10 @@ def test_the_flag_is_behind_the_observation(script):
     env = helpers.module(script).make_env(helpers.small_args(script, "unused"))
     for _ in range(2):
         obs, _ = env.reset(seed=1)
-        assert (
-            obs[-1] == 1
-            and len(obs) == 5  # CartPole's and InvertedPendulum's have four numbers
-            and env.observation_space.contains(obs)
-            and obs.dtype == env.observation_space.dtype
-        )
+        assert obs[-1] == 1
+        assert len(obs) == 5  # CartPole's and InvertedPendulum's have four numbers
+        assert env.observation_space.contains(obs)
+        assert obs.dtype == env.observation_space.dtype
         obs, *_ = env.step(env.action_space.sample())
         assert obs[-1] == 0
         assert env.observation_space.contains(obs)
@@ -153,7 +164,11 @@ def rollout_of(script, monkeypatch, tmp_path, **flags):
 
     def check(update, main, tensors):
         if not found or not torch.equal(found[-1]["b_states"], main["b_states"]):
-            found.append({name: x.clone() if torch.is_tensor(x) else x for name, x in main.items()})
+            copied = dict(main)
+            for name, x in main.items():
+                if torch.is_tensor(x):
+                    copied[name] = x.clone()
+            found.append(copied)
         return update(*tensors)
 
     helpers.spy_on_updates(monkeypatch, check)
@@ -189,12 +204,14 @@ def test_states_of_the_rollout(script, env_id, monkeypatch, tmp_path):
         lstm = reference(network)
         for n in range(4):
             for t in range(96):
-                stored = states[t, n, 2 * k : 2 * k + 2]
+                first = 2 * k
+                stored = states[t, n, first : first + 2]
                 if begins[t, n]:  # the network takes zeros, whatever is stored
                     hidden = torch.zeros(2, 1, 64)
                 else:
                     torch.testing.assert_close(stored, hidden[:, 0], rtol=1e-3, atol=1e-5)
-                _, hidden = lstm(network.encoder(obs[t, n][None]).tanh(), hidden.unbind())
+                encoded = network.encoder(obs[t, n][None]).tanh()
+                _, hidden = lstm(encoded, hidden.unbind())
                 hidden = torch.stack(hidden)
 
 
@@ -210,14 +227,18 @@ def test_next_values_know_what_happened(script, monkeypatch, tmp_path):
 
     def spy(*rollout):
         # copies: the next rollout goes into the same memory
-        return rollouts.append([x.copy() for x in rollout[:5]]) or gae(*rollout)
+        copies = [x.copy() for x in rollout[:5]]
+        rollouts.append(copies)
+        return gae(*rollout)
 
     monkeypatch.setattr(helpers.module(script), "compute_gae", spy)
 
     def note(envs, actions, result):
-        seen.append(result[0].copy())
-        for n, last_obs in result[4].get("final_obs", {}).items():
-            seen[-1][n] = last_obs
+        obs, *_, infos = result
+        obs = obs.copy()
+        for n, last_obs in infos.get("final_obs", {}).items():
+            obs[n] = last_obs
+        seen.append(obs)
 
     sizes = dict(
         env_id=probe("Scripted", script),
@@ -229,9 +250,12 @@ def test_next_values_know_what_happened(script, monkeypatch, tmp_path):
     helpers.spy_on_steps(monkeypatch, script, note)
     agents = helpers.spy_on_agents(monkeypatch, script)
     batch = []
-    helpers.spy_on_updates(
-        monkeypatch, lambda f, main, inds: batch.append(main["b_obs"].clone()) or f(*inds)
-    )
+
+    def check(update, main, tensors):
+        batch.append(main["b_obs"].clone())
+        return update(*tensors)
+
+    helpers.spy_on_updates(monkeypatch, check)
     with torch.enable_grad():
         helpers.train(script, tmp_path, learning_rate=1e-20, update_epochs=1, **sizes)
     assert len(rollouts) == 2
@@ -239,14 +263,25 @@ def test_next_values_know_what_happened(script, monkeypatch, tmp_path):
         _, values, next_values, terminations, dones = (x[:, 0] for x in rollout)
         assert 0 < terminations.sum() < dones.sum()
         inner = ~dones[:-1]
-        expected = values[1:][inner]
-        np.testing.assert_allclose(next_values[:-1][inner], expected, rtol=1e-4, atol=1e-5)
+        np.testing.assert_allclose(
+            next_values[:-1][inner],
+            values[1:][inner],
+            rtol=1e-4,
+            atol=1e-5,
+        )
     start = 0
     obs = batch[0]
     for end in np.flatnonzero(dones):
-        episode = torch.cat([obs[start : end + 1], torch.as_tensor(np.float32(seen[end]))])
-        value, _ = agents[0].critic(episode[:, None], torch.zeros(1, 2, 64))
-        np.testing.assert_allclose(next_values[end], value[-1, 0, 0], rtol=1e-4, atol=1e-5)
+        last_obs = torch.as_tensor(np.float32(seen[end]))
+        episode = torch.cat([obs[start : end + 1], last_obs])
+        nothing = torch.zeros(1, 2, 64)
+        value, _ = agents[0].critic(episode[:, None], nothing)
+        np.testing.assert_allclose(
+            next_values[end],
+            value[-1, 0, 0],
+            rtol=1e-4,
+            atol=1e-5,
+        )
         start = end + 1
 
 
@@ -262,10 +297,12 @@ def test_sequences_are_consecutive_steps(script, monkeypatch, tmp_path):
         update_epochs=1,
     )
 
-    def note(f, main, inds):
-        return used.append(inds[0].clone()) or f(*inds)
+    def check(update, main, tensors):
+        (inds,) = tensors
+        used.append(inds.clone())
+        return update(*tensors)
 
-    helpers.spy_on_updates(monkeypatch, note)
+    helpers.spy_on_updates(monkeypatch, check)
     helpers.train(script, tmp_path, total_timesteps=128, **sizes)
     assert [tuple(inds.shape) for inds in used] == [(8, 8)] * 2
     for inds in used:
@@ -303,7 +340,9 @@ def test_act_remembers_one_episode():
     with torch.no_grad():
         actions = [agent.act(row[None].double()).item() for row in obs]
         logits, _ = agent.actor(obs[:20, None], torch.zeros(1, 2, 64))
-    assert actions[:20] == actions[20:] == logits[:, 0].argmax(-1).tolist()
+    best = logits[:, 0].argmax(-1).tolist()
+    assert actions[:20] == best
+    assert actions[20:] == best
     assert len(set(actions)) > 1
 
 
@@ -319,10 +358,13 @@ def test_act_normalises_and_remembers():
     raw[:, -1] = (torch.arange(40) % 20 == 0).double()
     raw[20:] = raw[:20]
     plain = ppo_continuous.Agent(2, 2)
-    plain.obs_stats.load_state_dict(
-        {k: v[:2] if v.ndim else v for k, v in agent.obs_stats.state_dict().items()}
-    )
-    obs = torch.cat([plain.normalize(raw[:, :2].float()), raw[:, 2:].float()], 1)
+    stats = agent.obs_stats.state_dict()
+    for name in ("mean", "var"):
+        stats[name] = stats[name][:2]
+    plain.obs_stats.load_state_dict(stats)
+    numbers = plain.normalize(raw[:, :2].float())
+    flag = raw[:, 2:].float()
+    obs = torch.cat([numbers, flag], 1)
     torch.testing.assert_close(agent.normalize(raw.float()), obs, rtol=0, atol=0)
     dist, _ = agent(obs[:20, None], torch.zeros(1, 4, 64))
     actions = torch.cat([agent.act(row[None]) for row in raw])
@@ -559,7 +601,8 @@ def test_act_remembers_one_game():
         assert actions == dist.logits[:, 0].argmax(-1).tolist()
         torch.testing.assert_close(agent.memory, state)
     obs[:, -1] = 0
-    again, _, _ = agent(obs[:6, None], torch.zeros(1, 2, 128))
+    nothing = torch.zeros(1, 2, 128)
+    again, _, _ = agent(obs[:6, None], nothing)
     assert torch.equal(again.logits, dist.logits)
 
 
@@ -577,16 +620,19 @@ def test_games_that_are_cut(monkeypatch, tmp_path):
         return settings(args) | dict(max_num_frames_per_episode=160)
 
     monkeypatch.setattr(kinds, "game_settings", short)
-    monkeypatch.setattr(
-        kinds, "compute_gae", lambda *rollout: rollouts.append(rollout[:5]) or gae(*rollout)
-    )
+
+    def spy(*rollout):
+        rollouts.append(rollout[:5])
+        return gae(*rollout)
+
+    monkeypatch.setattr(kinds, "compute_gae", spy)
     steps = []
 
     def note(envs, actions, result):
-        ended = np.flatnonzero(result[3])
-        finals.update(
-            {(len(steps), n): torch.from_numpy(result[4]["final_obs"][n].copy()) for n in ended}
-        )
+        _, _, _, truncations, infos = result
+        for n in np.flatnonzero(truncations):
+            last_obs = infos["final_obs"][n].copy()
+            finals[len(steps), n] = torch.from_numpy(last_obs)
         steps.append(1)
 
     def check(update, main, tensors):
@@ -608,14 +654,19 @@ def test_games_that_are_cut(monkeypatch, tmp_path):
     cuts = [at for at in finals if at[0] < 96]
     assert len(cuts) == 4  # two games in each environment
     for end, n in cuts:
-        begins = [t for t in range(end + 1) if frames[t, n, -1, 0]]
-        last = torch.cat([finals[end, n][0], torch.zeros(1, 84, dtype=torch.uint8)])
-        game = torch.cat([frames[begins[-1] : end + 1, n], last[None]])[:, None]
+        *_, begin = (t for t in range(end + 1) if frames[t, n, -1, 0])
+        no_flag = torch.zeros(1, 84, dtype=torch.uint8)
+        last = torch.cat([finals[end, n][0], no_flag])
+        steps = slice(begin, end + 1)
+        game = torch.cat([frames[steps, n], last[None]])
         with torch.no_grad():
-            _, value, _ = agents[0](game, torch.zeros(1, 2, 128))
+            _, value, _ = agents[0](game[:, None], torch.zeros(1, 2, 128))
         expected = value[:, 0].numpy()
         np.testing.assert_allclose(
-            values[begins[-1] : end + 1, n], expected[:-1], rtol=1e-3, atol=1e-5
+            values[steps, n],
+            expected[:-1],
+            rtol=1e-3,
+            atol=1e-5,
         )
         assert next_values[end, n] == pytest.approx(expected[-1], rel=1e-3, abs=1e-5)
         assert dones[end, n]

@@ -97,7 +97,11 @@ def test_plain_updates(script, monkeypatch, tmp_path):
         if script in PPO:
             old_logprobs, advantages = rest
             ratio = (logprob - old_logprobs).exp()
-            clipped = torch.clamp(ratio, 1 - args.clip_coef, 1 + args.clip_coef)
+            clipped = torch.clamp(
+                ratio,
+                min=1 - args.clip_coef,
+                max=1 + args.clip_coef,
+            )
             expected["policy_loss"] = -torch.minimum(
                 ratio * advantages, clipped * advantages
             ).mean()
@@ -112,7 +116,8 @@ def test_plain_updates(script, monkeypatch, tmp_path):
             expected["explained_variance"] = torch.tensor(explained)
         loss = expected["policy_loss"] + args.vf_coef * expected["value_loss"]
         optimizer.zero_grad()
-        (loss - getattr(args, "ent_coef", 0) * expected["entropy"]).backward()
+        loss = loss - getattr(args, "ent_coef", 0) * expected["entropy"]
+        loss.backward()
         if script in A2C:
             expected["grad_norm"] = nn.utils.clip_grad_norm_(
                 reference.parameters(), args.max_grad_norm
@@ -164,7 +169,8 @@ def test_what_is_logged_is_the_mean_of_the_minibatches(script, monkeypatch, tmp_
     for (_, explained), parts in zip(points, batches, strict=True):
         columns = zip(*parts, strict=True)
         advantages, returns = map(np.concatenate, columns)
-        expected = 1 - advantages.var() / (returns.var() + 1e-8)
+        unexplained = advantages.var() / (returns.var() + 1e-8)
+        expected = 1 - unexplained
         assert explained == pytest.approx(expected, abs=1e-4)
 
 
@@ -205,7 +211,12 @@ def test_learns_cartpole(script, tmp_path):
         vpg=dict(num_envs=8, num_steps=64, learning_rate=1e-2),
         a2c=dict(num_envs=16, num_steps=5, learning_rate=3e-3),
     )
-    run_dir, _ = helpers.train(script, tmp_path, **flags[script], total_timesteps=60_000)
+    run_dir, _ = helpers.train(
+        script,
+        tmp_path,
+        **flags[script],
+        total_timesteps=60_000,
+    )
     assert helpers.means20(run_dir).max() >= 200
 
 
@@ -239,7 +250,8 @@ def test_gaussian_policy(script):
     mean = agent.actor(obs).detach().numpy()
     z = (actions.numpy() - mean) / std
     constant = math.log(2 * math.pi) / 2
-    logprobs = -(z**2 / 2 + np.log(std) + constant).sum(1)
+    of_dimensions = -(z**2) / 2 - np.log(std) - constant
+    logprobs = of_dimensions.sum(1)
     found = dist.log_prob(actions).detach()
     np.testing.assert_allclose(found, logprobs, rtol=1e-5)
     entropy = (np.log(std) + constant + 0.5).sum()
@@ -291,12 +303,18 @@ class Rollout:
         else:
             returns = helpers.module(script).compute_returns(rewards, *common)
             advantages = returns - values
-        self.columns = obs, actions, advantages.numpy(), returns.numpy()
+        self.columns = (
+            obs,
+            actions,
+            advantages.numpy(),
+            returns.numpy(),
+        )
 
 
 def sorted_rows(obs, *others):
     """Samples in the order of their observations and their last column, the returns."""
-    order = np.lexsort((others[-1], *obs.T))
+    keys = (others[-1], *obs.T)
+    order = np.lexsort(keys)
     return [column[order] for column in (obs, *others)]
 
 
@@ -329,8 +347,11 @@ def test_what_they_learn_from(script, monkeypatch, tmp_path):
             state["steps"] = len(steps)
             state["agent"] = copy.deepcopy(main["agent"])
         # (num_steps, num_envs, ...) or (minibatch, ...)
-        columns = [x.flatten(0, -len(space)) for x, space in shapes(tensors)]
-        seen.append([column.numpy() for column in columns])
+        columns = []
+        for x, space in shapes(tensors):
+            flat = x.flatten(0, -len(space))
+            columns.append(flat.numpy())
+        seen.append(columns)
         if len(seen) == epoch["batches"]:
             firsts.append(seen[0][-1])
             columns = zip(*seen, strict=True)

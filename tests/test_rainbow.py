@@ -235,7 +235,7 @@ class Journal:
                 break
         return env[first][:2], total, length, next_obs, terminated
 
-    def check(self, gamma=0.9, draws=100):
+    def check(self, gamma=0.9, draws=200):
         """Every window that can be drawn; returns their lengths."""
         rows, stored, index = self.buffer.sample(draws)
         obs, actions, rewards, next_obs, terminations, steps = self.buffer.unpack(rows)

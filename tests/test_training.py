@@ -348,12 +348,15 @@ COMPILED = [name for name in helpers.TRAINING_SCRIPTS if name not in helpers.PLA
 
 
 def enough_updates(script, updates):
-    """The total_timesteps of a small run with at least so many updates."""
+    """The flags of a small run with at least so many updates."""
     args = helpers.small_args(script, "unused")
-    if not hasattr(args, "num_steps"):
-        return min(args.total_timesteps, 256)
+    if script in helpers.ATARI_SCRIPTS and hasattr(args, "buffer_size"):
+        return {"total_timesteps": 192}
+    if hasattr(args, "buffer_size"):
+        return {"total_timesteps": 256, "train_frequency": 2}
     each = getattr(args, "update_epochs", 1) * getattr(args, "num_minibatches", 1)
-    return math.ceil(updates / each) * args.num_envs * args.num_steps
+    rollouts = math.ceil(updates / each)
+    return {"total_timesteps": rollouts * args.num_envs * args.num_steps}
 
 
 @pytest.mark.parametrize("script", helpers.others_slow(COMPILED, ["dqn"]))
@@ -372,10 +375,10 @@ def test_compiled_is_eager(script, capfd, monkeypatch, tmp_path):
     eps = {"Adam": 1e-4, "RAdam": 3e-4}[optimizer.__name__]
     monkeypatch.setattr(step, "__defaults__", (*step.__defaults__[:-1], eps))
     updates = 20
-    flags = {"total_timesteps": enough_updates(script, updates)}
+    flags = enough_updates(script, updates)
     if script == "crossq":
         updates = 4  # of the actor
-        flags = {"total_timesteps": 154, "renorm_warmup": 4}
+        flags |= {"total_timesteps": 154, "renorm_warmup": 4}
     torch._dynamo.reset()
     torch._dynamo.utils.counters.clear()
     eager, _ = helpers.train(script, tmp_path / "eager", **flags)

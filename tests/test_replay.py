@@ -36,9 +36,12 @@ def vectors(buffer_size, num_envs):
 def random_step(rng, num_envs):
     """obs, actions, rewards, next_obs, terminations of one step, with the types that
     environments return."""
-    obs, next_obs = rng.normal(size=(2, num_envs, *OBS)).astype(np.float32)
-    actions = rng.normal(size=(num_envs, *ACTION)).astype(np.float32)
-    return obs, actions, rng.normal(size=num_envs), next_obs, rng.random(num_envs) < 0.3
+    both = rng.normal(size=(2, num_envs, *OBS))
+    obs, next_obs = np.float32(both)
+    actions = np.float32(rng.normal(size=(num_envs, *ACTION)))
+    rewards = rng.normal(size=num_envs)
+    terminations = rng.random(num_envs) < 0.3
+    return obs, actions, rewards, next_obs, terminations
 
 
 def saved_and_loaded(buffer, new, path):
@@ -58,43 +61,55 @@ def test_the_last_transitions(buffer_size, num_envs):
     for _ in range(3 * buffer_size // num_envs):
         step = random_step(rng, num_envs)
         buffer.add(*step)
-        rows = [np.concatenate([np.ravel(part[n]) for part in step]) for n in range(num_envs)]
-        stepped += [tuple(row.astype(np.float32).tolist()) for row in rows]
+        for n in range(num_envs):
+            row = np.concatenate([np.ravel(part[n]) for part in step])
+            stepped.append(tuple(np.float32(row).tolist()))
         for part in step:
             part[...] = 0  # the environments write into the same arrays again
         assert buffer.filled == buffer.size == min(len(stepped), capacity)
-        assert {tuple(row) for row in buffer.rows[: buffer.filled].tolist()} == set(
-            stepped[-capacity:]
-        )
+        rows = buffer.rows[: buffer.filled].tolist()
+        assert set(map(tuple, rows)) == set(stepped[-capacity:])
 
 
 # with and without wrap-around
 @pytest.mark.parametrize("num_envs, steps", [(1, 5), (1, 30), (3, 5), (3, 30)])
 def test_like_stable_baselines3(num_envs, steps):
     """Slot by slot, in shape and value: a truncation is no termination."""
-    spaces = Box(-9, 9, OBS, np.float32), Box(-9, 9, ACTION, np.float32)
+    obs_space = Box(-9, 9, OBS, np.float32)
+    action_space = Box(-9, 9, ACTION, np.float32)
     buffer_size = 8 * num_envs + (num_envs > 1)
     rng = np.random.default_rng(1)
     ours = vectors(buffer_size, num_envs)
-    theirs = TheirBuffer(buffer_size, *spaces, "cpu", n_envs=num_envs)
+    theirs = TheirBuffer(
+        buffer_size,
+        obs_space,
+        action_space,
+        "cpu",
+        n_envs=num_envs,
+    )
     for _ in range(steps):
         obs, actions, rewards, next_obs, terminations = random_step(rng, num_envs)
         truncations = rng.random(num_envs) < 0.3
-        infos = [
-            {"TimeLimit.truncated": bool(t and not end)}
-            for t, end in zip(truncations, terminations)
-        ]
-        theirs.add(obs, next_obs, actions, rewards, terminations | truncations, infos)
+        cut = truncations & ~terminations
+        infos = [{"TimeLimit.truncated": bool(each)} for each in cut]
+        dones = terminations | truncations
+        theirs.add(obs, next_obs, actions, rewards, dones, infos)
         ours.add(obs, actions, rewards, next_obs, terminations)
     assert ours.position == theirs.pos * num_envs
     assert (ours.filled == ours.capacity) == theirs.full
     slots = ours.filled // num_envs
-    expected = theirs.observations, theirs.actions, theirs.rewards, theirs.next_observations
-    expected += (theirs.dones * (1 - theirs.timeouts),)
+    expected = (
+        theirs.observations,
+        theirs.actions,
+        theirs.rewards,
+        theirs.next_observations,
+        theirs.dones * (1 - theirs.timeouts),
+    )
     parts = ours.unpack(ours.rows[: ours.filled])
     for ours, theirs in zip(parts, expected, strict=True):
         assert ours.dtype == torch.float32
-        np.testing.assert_array_equal(ours.unflatten(0, (slots, num_envs)), theirs[:slots])
+        by_slot = ours.unflatten(0, (slots, num_envs))
+        np.testing.assert_array_equal(by_slot, theirs[:slots])
 
 
 @pytest.mark.parametrize("num_envs, added", [(1, 20), (1, 70), (3, 30), (3, 96)])
@@ -105,16 +120,23 @@ def test_sampling_is_uniform(num_envs, added):
     draws = 40_000
     for start in range(1, added + 1, num_envs):  # every part of the k-th transition is k
         numbers = np.arange(start, start + num_envs, dtype=np.float32)
-        buffer.add(
-            *(np.broadcast_to(numbers.reshape(-1, *(1 for _ in s)), (num_envs, *s)) for s in SHAPES)
-        )
+        parts = []
+        for shape in SHAPES:
+            part = np.empty((num_envs, *shape), dtype=np.float32)
+            part.T[...] = numbers
+            parts.append(part)
+        buffer.add(*parts)
     rows = buffer.sample(draws)
     assert (rows == rows[:, :1]).all()
     size = min(added, buffer.capacity)
     counts = Counter(rows[:, 0].int().tolist())
-    assert set(counts) == set(range(added - size + 1, added + 1))
-    chi_square = sum((count - draws / size) ** 2 / (draws / size) for count in counts.values())
-    assert abs(chi_square - (size - 1)) < 5 * (2 * (size - 1)) ** 0.5
+    newest = range(added - size + 1, added + 1)
+    assert set(counts) == set(newest)
+    expected = draws / size
+    errors = [count - expected for count in counts.values()]
+    chi_square = sum(error**2 for error in errors) / expected
+    freedom = size - 1
+    assert abs(chi_square - freedom) < 5 * (2 * freedom) ** 0.5
     assert not torch.equal(rows, buffer.sample(draws))
 
 
@@ -126,7 +148,8 @@ def test_saving_and_loading(num_envs, steps, tmp_path):
     buffer = vectors(9 * num_envs - 1, num_envs)
     for _ in range(steps):
         buffer.add(*random_step(rng, num_envs))
-    new = saved_and_loaded(buffer, vectors(9 * num_envs - 1, num_envs), tmp_path / "checkpoint.pt")
+    new = vectors(9 * num_envs - 1, num_envs)
+    new = saved_and_loaded(buffer, new, tmp_path / "checkpoint.pt")
     for _ in range(13):
         assert torch.equal(new.rows, buffer.rows)
         assert new.size == buffer.size
@@ -136,12 +159,19 @@ def test_saving_and_loading(num_envs, steps, tmp_path):
         new.add(*step)
 
 
+def add_frames(frames, stack):
+    """With actions, rewards and ends of no meaning."""
+    actions, rewards = np.zeros((2, 2))
+    ends = np.zeros((3, 2), dtype=bool)
+    frames.add(stack, actions, rewards, *ends, None)
+
+
 def test_frames_must_be_bytes():
     """Frames scaled to [0, 1] would be stored as 0."""
     frames = FrameReplayBuffer(100, 2, (84, 84), CPU)
     stack = np.full((2, 4, 84, 84), 0.7, dtype=np.float32)
     with pytest.raises(SystemExit, match="replay.add got float32, not uint8"):
-        frames.add(stack, *np.zeros((2, 2)), *np.zeros((3, 2), dtype=bool), None)
+        add_frames(frames, stack)
 
 
 def test_only_the_filled_part_is_saved(tmp_path):
@@ -153,21 +183,23 @@ def test_only_the_filled_part_is_saved(tmp_path):
     for _ in range(10):
         buffer.add(*random_step(rng, 2))
         stack = rng.integers(1, 256, (2, 4, 84, 84)).astype(np.uint8)
-        frames.add(stack, *np.zeros((2, 2)), *np.zeros((3, 2), dtype=bool), None)
+        add_frames(frames, stack)
     torch.save(buffer.state_dict(), path)
     assert 20 * 10 * 4 < os.path.getsize(path) < 20_000
     torch.save(frames.state_dict(), path)
-    assert 20 * 84 * 84 < os.path.getsize(path) < 20 * 84 * 84 + 20_000
+    pixels = 20 * 84 * 84
+    assert pixels < os.path.getsize(path) < pixels + 20_000
 
 
 def test_a_buffer_that_does_not_fit(monkeypatch):
     """One line; what nine tenths of the memory hold is accepted: 7,056 bytes a frame, not 56,448."""
     available = 41_237 * 1024
     monkeypatch.setattr(psutil, "virtual_memory", lambda: mock.Mock(available=available))
-    for make, size in (
-        (vectors, 4 * 10),
-        (lambda *sizes: FrameReplayBuffer(*sizes, (84, 84), CPU), 84 * 84),
-    ):
+
+    def frames(*sizes):
+        return FrameReplayBuffer(*sizes, (84, 84), CPU)
+
+    for make, size in ((vectors, 4 * 10), (frames, 84 * 84)):
         make(int(0.8 * available / size), 1)
         for too_large in (int(available / size), 10**7):
             told = f"^error: --buffer-size {too_large} does not fit into memory$"
@@ -208,13 +240,15 @@ class ScriptedGames:
         self.obs = np.zeros((num_envs, 4, *shape), dtype=np.uint8)
         self.final_obs = np.zeros_like(self.obs)
         self.frames = np.zeros(num_envs, dtype=np.int64)
-        self.left, self.ages = np.zeros((2, num_envs), dtype=np.int64)
+        self.left = np.zeros(num_envs, dtype=np.int64)
+        self.ages = np.zeros(num_envs, dtype=np.int64)
 
     def frame(self, n):
         self.frames[n] += 1
         number = self.frames[n]
         frame = np.full(self.shape, 1 + n, dtype=np.uint8)
-        frame.flat[:3] = 1 + number % 250, 1 + number // 250 % 250, 1 + number // 62_500
+        digits = number % 250, number // 250 % 250, number // 62_500
+        frame.flat[:3] = 1 + np.array(digits)
         return frame
 
     def start(self, n):
@@ -277,10 +311,20 @@ class Journal:
                 next_obs = obs[n].copy()
                 if new_games[n]:
                     next_obs = final_obs[n].copy() if truncations[n] else None
-                seen = self.slots[n], self.obs[n].copy(), rewards[n], terminations[n], next_obs
-                self.list.append(Stepped(n, *seen, self.ages[n], truncations[n]))
+                stepped = Stepped(
+                    n,
+                    self.slots[n],
+                    self.obs[n].copy(),
+                    rewards[n],
+                    terminations[n],
+                    next_obs,
+                    self.ages[n],
+                    truncations[n],
+                )
+                self.list.append(stepped)
                 self.slots[n] += 1 + truncations[n]
-            self.ages = np.where(new_games, 1, np.minimum(self.ages + 1, 4))
+            older = np.minimum(self.ages + 1, 4)
+            self.ages = np.where(new_games, 1, older)
             self.obs = obs.copy()
 
     def drawable(self):
@@ -320,12 +364,13 @@ class Journal:
             )
             drawn.update(actions.astype(int).tolist())
             expected = [self.list[number] for number in numbers]
-            np.testing.assert_array_equal(rewards, np.array([s.reward for s in expected])[inverse])
-            np.testing.assert_array_equal(
-                terminations, np.array([s.terminated for s in expected])[inverse]
-            )
+            wanted = np.array([stepped.reward for stepped in expected])
+            np.testing.assert_array_equal(rewards, wanted[inverse])
+            wanted = np.array([stepped.terminated for stepped in expected])
+            np.testing.assert_array_equal(terminations, wanted[inverse])
             for k, stepped in enumerate(expected):
-                assert (obs[inverse == k] == stepped.obs).all(), f"obs of {stepped}"
+                same = obs[inverse == k] == stepped.obs
+                assert same.all(), f"obs of {stepped}"
                 if stepped.next_obs is not None:
                     assert (next_obs[inverse == k] == stepped.next_obs).all(), (
                         f"next_obs of {stepped}"
@@ -394,9 +439,11 @@ def test_frames_are_drawn_uniformly():
     drawn = journal.check(draws_each=300)
     counts = np.array([*drawn.values()])
     twice = np.array([journal.list[number].truncated for number in drawn])
-    expected = counts.sum() / (len(counts) + twice.sum()) * (1 + twice)
+    of_one = counts.sum() / (len(counts) + twice.sum())
+    expected = of_one * (1 + twice)
     assert twice.sum() > 10
-    assert (np.abs(counts - expected) < 6 * expected**0.5).all()
+    errors = np.abs(counts - expected)
+    assert (errors < 6 * expected**0.5).all()
 
 
 @pytest.mark.parametrize("num_envs", [1, 3])
@@ -428,10 +475,12 @@ def resume(journal, path):
     before = journal.buffer.written.copy()
     journal.buffer = saved_and_loaded(journal.buffer, FrameReplayBuffer(*sizes, CPU), path)
     for n in range(journal.games.num_envs):
-        last = max((s for s in journal.list if s.env == n), key=lambda s: s.slot)
+        mine = [stepped for stepped in journal.list if stepped.env == n]
+        last = max(mine, key=lambda stepped: stepped.slot)
         if last.slot + 1 == before[n]:  # it waits for a frame that will never come
             last.slot = -(10**9)
-        journal.lost[n] = max(before[n] - journal.buffer.length, 0)
+        too_old = before[n] - journal.buffer.length
+        journal.lost[n] = max(too_old, 0)
         journal.slots[n] = journal.buffer.written[n]  # one less where the last frame is of no use
     journal.begin()
 
@@ -450,7 +499,8 @@ def test_real_games():
             return envs.reset(seed=[1, 2])[0]
 
         def step(self):
-            obs, rewards, terminations, truncations, infos = envs.step(rng.integers(4, size=2))
+            actions = rng.integers(4, size=2)
+            obs, rewards, terminations, truncations, infos = envs.step(actions)
             ended = infos.get("_final_info", np.zeros(2, dtype=bool))
             return obs, np.sign(rewards), terminations, truncations, ended, infos.get("final_obs")
 
@@ -458,7 +508,8 @@ def test_real_games():
     for steps in (250, 630):
         journal.step(steps)
         journal.check(draws_each=15)
-    lost = [s for s in journal.list if s.terminated and s.next_obs is not None]
+    going_on = [s for s in journal.list if s.next_obs is not None]
+    lost = [s for s in going_on if s.terminated]
     over = [s for s in journal.list if s.next_obs is None]
     truncated = [s for s in journal.list if s.truncated]
     assert len(lost) >= 8
@@ -469,6 +520,8 @@ def test_real_games():
 def test_other_parts_than_were_announced_are_refused():
     """One too few, two in each other's place."""
     obs, actions, *rest = random_step(np.random.default_rng(1), 1)
-    for wrong in ((obs, actions, *rest[:-1]), (actions, obs, *rest)):
+    too_few = (obs, actions, *rest[:-1])
+    swapped = (actions, obs, *rest)
+    for wrong in (too_few, swapped):
         with pytest.raises(SystemExit, match=r"replay\.add got .*, not \(\(3,\), \(2,\), "):
             vectors(16, 1).add(*wrong)

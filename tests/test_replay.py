@@ -62,13 +62,15 @@ def test_the_last_transitions(buffer_size, num_envs):
         step = random_step(rng, num_envs)
         buffer.add(*step)
         for n in range(num_envs):
-            row = np.concatenate([np.ravel(part[n]) for part in step])
+            parts = [np.ravel(part[n]) for part in step]
+            row = np.concatenate(parts)
             stepped.append(tuple(np.float32(row).tolist()))
         for part in step:
             part[...] = 0  # the environments write into the same arrays again
         assert buffer.filled == buffer.size == min(len(stepped), capacity)
         rows = buffer.rows[: buffer.filled].tolist()
-        assert set(map(tuple, rows)) == set(stepped[-capacity:])
+        newest = stepped[-capacity:]
+        assert set(map(tuple, rows)) == set(newest)
 
 
 # with and without wrap-around
@@ -263,11 +265,13 @@ class ScriptedGames:
         return self.obs
 
     def step(self):
-        rewards = self.rng.integers(-1, 2, self.num_envs).astype(np.float64)
+        signs = self.rng.integers(-1, 2, self.num_envs)
+        rewards = signs.astype(np.float64)
         terminations, truncations, new_games = np.zeros((3, self.num_envs), dtype=bool)
         self.final_obs[:] = 255  # of no meaning, unless a game ends
         for n in range(self.num_envs):
-            self.obs[n, :3] = self.obs[n, 1:]
+            before = self.obs[n].copy()
+            self.obs[n, :3] = before[1:]
             self.obs[n, 3] = self.frame(n)
             self.left[n] -= 1
             self.ages[n] += 1
@@ -358,11 +362,11 @@ class Journal:
             )
             assert obs.dtype == next_obs.dtype == np.uint8
             assert rewards.dtype == terminations.dtype == np.float32
-            numbers, inverse = np.unique(actions.astype(int), return_inverse=True)
-            assert set(numbers) <= possible, (
-                f"{sorted(set(numbers) - possible)} are not whole any more, or not yet"
-            )
-            drawn.update(actions.astype(int).tolist())
+            actions = actions.astype(int)
+            numbers, inverse = np.unique(actions, return_inverse=True)
+            wrong = set(numbers) - possible
+            assert not wrong, f"{sorted(wrong)} are not whole any more, or not yet"
+            drawn.update(actions.tolist())
             expected = [self.list[number] for number in numbers]
             wanted = np.array([stepped.reward for stepped in expected])
             np.testing.assert_array_equal(rewards, wanted[inverse])

@@ -832,7 +832,7 @@ def classes(cls):
 
 for cls in classes(Task):
     gym.register(
-        f"{cls.__name__}-v0", cls, max_episode_steps=cls.registered, disable_env_checker=True
+        f"Checked{cls.__name__}-v0", cls, max_episode_steps=cls.registered, disable_env_checker=True
     )
 
 
@@ -843,7 +843,7 @@ def short(monkeypatch):
 
 
 def check(name, **flags):
-    env_id = name if "-v" in name else f"tests.test_check_env:{name}-v0"
+    env_id = name if "-v" in name else f"tests.test_check_env:Checked{name}-v0"
     return check_env.main(check_env.Args(env_id, seconds=8, **flags))
 
 
@@ -973,7 +973,7 @@ def test_one_line_for_bad_input():
 def test_from_any_folder(tmp_path):
     """The exit status says whether something is wrong; --json has all of it."""
     (tmp_path / "mine.py").write_text("from tests.test_check_env import Late\n")
-    words = ["mine:Late-v0", "--seconds", "0.5", "--json", "found.json"]
+    words = ["mine:CheckedLate-v0", "--seconds", "0.5", "--json", "found.json"]
     done = subprocess.run(
         [sys.executable, "-m", "cleanrl_lite.tools.check_env", *words],
         cwd=tmp_path,

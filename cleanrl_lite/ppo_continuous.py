@@ -7,9 +7,9 @@ Differs:  A truncated episode bootstraps from its true last observation. The net
           in numpy; values and log-probabilities are computed in one batch after the
           rollout. Observation statistics belong to the agent and change between rollouts
           only.
-Expected: Walker2d-v4 3,462, Hopper-v4 2,339, HalfCheetah-v4 1,865, InvertedPendulum-v4
+Expected: Walker2d-v4 3,462, Hopper-v4 2,456, HalfCheetah-v4 1,865, InvertedPendulum-v4
           1,000 (1,000,000 steps, mean of the last 100 training episodes, 10 seeds,
-          commits bfe7c58, 4d375c9).
+          commits bfe7c58, 4d375c9, fc9995c).
 Details:  docs/ppo_continuous.md
 """
 

@@ -24,7 +24,7 @@ NUMBERS = st.one_of(
 )
 COUNTS = "num_envs num_steps num_minibatches update_epochs batch_size train_frequency "
 COUNTS += "gradient_steps policy_frequency target_network_frequency eval_episodes n_atoms "
-COUNTS += "n_quantiles top_quantiles_to_drop "
+COUNTS += "n_quantiles top_quantiles_to_drop n_step image_size stack_size "
 COUNTS += "learning_starts eval_every save_every"
 FIXED = {"threads", "cuda", "compile"}
 FEW = st.integers(-2, 6).filter(bool)  # each may cost a gradient step

@@ -117,7 +117,7 @@ def simulator(env_id, backend, env_kwargs, max_episode_steps, cuda):
         settings = json.loads(env_kwargs)
         if suite:
             config = registry.get_default_config(task)
-            if not gpu:  # Warp, the default backend of MJX, takes a second a step on a CPU.
+            if not gpu:  # Warp, Playground's default physics, is very slow on a CPU.
                 settings = {"impl": "jax", **settings}
             env = registry.load(task, config, settings)
         else:
@@ -125,7 +125,8 @@ def simulator(env_id, backend, env_kwargs, max_episode_steps, cuda):
     except (KeyError, TypeError, ValueError, NotImplementedError) as error:
         flags = f"--env-id {env_id} --backend {backend} --env-kwargs {env_kwargs}"
         utils.check(False, f"{flags}: {error!r}. {package} has {tasks}")
-    limit = max_episode_steps or (config.episode_length if suite else 1000)  # brax.envs.create's
+    default_limit = config.episode_length if suite else 1000  # 1000: as brax.envs.create
+    limit = max_episode_steps or default_limit
 
     def reset(keys):
         """States, returns and lengths so far, and keys of random numbers, of all environments."""
@@ -142,7 +143,7 @@ def simulator(env_id, backend, env_kwargs, max_episode_steps, cuda):
         done = terminated | (length >= limit)
 
         def begin(new, old):
-            # Warp, a backend of MJX, has arrays for all environments together.
+            # Some arrays of Warp are shared by all environments: they stay.
             if new.shape[:1] != done.shape:
                 return old
             return jnp.where(done.reshape(-1, *[1] * (new.ndim - 1)), new, old)

@@ -88,3 +88,26 @@ def test_scripts(script, monkeypatch, tmp_path):
         helpers.main(
             script, helpers.small_args(script, tmp_path, cuda=True, eval_every=64, **flags)
         )
+
+
+ACTS_IN_A_GRAPH = ["ddpg", "td3", "fast_td3", "sac", "tqc", "crossq", "sac_her"]
+
+
+@pytest.mark.parametrize("script", helpers.others_slow(ACTS_IN_A_GRAPH, ["td3", "sac"]))
+def test_each_action_comes_out_of_a_graph(script, monkeypatch, tmp_path):
+    """But for the random ones at the start; without a graph, a GPU waits between its kernels."""
+    acted = []
+
+    def counting(run, function):
+        def counted(*tensors):
+            result = function(*tensors)
+            acted.extend(result.keys() & {"actions"})
+            return result
+
+        return counted
+
+    monkeypatch.setattr(utils.Run, "cuda_graph", counting)
+    helpers.train(script, tmp_path)
+    args = helpers.small_args(script, tmp_path)
+    learning = range(0, args.total_timesteps, args.num_envs)
+    assert len(acted) == sum(step >= args.learning_starts for step in learning) > 0

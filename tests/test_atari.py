@@ -427,3 +427,16 @@ def test_networks_compute_in_channels_last(script, monkeypatch, tmp_path):
     weights = [param for param in agent.parameters() if param.dim() == 4]
     assert weights
     assert all(weight.is_contiguous(memory_format=torch.channels_last) for weight in weights)
+
+
+def test_games_begin_as_their_seeds_say():
+    """The seeds draw the number of idle steps at the start."""
+    envs = games(4, "PongNoFrameskip-v4")
+    idle = []
+    for seeds in [1, 2, 3, 4], [1, 2, 3, 4], [5, 6, 7, 8]:
+        envs.reset(seeds)
+        idle.append(envs.frames.tolist())
+    envs.close()
+    first, same, others = idle
+    assert same == first
+    assert others != first

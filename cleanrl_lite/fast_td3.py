@@ -3,18 +3,23 @@
 Paper:    Seo et al. 2025 (arXiv:2505.22642), 2025 (arXiv:2512.01996); the critic: c51.py's.
 Run:      python cleanrl_lite/fast_td3.py --env-id Hopper-v4
 Differs:  Sizes for one CPU core: 16 environments, batches of 512, networks of 256-256, no weight
-          decay. The actor learns from the first critic, as in td3.py. Windows of --n-step
-          transitions end where episodes do, and at the newest transition; unless that
-          terminated, they bootstrap from the true last observation.
+          decay. envpool/ before an id steps the environments in C++. The actor learns from the
+          first critic, as in td3.py. Windows of --n-step transitions end where episodes do, and
+          at the newest transition; unless that terminated, they bootstrap from the true last
+          observation.
 Expected: Pendulum-v1 -422.9 (20,000 steps, mean of all 96 training episodes, the random first ones
           included, 3 seeds, commit ef49b7b).
 Details:  docs/fast_td3.md
 """
 
 import copy
-from dataclasses import dataclass
+import json
+import warnings
+from dataclasses import dataclass, replace
+from importlib.util import find_spec
 from pathlib import Path
 
+import gymnasium as gym
 import numpy as np
 import torch
 from gymnasium.spaces import Box
@@ -49,13 +54,14 @@ class Args:
     render: bool = False  # show evaluations in a window
 
     # algorithm flags
-    env_id: str = "Hopper-v4"  # environment id, or module:Env-v0
+    env_id: str = "Hopper-v4"  # environment id, module:Env-v0, or envpool/ and one of envpool
     env_kwargs: str = "{}"  # keyword arguments of the environment, as JSON
     max_episode_steps: int | None = None  # time limit (none: the environment's own)
     total_timesteps: int = 1_000_000  # environment steps, summed over the environments
     learning_rate: float = 3e-4  # the optimizer's learning rate
     num_envs: int = 16  # environments stepped together
     async_envs: bool = False  # run each environment in a process of its own
+    env_threads: int = 1  # threads in which envpool steps the environments (0: one for each core)
     buffer_size: int = 1_000_000  # capacity of the replay buffer, in transitions
     learning_starts: int = 10_000  # environment steps before training starts
     train_frequency: int = 16  # environment steps, of all environments, between trainings
@@ -77,8 +83,87 @@ class Args:
 
 # === environment
 def make_env(args, render_mode=None):
+    """gymnasium's environment, also of envpool's ids: for evaluations and videos."""
+    args = replace(args, env_id=args.env_id.removeprefix("envpool/"))
     env = utils.make(args, render_mode, max_episode_steps=args.max_episode_steps)
     return utils.flatten(env)
+
+
+class EnvPool:
+    """envpool's environments, with SAME_STEP autoreset as in utils.vector_env.
+
+    The spaces are those of gymnasium's environment of the same id.
+    """
+
+    def __init__(self, args):
+        check = utils.check
+        advice = "pip install 'cleanrl_lite[envpool]' (Python >= 3.11)"
+        check(find_spec("envpool"), f"envpool is missing: {advice}")
+        import envpool  # takes a second, which --help need not
+
+        # about the bounds of its float64 spaces
+        warnings.filterwarnings("ignore", ".*precision lowered")
+        name = f"--env-id {args.env_id}"
+        env_id = args.env_id.removeprefix("envpool/")
+        ids = envpool.list_all_envs()
+        both = ", ".join(sorted(gym.registry.keys() & ids))
+        check(env_id in ids, f"{name} is not in envpool. envpool and gymnasium have: {both}")
+        # Pendulum at its top speed, phys2d/CartPole's pole, tabular/Blackjack's aces
+        same = not env_id.startswith(("Pendulum", "phys2d/", "tabular/"))
+        check(same, f"{name} differs in envpool: use --env-id {env_id}")
+
+        env = make_env(args)
+        self.single_observation_space = env.observation_space
+        self.single_action_space = env.action_space
+        self.action_space = gym.vector.utils.batch_space(env.action_space, args.num_envs)
+        # off by default in v4, and then the contact forces are always 0
+        humanoid = env_id in ("Humanoid-v4", "HumanoidStandup-v4")
+        forces = {"post_constraint": True} if humanoid else {}
+        self.options = {
+            **forces,
+            **json.loads(args.env_kwargs),
+            "task_id": env_id,
+            "num_envs": args.num_envs,
+            "num_threads": min(args.env_threads, args.num_envs),
+            "max_episode_steps": env.spec.max_episode_steps or 2**31 - 1,
+        }
+        try:
+            spec = envpool.make_spec(**self.options)
+        except (TypeError, KeyError) as error:
+            reason = str(error).splitlines()[0]
+            check(False, f"{name} --env-kwargs {args.env_kwargs}: {reason}")
+        shape = tuple(spec.state_array_spec["obs"].shape)
+        same = shape == env.observation_space.shape
+        check(same, f"{name}: observations {shape} in envpool are not the vectors of gymnasium")
+        self.make = envpool.make_gymnasium
+
+    def reset(self, seed):
+        """Makes the environments, for envpool takes seeds only then."""
+        self.pool = self.make(**self.options, seed=seed)
+        self.returns = np.zeros(len(seed))
+        return self.pool.reset()
+
+    def step(self, actions):
+        """envpool's step, and a reset of what ended: by itself it resets a step later."""
+        obs, rewards, terminations, truncations, info = self.pool.step(actions)
+        finite = np.isfinite(obs).all(axis=1) & np.isfinite(rewards)
+        if not finite.all():
+            i = finite.argmin()
+            found = f"observation {obs[i]}, reward {rewards[i]}"
+            raise FloatingPointError(f"environment {i}: {found}")
+        self.returns += rewards
+        infos = {}
+        ended = np.flatnonzero(terminations | truncations)
+        if len(ended):
+            lengths = info["elapsed_step"]
+            infos["final_info"] = {n: {"statistics": (self.returns[n], lengths[n])} for n in ended}
+            infos["final_obs"] = obs.copy()
+            self.returns[ended] = 0
+            obs[ended], _ = self.pool.reset(ended)
+        return obs, rewards, terminations, truncations, infos
+
+    def close(self):
+        self.pool = None  # which ends its threads
 
 
 # === networks
@@ -349,7 +434,8 @@ def main(args: Args):
     check(args.buffer_size >= min_size, f"--buffer-size must be at least {min_size}")
 
     env_fns = [lambda: make_env(args)] * args.num_envs
-    envs = utils.vector_env(env_fns, args.async_envs)
+    in_envpool = args.env_id.startswith("envpool/")
+    envs = EnvPool(args) if in_envpool else utils.vector_env(env_fns, args.async_envs)
     obs_space = envs.single_observation_space
     action_space = envs.single_action_space
     real = isinstance(action_space, Box) and action_space.dtype.kind == "f"

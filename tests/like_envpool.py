@@ -25,10 +25,10 @@ def list_all_envs():
     return Ids(gym.registry)
 
 
-def make_spec(env_id, **options):
+def make_spec(task_id, **options):
     (shape,) = {
         tuple(env.observation_space.shape)
-        for env in make_gymnasium(env_id, **options, seed=[]).envs.envs[:1]
+        for env in make_gymnasium(task_id, **options, seed=[]).envs.envs[:1]
     }
     return SimpleNamespace(state_array_spec=dict(obs=SimpleNamespace(shape=list(shape))))
 
@@ -36,7 +36,7 @@ def make_spec(env_id, **options):
 class make_gymnasium:
     def __init__(
         self,
-        env_id,
+        task_id,
         seed,
         num_envs,
         num_threads,
@@ -45,7 +45,7 @@ class make_gymnasium:
         **kwargs,
     ):
         fns = [
-            lambda: utils.flatten(gym.make(env_id, max_episode_steps=max_episode_steps, **kwargs))
+            lambda: utils.flatten(gym.make(task_id, max_episode_steps=max_episode_steps, **kwargs))
         ] * num_envs
         self.envs, self.seed = (
             gym.vector.SyncVectorEnv(fns, autoreset_mode=AutoresetMode.NEXT_STEP),
@@ -55,7 +55,14 @@ class make_gymnasium:
         self.post_constraint = post_constraint  # an option of envpool alone
         MADE.append(self)
 
-    def reset(self):
+    def reset(self, env_id=None):
+        """With `env_id`, resets only these, and returns only their observations."""
+        if env_id is not None:
+            mask = np.isin(np.arange(self.envs.num_envs), env_id)
+            obs, infos = self.envs.reset(options={"reset_mask": mask})
+            self.elapsed[env_id] = 0
+            self.ended = self.ended & ~mask
+            return obs[env_id], infos
         self.elapsed = np.zeros(self.envs.num_envs, dtype=np.int32)
         self.ended = self.elapsed > 0
         # of each: observations, rewards, which episodes ended, which environments only reset

@@ -1,6 +1,6 @@
 """ppo_envpool.py and ppo_continuous_envpool.py: the steps that only reset are learned from
-nowhere; the pool's seeds, episodes and faults. Fast tests step tests/like_envpool.py, slow ones
-envpool itself."""
+nowhere; the pool's seeds, episodes and faults. fast_td3.py, which resets at once: its steps are
+those of utils.vector_env. Fast tests step tests/like_envpool.py, slow ones envpool itself."""
 
 import functools
 import json
@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 
 from benchmark.measure import engines
+from cleanrl_lite import fast_td3, utils
 from tests import helpers, like_envpool
 from tests.probe_envs import probe
 from tests.test_probe import trained, values
@@ -347,7 +348,148 @@ def test_envpool_is_missing(envpool_script, monkeypatch, tmp_path):
         helpers.train(envpool_script, tmp_path)
 
 
+# --- fast_td3.py
+def fast_args(env_id, num_envs=3, **others):
+    return fast_td3.Args(env_id=f"envpool/{env_id}", num_envs=num_envs, **others)
+
+
+def steps_of(envs, actions):
+    """A reset and steps, as lists: infos of environments that ended only."""
+    first, _ = envs.reset(seed=[5, 6, 7])
+    steps = [first.tolist()]
+    for action in actions:
+        obs, rewards, terminations, truncations, infos = envs.step(action)
+        ended = {}
+        for n, info in infos.get("final_info", {}).items():
+            ended[int(n)] = infos["final_obs"][n].tolist(), *info["statistics"]
+        steps += [obs.tolist(), np.float32(rewards).tolist(), ended]
+        steps += [terminations.tolist(), truncations.tolist()]
+    return steps
+
+
+@pytest.mark.parametrize("env_id, limit", [("Hopper-v4", 30), ("MountainCarContinuous-v0", 12)])
+def test_fast_td3_steps_as_with_a_vector_environment(env_id, limit):
+    """In the same environments: the true last observation of an episode, its return and length,
+    and the first observation of the next one in the same step."""
+    args = fast_args(env_id, max_episode_steps=limit)
+    theirs = utils.vector_env([lambda: fast_td3.make_env(args)] * 3, async_envs=False)
+    space = theirs.single_action_space
+    actions = np.random.default_rng(1).uniform(space.low, space.high, (80, 3, *space.shape))
+    actions = actions.astype(np.float32)
+    mine = steps_of(fast_td3.EnvPool(args), actions)
+    expected = steps_of(theirs, actions)
+    assert sum(bool(ended) for ended in expected[3::5]) > 3
+    for one, other in zip(mine, expected, strict=True):
+        if isinstance(one, dict):
+            assert one.keys() == other.keys()
+            for n in one:
+                assert one[n][0] == other[n][0]
+                assert one[n][1:] == pytest.approx(other[n][1:], rel=1e-5)
+        else:
+            assert one == other
+
+
+def test_fast_td3_learns_from_whole_episodes(tmp_path):
+    """Of every environment: a transition begins where the last one led to, or anew at an end."""
+    flags = dict(env_id="envpool/Hopper-v4", num_envs=2, total_timesteps=600, buffer_size=600)
+    run_dir, _ = helpers.train("fast_td3", tmp_path, **flags)
+    rows = helpers.load(run_dir)["replay"]["rows"].numpy()
+    obs, next_obs = rows[:, :11], rows[:, 15:26]
+    steps = rows[:, -1]
+    begins = 0
+    for n in range(2):
+        for t in range(n + 2, len(rows), 2):
+            goes_on = steps[t] == steps[t - 2] + 1
+            assert goes_on or steps[t] == 0
+            assert np.array_equal(obs[t], next_obs[t - 2]) == goes_on
+            begins += not goes_on
+    assert begins > 5
+    lengths = helpers.scalars(run_dir)["charts/episodic_length"]
+    assert len(lengths) == begins or len(lengths) == begins + 1
+
+
+def test_fast_td3_resumes_in_envpool(tmp_path):
+    """With new episodes, of other seeds."""
+    flags = dict(env_id="envpool/Hopper-v4", num_envs=2, total_timesteps=200)
+    run_dir, _ = helpers.train("fast_td3", tmp_path, **flags)
+    helpers.next_second()
+    flags |= dict(resume=str(run_dir), total_timesteps=300)
+    helpers.main("fast_td3", helpers.small_args("fast_td3", tmp_path, **flags))
+    assert helpers.load(run_dir)["global_step"] == 300
+    first, second = [pool for pool in like_envpool.MADE if pool.seed]
+    assert first.seed[0] == 1
+    assert not set(first.seed) & set(second.seed)
+
+
+@pytest.mark.parametrize(
+    "env_id, told",
+    [
+        ("Nope-v0", r"--env-id envpool/Nope-v0 is not in envpool\..* Walker2d-v5"),
+        ("Pendulum-v1", "envpool/Pendulum-v1 differs in envpool: use --env-id Pendulum-v1"),
+        ("CartPole-v1", "must be a 1-D Box of floats"),
+    ],
+)
+def test_fast_td3_refuses(env_id, told, tmp_path):
+    with pytest.raises(SystemExit, match=told):
+        helpers.train("fast_td3", tmp_path, env_id=f"envpool/{env_id}")
+    assert not list(tmp_path.iterdir())
+
+
+def test_fast_td3_stops_at_nan_of_envpool(monkeypatch):
+    pool = fast_td3.EnvPool(fast_args("Hopper-v4"))
+    pool.reset([1, 2, 3])
+    step = like_envpool.make_gymnasium.step
+
+    def broken(*args):
+        obs, rewards, *others = step(*args)
+        rewards[1] = np.nan
+        return obs, rewards, *others
+
+    monkeypatch.setattr(like_envpool.make_gymnasium, "step", broken)
+    with pytest.raises(FloatingPointError, match="(?s)environment 1: .* reward nan"):
+        pool.step(np.zeros((3, 3), dtype=np.float32))
+
+
+@pytest.mark.parametrize("env_id", [*V4_HUMANOIDS, "Humanoid-v5"])
+def test_fast_td3_has_the_contact_forces_of_v4s_humanoids(env_id):
+    pool = fast_td3.EnvPool(fast_args(env_id, num_envs=1))
+    assert pool.options.get("post_constraint", False) == (env_id in V4_HUMANOIDS)
+
+
+def test_fast_td3_without_envpool(monkeypatch):
+    monkeypatch.setitem(sys.modules, "envpool", None)
+    with pytest.raises(SystemExit, match="error: envpool is missing"):
+        fast_td3.EnvPool(fast_args("Hopper-v4"))
+
+
 # --- envpool itself
+def test_a_reset_of_some_environments(real_envpool):
+    """What fast_td3.py relies on: they begin anew at once, the others go on; the order is kept."""
+    args = fast_args("Hopper-v4", num_envs=4, max_episode_steps=25)
+    envs = fast_td3.EnvPool(args)
+    assert envs.make is real_envpool.make_gymnasium
+    obs, _ = envs.reset([1, 2, 3, 4])
+    space = envs.action_space
+    space.seed(1)
+    together = 0
+    lengths = np.zeros(4, dtype=int)
+    for _ in range(200):
+        last = obs.copy()
+        obs, rewards, terminations, truncations, infos = envs.step(space.sample())
+        ended = terminations | truncations
+        lengths += 1
+        assert (rewards != 0).all()  # every step is one of an episode
+        assert list(infos.get("final_info", {})) == np.flatnonzero(ended).tolist()
+        for n in np.flatnonzero(ended):
+            assert infos["final_info"][n]["statistics"][1] == lengths[n]
+            assert abs(obs[n, 1:]).max() < 0.01  # a start
+            assert abs(infos["final_obs"][n] - last[n]).max() < 10
+            assert abs(infos["final_obs"][n, 1:]).max() > 0.01
+        together += ended.sum() > 1
+        lengths[ended] = 0
+    assert together > 1
+
+
 CLASSIC = ["CartPole-v1", "MountainCar-v0", "Acrobot-v1", "MountainCarContinuous-v0"]
 MUJOCO = [
     "Hopper-v4",

@@ -104,8 +104,8 @@ class TheirEpisodes:
         return [(int(step), float(when), float(value)) for step, when, value in rows]
 
 
-def measure(side, script, env_id, target, total, seed, core):
-    """One run: was the target reached, after how many steps and seconds?"""
+def measure(side, script, env_id, target, total, seed, core, flags=()):
+    """One run: was the target reached, after how many steps and seconds? `flags` are for ours."""
     with tempfile.TemporaryDirectory() as folder:
         if side == "sb3":
             args = json.dumps(script_defaults(script))
@@ -115,20 +115,25 @@ def measure(side, script, env_id, target, total, seed, core):
         else:
             command = [f"cleanrl_lite/{script}.py", "--env-id", env_id, "--seed", str(seed)]
             command += ["--total-timesteps", str(total), "--threads", "1", "--no-cuda"]
-            command += ["--eval-episodes", "1", "--runs-dir", folder]
+            command += ["--eval-episodes", "1", "--runs-dir", folder, *flags]
             episodes = OurEpisodes(folder)
 
         def enough():
             time.sleep(1)  # one look a second will do
             return reached(episodes(), target)
 
-        began, _ = run(command, folder, core, f"{folder}/cache", enough)
+        began, peak = run(command, folder, core, f"{folder}/cache", enough)
         at = reached(episodes(), target)
         # Of a run that never reaches the target, how far it came
         step, when, _ = episodes()[-1]
     if at:
         step, when = at
-    return {"reached": bool(at), "steps": step, "seconds": round(when - began, 2)}
+    return {
+        "reached": bool(at),
+        "steps": step,
+        "seconds": round(when - began, 2),
+        "peak_mb": peak,
+    }
 
 
 # === the file

@@ -99,6 +99,7 @@ class EnvPool:
         check = utils.check
         advice = "pip install 'cleanrl_lite[envpool]' (Python >= 3.11)"
         check(find_spec("envpool"), f"envpool is missing: {advice}")
+        check(not args.async_envs, "--async-envs is not for envpool: use --env-threads")
         import envpool  # takes a second, which --help need not
 
         # about the bounds of its float64 spaces

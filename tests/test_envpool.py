@@ -432,6 +432,8 @@ def test_fast_td3_resumes_in_envpool(tmp_path):
 def test_fast_td3_refuses(env_id, told, tmp_path):
     with pytest.raises(SystemExit, match=told):
         helpers.train("fast_td3", tmp_path, env_id=f"envpool/{env_id}")
+    with pytest.raises(SystemExit, match="--async-envs is not for envpool"):
+        helpers.train("fast_td3", tmp_path, env_id="envpool/Hopper-v4", async_envs=True)
     assert not list(tmp_path.iterdir())
 
 

@@ -17,6 +17,7 @@ def line(script, seed, seconds, reached=True, env_id=ENV, commit="abc"):
         seed=seed,
         target=5000,
         total_timesteps=1000,
+        flags=time_to_return_sac.FLAGS[script],
         reached=reached,
         steps=100 * seed,
         seconds=seconds,
@@ -39,7 +40,10 @@ def test_the_table_has_medians_of_both_sides(file):
     slow = [line("sac", seed, 50.0 * seed) for seed in (1, 2)]
     time_to_return_sac.write([*fast, *slow])
     assert file.with_suffix(".md").read_text().startswith("Not measured yet")
-    time_to_return_sac.write([*fast, *slow, line("sac", 3, 999.0, reached=False)])
+    last = line("sac", 3, 999.0, reached=False)
+    time_to_return_sac.write([*fast, *slow, {**last, "flags": "--bf16"}])  # another experiment
+    assert file.with_suffix(".md").read_text().startswith("Not measured yet")
+    time_to_return_sac.write([*fast, *slow, last])
     cells = file.with_suffix(".md").read_text().splitlines()[2].strip("| ").split(" | ")
     assert cells[0] == "HalfCheetah-v4, 5,000"
     assert cells[1:3] == ["20 (10 to 30)", "200"]

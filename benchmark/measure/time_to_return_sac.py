@@ -78,7 +78,8 @@ def complete(entries):
     for env_id in TARGETS:
         sides = {}
         for script in FLAGS:
-            sides[script] = [line for line in entries if name(line)[:2] == (env_id, script)]
+            runs = [line for line in entries if name(line)[:2] == (env_id, script)]
+            sides[script] = [line for line in runs if line["flags"] == FLAGS[script]]
         if all(len(runs) == len(SEEDS) for runs in sides.values()):
             found[env_id] = sides
     return found

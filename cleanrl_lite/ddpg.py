@@ -330,8 +330,8 @@ def main(args: Args):
     obs = run.obs.astype(np.float32)
     global_step = run.global_step
     updates = int(critic_adam.step)
-    metrics = {}
-    while run.goes_on(global_step, obs):
+    metrics = run.values.get("metrics", {})  # of the last update, for the log
+    while run.goes_on(global_step, obs, metrics=metrics):
         # act
         if global_step < args.learning_starts:
             actions = envs.action_space.sample()

@@ -277,8 +277,8 @@ def main(args: Args):
     q_network = utils.numpy_forward(agent.q_network, device, live=True)
     obs = run.obs.astype(np.float32)
     global_step = run.global_step
-    metrics = {}
-    while run.goes_on(global_step, obs):
+    metrics = run.values.get("metrics", {})  # of the last update, for the log
+    while run.goes_on(global_step, obs, metrics=metrics):
         # act
         epsilon_steps = args.exploration_fraction * args.total_timesteps
         epsilon = linear_schedule(args.start_e, args.end_e, epsilon_steps, global_step)

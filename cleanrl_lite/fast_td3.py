@@ -600,12 +600,12 @@ def main(args: Args):
     obs = run.obs.astype(np.float32)
     global_step = run.global_step
     updates = int(critic_adam.step)
-    metrics = {}
+    metrics = run.values.get("metrics", {})  # of the last update, for the log
     steps = np.array(run.values.get("steps", [0] * args.num_envs))  # of the episodes under way
     stds = run.values.get("stds")  # of their exploration noise
     if stds is None:
         stds = [draw_std(args) for _ in range(args.num_envs)]
-    while run.goes_on(global_step, obs, steps=steps.tolist(), stds=stds):
+    while run.goes_on(global_step, obs, steps=steps.tolist(), stds=stds, metrics=metrics):
         # act
         if global_step < args.learning_starts:
             actions = envs.action_space.sample()

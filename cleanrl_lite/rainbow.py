@@ -521,9 +521,9 @@ def main(args: Args):
 
     obs = run.obs.astype(np.float32)
     global_step = run.global_step
-    metrics = {}
+    metrics = run.values.get("metrics", {})  # of the last update, for the log
     steps = np.array(run.values.get("steps", [0] * args.num_envs))  # of the episodes under way
-    while run.goes_on(global_step, obs, steps=steps.tolist()):
+    while run.goes_on(global_step, obs, steps=steps.tolist(), metrics=metrics):
         # act
         epsilon_steps = args.exploration_fraction * args.total_timesteps
         epsilon = linear_schedule(args.start_e, args.end_e, epsilon_steps, global_step)

@@ -119,6 +119,20 @@ def test_a_resumed_run_is_the_run_compiled_and_elsewhere(script, flags, monkeypa
     test_a_resumed_run_is_the_run(script, flags, monkeypatch, tmp_path)
 
 
+LEARNERS = [name for name in helpers.MLP_SCRIPTS if helpers.default(name, "learning_starts")]
+
+
+@pytest.mark.parametrize("script", helpers.others_slow(LEARNERS, ["dqn", "td3"]))
+def test_a_log_right_after_a_resume(script, monkeypatch, tmp_path):
+    """It has the metrics of the last updates before the stop, as without one."""
+    flags = dict(num_envs=1, total_timesteps=500, train_frequency=10)
+    if helpers.default(script, "policy_frequency"):
+        flags |= dict(train_frequency=1, policy_frequency=7)
+    whole, _ = helpers.train(script, tmp_path / "whole", **flags)
+    parts = interrupted(script, tmp_path / "parts", (399,), monkeypatch, **flags)
+    helpers.assert_same_run(whole, parts)
+
+
 GAMES = ["ppo_atari", "dqn_atari", "sac_atari", "ppo_microrts", "ppo_godot"]
 
 

@@ -90,7 +90,7 @@ def masks(rng, batch, cells, units):
 
 def distribution(logits, mask, orders=None):
     """As Agent.forward makes it, of the logits of all cells."""
-    mask = torch.tensor(mask).byte()
+    mask = torch.as_tensor(mask).byte()
     batch, cells, _ = mask.shape
     units = mask[..., 0].topk(orders or cells).indices
     index = torch.arange(batch)[:, None], units
@@ -151,8 +151,9 @@ def test_entropy_is_that_of_the_samples():
     """The mean of -log p over many samples of one state."""
     draws = 20_000
     mask = masks(np.random.default_rng(2), 1, 4, 3)
-    logits = torch.randn(1, 4, 78)
-    dist = distribution(logits.expand(draws, -1, -1), mask.repeat(draws, axis=0))
+    mask = torch.as_tensor(mask).expand(draws, -1, -1)
+    logits = torch.randn(1, 4, 78).expand(draws, -1, -1)
+    dist = distribution(logits, mask)
     mean = -dist.log_prob(dist.sample()).mean()
     assert mean.item() == pytest.approx(dist.entropy()[0].item(), rel=0.02)
 

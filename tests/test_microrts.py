@@ -151,8 +151,8 @@ def test_entropy_is_that_of_the_samples():
     """The mean of -log p over many samples of one state."""
     draws = 20_000
     mask = masks(np.random.default_rng(2), 1, 4, 3)
-    mask = torch.as_tensor(mask).expand(draws, -1, -1)
-    logits = torch.randn(1, 4, 78).expand(draws, -1, -1)
+    mask = torch.as_tensor(mask).expand(draws, 4, 78)
+    logits = torch.randn(1, 4, 78).expand(draws, 4, 78)
     dist = distribution(logits, mask)
     mean = -dist.log_prob(dist.sample()).mean()
     assert mean.item() == pytest.approx(dist.entropy()[0].item(), rel=0.02)

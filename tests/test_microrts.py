@@ -1,6 +1,7 @@
 """ppo_microrts.py: the distribution of many units' actions by hand, a made-up game, and the real
 one where it is."""
 
+import copy
 import sys
 
 import gymnasium as gym
@@ -13,10 +14,16 @@ from cleanrl_lite import ppo_microrts
 from tests import helpers
 
 PARTS = [6, 4, 4, 4, 4, 7, 49]
-STARTS = np.cumsum([0, *PARTS])
-# What each action needs besides itself: nothing, move, harvest, return, produce where and what,
+# The parts that count with each action: nothing, move, harvest, return, produce where and what,
 # attack.
-NEEDS = [[], [1], [2], [3], [4, 5], [6]]
+COUNTS = [
+    [0],
+    [0, 1],
+    [0, 2],
+    [0, 3],
+    [0, 4, 5],
+    [0, 6],
+]
 
 
 class March(gym.Env):
@@ -26,17 +33,19 @@ class March(gym.Env):
     def __init__(self, map_name, opponents, render_mode=None):
         self.render_mode = render_mode
         self.observation_space = Box(0, 1, (3, 3, 27 + 78), np.uint8)
-        self.action_space = MultiDiscrete(np.tile(PARTS, (9, 1)))
+        self.action_space = MultiDiscrete([PARTS] * 9)
 
     def observe(self):
-        numbers = np.zeros((5, 3, 3), int)
-        mask = np.zeros((3, 3, 78), int)
+        numbers = np.zeros((5, 9), int)
+        mask = np.zeros((9, 78), int)
         self.cell, busy = self.np_random.permutation(9)[:2]
         self.direction = self.np_random.integers(4)
-        numbers[:, self.cell // 3, self.cell % 3] = self.direction, 0, 1, 4, 0
-        numbers[:, busy // 3, busy % 3] = self.np_random.integers(4), 0, 1, 4, 1
-        mask[self.cell // 3, self.cell % 3, :10] = 1, 1, 0, 0, 0, 0, 1, 1, 1, 1
-        return ppo_microrts.encode(numbers, mask)
+        numbers[:, self.cell] = self.direction, 0, 1, 4, 0
+        numbers[:, busy] = self.np_random.integers(4), 0, 1, 4, 1
+        # to do nothing, or to move in any direction
+        mask[self.cell, :2] = 1
+        mask[self.cell, 6:10] = 1
+        return ppo_microrts.encode(numbers.reshape(5, 3, 3), mask.reshape(3, 3, 78))
 
     def reset(self, seed=None, options=None):
         super().reset(seed=seed)
@@ -44,10 +53,10 @@ class March(gym.Env):
         return self.observe(), {}
 
     def step(self, action):
-        action = action[self.cell]
-        self.steps = self.steps + 1
-        assert action[0] in (0, 1), "an invalid action"
-        right = float(action[0] == 1 and action[1] == self.direction)
+        self.steps += 1
+        kind, direction = action[self.cell, :2]
+        assert kind in (0, 1), "an invalid action"
+        right = float(kind == 1 and direction == self.direction)
         self.rewards = np.array([right, 1, 0, 0, 0, 0])
         return self.observe(), right, self.steps == 5, False, {}
 
@@ -57,48 +66,73 @@ def march(monkeypatch):
     monkeypatch.setattr(ppo_microrts, "MicroRTS", March)
 
 
+def split(numbers):
+    """The 78 numbers of a cell as views of its seven parts."""
+    return np.split(numbers, np.cumsum(PARTS)[:-1])
+
+
 def masks(rng, batch, cells, units):
     """Random masks (batch, cells, 78) with so many waiting units: doing nothing is valid, and
     random other choices."""
     mask = np.zeros((batch, cells, 78))
     for sample in mask:
         for cell in rng.permutation(cells)[:units]:
-            sample[cell, 0] = 1
+            parts = split(sample[cell])
+            parts[0][0] = 1
             for action in range(1, 6):
                 if rng.random() < 0.6:
-                    sample[cell, action] = 1
-                    for part in NEEDS[action]:
-                        sample[cell, STARTS[part] + rng.permutation(PARTS[part])[:3]] = 1
+                    parts[0][action] = 1
+                    for part in COUNTS[action][1:]:
+                        some = rng.permutation(PARTS[part])[:3]
+                        parts[part][some] = 1
     return mask
 
 
 def distribution(logits, mask, orders=None):
     """As Agent.forward makes it, of the logits of all cells."""
-    mask, orders = torch.as_tensor(mask).to(torch.uint8), orders or mask.shape[1]
-    index = torch.arange(len(mask))[:, None], mask[..., 0].topk(orders).indices
-    return ppo_microrts.UnitActions(logits[index], mask[index], index, mask.shape[1])
-
-
-def part_probabilities(logits, mask, part):
-    """Those of one part of one cell, with loops and the exponential."""
-    weights = (
-        np.exp(logits[STARTS[part] : STARTS[part + 1]]) * mask[STARTS[part] : STARTS[part + 1]]
+    mask = torch.as_tensor(mask).byte()
+    batch, cells, _ = mask.shape
+    units = mask[..., 0].topk(orders or cells).indices
+    index = torch.arange(batch)[:, None], units
+    return ppo_microrts.UnitActions(
+        logits[index],
+        mask[index],
+        index,
+        cells,
     )
-    return weights / weights.sum() if weights.any() else weights
+
+
+def probabilities(logits, mask):
+    """Those of each part of one cell, with the exponential; 0 where nothing is valid."""
+    weights = np.exp(logits) * mask
+    return [part / (part.sum() or 1) for part in split(weights)]
+
+
+def entropy_of(probs):
+    probs = probs[probs > 0]
+    return -(probs * np.log(probs)).sum()
 
 
 def by_hand(logits, mask, actions):
     """Log-probability and entropy of one sample."""
-    logprob = entropy = 0.0
+    logprob = 0.0
+    entropy = 0.0
     for cell in np.flatnonzero(mask[:, 0]):
-        probs = [part_probabilities(logits[cell], mask[cell], part) for part in range(7)]
+        probs = probabilities(logits[cell], mask[cell])
         chosen = actions[cell]
-        logprob += sum(np.log(probs[part][chosen[part]]) for part in [0, *NEEDS[chosen[0]]])
+        for part in COUNTS[chosen[0]]:
+            logprob += np.log(probs[part][chosen[part]])
         for action, prob in enumerate(probs[0]):
-            needed = [probs[part] for part in NEEDS[action]] if prob else []
-            entropies = [-sum(p * np.log(p) for p in part if p) for part in needed]
-            entropy += prob * sum(entropies) - (prob * np.log(prob) if prob else 0)
+            for part in COUNTS[action]:
+                entropy += prob * entropy_of(probs[part])
     return logprob, entropy
+
+
+def counted(mask, actions):
+    """Sample, cell and part of everything that counts."""
+    for sample, cell in np.argwhere(mask[..., 0]):
+        for part in COUNTS[actions[sample, cell, 0]]:
+            yield sample, cell, part
 
 
 def test_log_probability_and_entropy_by_hand():
@@ -107,63 +141,82 @@ def test_log_probability_and_entropy_by_hand():
     mask = masks(rng, 6, 5, 3)
     dist = distribution(logits, mask)
     actions = dist.sample()
-    expected = np.array([by_hand(*sample) for sample in zip(logits.numpy(), mask, actions.numpy())])
-    np.testing.assert_allclose(dist.log_prob(actions), expected[:, 0], rtol=1e-4)
-    np.testing.assert_allclose(dist.entropy(), expected[:, 1], rtol=1e-4)
+    samples = zip(logits.numpy(), mask, actions.numpy())
+    logprobs, entropies = zip(*(by_hand(*sample) for sample in samples))
+    np.testing.assert_allclose(dist.log_prob(actions), logprobs, rtol=1e-4)
+    np.testing.assert_allclose(dist.entropy(), entropies, rtol=1e-4)
 
 
 def test_entropy_is_that_of_the_samples():
     """The mean of -log p over many samples of one state."""
-    mask = torch.as_tensor(masks(np.random.default_rng(2), 1, 4, 3)).expand(20_000, 4, 78)
-    dist = distribution(torch.randn(1, 4, 78).expand(20_000, 4, 78), mask)
-    assert -dist.log_prob(dist.sample()).mean().item() == pytest.approx(
-        dist.entropy()[0].item(), rel=0.02
-    )
+    draws = 20_000
+    mask = masks(np.random.default_rng(2), 1, 4, 3)
+    mask = torch.as_tensor(mask).expand(draws, 4, 78)
+    logits = torch.randn(1, 4, 78).expand(draws, 4, 78)
+    dist = distribution(logits, mask)
+    mean = -dist.log_prob(dist.sample()).mean()
+    assert mean.item() == pytest.approx(dist.entropy()[0].item(), rel=0.02)
 
 
 def test_what_is_sampled():
     """Only valid choices, in every part that the chosen action needs."""
     mask = masks(np.random.default_rng(3), 400, 5, 2)
     logits = torch.randn(400, 5, 78)
-    for dist, greedy in ((distribution(logits, mask), False), (distribution(logits, mask), True)):
+    dist = distribution(logits, mask)
+    for greedy in (False, True):
         actions = dist.sample(greedy).numpy()
-        for n, cell in np.argwhere(mask[..., 0] == 1):
-            for part in [0, *NEEDS[actions[n, cell, 0]]]:
-                probs = part_probabilities(logits[n, cell].numpy(), mask[n, cell], part)
-                assert probs[actions[n, cell, part]] > 0
-                assert not greedy or actions[n, cell, part] == probs.argmax()
-        assert len(set(actions[mask[..., 0] == 1][:, 0])) == 6
+        for n, cell, part in counted(mask, actions):
+            probs = probabilities(logits[n, cell].numpy(), mask[n, cell])
+            probs = probs[part]
+            chosen = actions[n, cell, part]
+            assert probs[chosen] > 0
+            assert not greedy or chosen == probs.argmax()
+        kinds = actions[mask[..., 0] == 1, 0]
+        assert set(kinds) == set(range(6))
+
+
+def sum_of_parts(numbers):
+    """(..., 78) to (..., 7)."""
+    parts = numbers.split(PARTS, -1)
+    return torch.stack([part.sum(-1) for part in parts], -1)
 
 
 def test_what_does_not_count_has_no_gradient():
     mask = masks(np.random.default_rng(4), 50, 5, 3)
+    valid = torch.as_tensor(mask)
     logits = torch.randn(50, 5, 78, requires_grad=True)
     dist = distribution(logits, mask)
     actions = dist.sample()
-    (of_entropy,) = torch.autograd.grad(dist.entropy().sum(), logits, retain_graph=True)
-    (of_logprob,) = torch.autograd.grad(dist.log_prob(actions).sum(), logits)
-    assert not of_entropy[torch.as_tensor(mask) == 0].any()
-    assert not of_logprob[torch.as_tensor(mask) == 0].any()
+    entropy = dist.entropy().sum()
+    logprob = dist.log_prob(actions).sum()
+    (of_entropy,) = torch.autograd.grad(entropy, logits, retain_graph=True)
+    (of_logprob,) = torch.autograd.grad(logprob, logits)
+    assert not of_entropy[valid == 0].any()
+    assert not of_logprob[valid == 0].any()
     used = torch.zeros(50, 5, 7, dtype=torch.bool)
-    for n, cell in np.argwhere(mask[..., 0] == 1):
-        used[n, cell, [0, *NEEDS[actions[n, cell, 0]]]] = True
-    per_part = torch.stack([part.abs().sum(-1) for part in of_logprob.split(PARTS, -1)], -1)
-    choices = torch.stack([part.sum(-1) for part in torch.as_tensor(mask).split(PARTS, -1)], -1)
+    for place in counted(mask, actions):
+        used[place] = True
+    has_gradient = sum_of_parts(of_logprob.abs()) > 1e-6
     # what has one valid choice has no gradient either
-    assert torch.equal(per_part > 1e-6, used & (choices > 1))
+    has_choice = sum_of_parts(valid) > 1
+    assert torch.equal(has_gradient, used & has_choice)
 
 
 def test_at_most_so_many_orders():
     """Units beyond --max-orders do nothing, and do not count."""
     mask = masks(np.random.default_rng(5), 30, 6, 4)
     logits = torch.randn(30, 6, 78)
-    mask[..., 1:6] *= np.arange(78)[None, None, 1:6] < 2  # to move or not
+    mask[..., 2:6] = 0  # to move or not
     all_units = distribution(logits, mask)
     two_units = distribution(logits, mask, orders=2)
-    assert ((two_units.sample() != 0).any(-1).sum(1) <= 2).all()
-    assert (two_units.entropy() <= all_units.entropy() + 1e-6).all()
-    assert (two_units.log_prob(two_units.sample()) <= 0).all()
-    assert two_units.entropy().mean() < all_units.entropy().mean()
+    actions = two_units.sample()
+    ordered = (actions != 0).any(-1)
+    assert (ordered.sum(1) <= 2).all()
+    assert (two_units.log_prob(actions) <= 0).all()
+    of_all = all_units.entropy()
+    of_two = two_units.entropy()
+    assert (of_two <= of_all + 1e-6).all()
+    assert of_two.mean() < of_all.mean()
 
 
 def test_encode():
@@ -175,11 +228,13 @@ def test_encode():
     assert planes.dtype == np.uint8
     assert planes.shape == (2, 3, 105)
     assert (planes[..., 27:] == mask).all()
-    for row, column in np.ndindex(2, 3):
+    for cell in np.ndindex(2, 3):
         expected = []
-        for number, n in zip(numbers[:, row, column], (5, 5, 3, 8, 6)):
-            expected += [int(k == min(number, n - 1)) for k in range(n)]
-        assert planes[row, column, :27].tolist() == expected
+        for plane, n in zip(numbers, (5, 5, 3, 8, 6)):
+            one_hot = [0] * n
+            one_hot[min(plane[cell], n - 1)] = 1
+            expected += one_hot
+        assert planes[cell][:27].tolist() == expected
 
 
 @pytest.mark.parametrize("height, width", [(8, 8), (3, 5)])
@@ -191,31 +246,46 @@ def test_the_networks_see_every_cell_and_no_mask(height, width):
     dist, value = agent(obs)
     assert value.shape == (1,)
     assert dist.sample().shape == (1, height * width, 7)
+
+    def logits_of_actions(obs):
+        dist, _ = agent(obs)
+        return dist.parts[0].logits
+
     other = obs.clone()
     other[..., 33:37] = 1  # more is valid: the logits are the same
     torch.testing.assert_close(agent(other)[1], value)
-    torch.testing.assert_close(agent(other)[0].parts[0].logits, dist.parts[0].logits)
-    for cell in np.ndindex(height, width):
+    torch.testing.assert_close(logits_of_actions(other), logits_of_actions(obs))
+    for row, column in np.ndindex(height, width):
         seen = obs.clone()
-        seen[(0, *cell, 3)] = 1
-        assert agent(seen)[1] != value, cell
+        seen[0, row, column, 3] = 1
+        _, other_value = agent(seen)
+        assert other_value != value
     one_unit = torch.zeros_like(obs)
-    far = torch.zeros_like(obs)
-    one_unit[0, 0, 0, 27:33] = far[0, 0, 0, 27:33] = 1
-    far[0, 2, 4, 3] = 1  # four columns away, beyond the first convolution
-    logits = [agent(x)[0].parts[0].logits[0, 0] for x in (one_unit, far)]
-    assert not torch.equal(*logits)
+    one_unit[0, 0, 0, 27:33] = 1
+    far = one_unit.clone()
+    far[..., 2, 4, 3] = 1  # four columns away, beyond the first convolution
+    at_unit = logits_of_actions(one_unit)[0, 0]
+    assert not torch.equal(logits_of_actions(far)[0, 0], at_unit)
+
+
+def spy_on_gae(monkeypatch):
+    """A list that gets copies of the arguments of each rollout's compute_gae."""
+    calls = []
+    gae = ppo_microrts.compute_gae
+
+    def spied(*args):
+        calls.append(copy.deepcopy(args))
+        return gae(*args)
+
+    monkeypatch.setattr(ppo_microrts, "compute_gae", spied)
+    return calls
 
 
 def test_learns_to_march(march, monkeypatch, tmp_path):
     """Which unit waits, and where to: the greedy policy makes no mistake. Rewards are weighted
     for learning only."""
     agents = helpers.spy_on_agents(monkeypatch, "ppo_microrts")
-    rewards = []
-    gae = ppo_microrts.compute_gae
-    monkeypatch.setattr(
-        ppo_microrts, "compute_gae", lambda *args: rewards.append(args[0].copy()) or gae(*args)
-    )
+    rollouts = spy_on_gae(monkeypatch)
     flags = dict(
         num_envs=8,
         num_steps=32,
@@ -223,25 +293,21 @@ def test_learns_to_march(march, monkeypatch, tmp_path):
         total_timesteps=3_000,
         learning_rate=5e-3,
         gamma=0.5,
+        reward_weights="2,0.5,9,9,9,9",
+        eval_episodes=20,
     )
-    run_dir, returns = helpers.train(
-        "ppo_microrts", tmp_path, **flags, reward_weights="2,0.5,9,9,9,9", eval_episodes=20
-    )
+    run_dir, returns = helpers.train("ppo_microrts", tmp_path, **flags)
     assert returns == [5.0] * 20
-    assert {*np.concatenate(rewards).flat} == {0.5, 2.5}
-    assert {value for _, value in helpers.scalars(run_dir)["charts/episodic_return"]} <= {
-        0,
-        1,
-        2,
-        3,
-        4,
-        5,
-    }
+    rewards = np.concatenate([rollout[0] for rollout in rollouts])
+    assert set(rewards.flat) == {0.5, 2.5}
+    episodes = helpers.scalars(run_dir)["charts/episodic_return"]
+    assert {value for _, value in episodes} <= set(range(6))
     env = March("", [])
     obs, _ = env.reset(seed=3)
-    # it cannot count the steps
-    value = np.mean([2.5 * sum(0.5**k for k in range(left)) for left in range(1, 6)])
-    assert agents[0](torch.as_tensor(obs[None]))[1].item() == pytest.approx(value, rel=0.25)
+    _, value = agents[0](torch.as_tensor(obs[None]))
+    # of 1 to 5 steps that are left: it cannot count them
+    returns = np.cumsum(2.5 * 0.5 ** np.arange(5))
+    assert value.item() == pytest.approx(returns.mean(), rel=0.25)
 
 
 class EndlessMarch(March):
@@ -254,20 +320,14 @@ def test_a_game_at_the_time_limit_bootstraps(monkeypatch, tmp_path):
     """From its last observation, not from the first one of the next game."""
     monkeypatch.setattr(ppo_microrts, "MicroRTS", EndlessMarch)
     agents = helpers.spy_on_agents(monkeypatch, "ppo_microrts")
-    rollouts = []
-    gae = ppo_microrts.compute_gae
-    monkeypatch.setattr(
-        ppo_microrts, "compute_gae", lambda *args: rollouts.append(args) or gae(*args)
-    )
+    rollouts = spy_on_gae(monkeypatch)
     led_to = []  # the observations after each step
 
     def note(envs, actions, result):
-        led_to.append(
-            [
-                (result[4]["final_obs"] if over else result[0])[n].copy()
-                for n, over in enumerate(result[3])
-            ]
-        )
+        obs, _, _, truncations, infos = result
+        if truncations.all():
+            obs = np.stack([infos["final_obs"][n] for n in range(2)])
+        led_to.append(torch.tensor(obs))
 
     helpers.spy_on_steps(monkeypatch, "ppo_microrts", note)
     flags = dict(
@@ -281,19 +341,19 @@ def test_a_game_at_the_time_limit_bootstraps(monkeypatch, tmp_path):
     assert not terminations.any()
     assert dones.all(1).tolist() == [t % 5 == 4 for t in range(16)]
     with torch.no_grad():
-        expected = [agents[0](torch.as_tensor(np.array(obs)))[1].numpy() for obs in led_to]
+        expected = [agents[0](obs)[1].numpy() for obs in led_to]
     np.testing.assert_allclose(next_values, expected, rtol=1e-4, atol=1e-5)
+
+
+SIX = "--reward-weights must be six numbers, got"
 
 
 @pytest.mark.parametrize(
     "flags, line",
     [
         (dict(render=True), "no window here. Use --capture-video"),
-        (dict(reward_weights="1,2,3"), "--reward-weights must be six numbers, got 1,2,3"),
-        (
-            dict(reward_weights="1,2,3,4,5,six"),
-            "--reward-weights must be six numbers, got 1,2,3,4,5,six",
-        ),
+        (dict(reward_weights="1,2,3"), f"{SIX} 1,2,3"),
+        (dict(reward_weights="1,2,3,4,5,six"), f"{SIX} 1,2,3,4,5,six"),
     ],
 )
 def test_refused(march, flags, line, monkeypatch, tmp_path):
@@ -305,32 +365,39 @@ def test_refused(march, flags, line, monkeypatch, tmp_path):
 
 def test_the_game_is_missing(monkeypatch):
     monkeypatch.setitem(sys.modules, "gym_microrts", None)
-    with pytest.raises(
-        SystemExit,
-        match=r"error: .*gym_microrts.* Install: pip install .*gym_microrts==.*-jre-headless$",
-    ):
+    told = r"error: .*gym_microrts.* Install: pip install .*gym_microrts==.*-jre-headless$"
+    with pytest.raises(SystemExit, match=told):
         ppo_microrts.make_env(ppo_microrts.Args())
 
 
 # --- the real game
 def real(test):
     reason = "gym_microrts, JPype1 or Java is not installed"
-    return pytest.mark.slow(pytest.mark.skipif(not helpers.JAVA, reason=reason)(test))
+    test = pytest.mark.skipif(not helpers.JAVA, reason=reason)(test)
+    return pytest.mark.slow(test)
 
 
-def game(**flags):
-    return ppo_microrts.make_env(ppo_microrts.Args(**flags))
+def game(render_mode=None, **flags):
+    env = ppo_microrts.make_env(ppo_microrts.Args(**flags), render_mode)
+    env.reset(seed=1)
+    return env
 
 
 def orders(**by_cell):
     """No action but in these cells, as in c9=[1, 2]: the first parts."""
     action = np.zeros((64, 7), dtype=np.int64)
     for cell, parts in by_cell.items():
-        action[int(cell[1:]), : len(parts)] = parts
+        number = int(cell[1:])
+        action[number, : len(parts)] = parts
     return action
 
 
-OURS, THEIRS, IDLE = 11, 12, 21  # planes
+OURS, THEIRS = 11, 12  # planes
+
+
+def where(plane):
+    """[row, column] of the cells that have it."""
+    return np.argwhere(plane).tolist()
 
 
 @real
@@ -339,45 +406,59 @@ def test_the_first_observation():
     corner."""
     env = game(opponents="passiveAI")
     obs, _ = env.reset(seed=1)
+    planes, valid = np.split(obs, [27], axis=-1)
     assert env.observation_space.contains(obs)
-    assert (obs[..., :27].sum(-1) == 5).all()
-    assert np.argwhere(obs[..., OURS]).tolist() == [[1, 1], [1, 2]]
-    assert np.argwhere(obs[..., THEIRS]).tolist() == [[6, 5], [6, 6]]
-    assert obs[0, 0, [4, 9, 10, 14]].tolist() == [0, 1, 1, 1]
-    assert obs[1, 2, [4, 15]].all()
-    assert obs[1, 1, [1, 17]].all()
+    assert (planes.sum(-1) == 5).all()
+    assert where(obs[..., OURS]) == [[1, 1], [1, 2]]
+    assert where(obs[..., THEIRS]) == [[6, 5], [6, 6]]
+    cells = {
+        "resources": (planes[0, 0], [1, 9, 10, 14, 21]),
+        "worker": (planes[1, 1], [1, 5, OURS, 17, 21]),
+        "base": (planes[1, 2], [4, 5, OURS, 15, 21]),
+    }
+    for name, (cell, expected) in cells.items():
+        assert np.flatnonzero(cell).tolist() == expected, name
     assert env.unwrapped.waiting.tolist() == [9, 10]
-    assert obs[..., 27:].any(-1).sum() == 2
-    worker = obs[1, 1, 27:]
-    base = obs[1, 2, 27:]
-    # right is the base
-    assert worker[:6].tolist() == [1, 1, 0, 0, 1, 0]
-    assert worker[6:10].tolist() == [1, 0, 1, 1]
-    # workers only
-    assert base[:6].tolist() == [1, 0, 0, 0, 1, 0]
-    assert base[22:29].tolist() == [0, 0, 0, 1, 0, 0, 0]
+    assert where(valid.any(-1)) == [[1, 1], [1, 2]]
+    # of the worker; right is the base
+    actions, moves, *_ = split(valid[1, 1])
+    assert actions.tolist() == [1, 1, 0, 0, 1, 0]
+    assert moves.tolist() == [1, 0, 1, 1]
+    # of the base: workers only
+    actions, *_, kinds, _ = split(valid[1, 2])
+    assert np.flatnonzero(actions).tolist() == [0, 4]
+    assert np.flatnonzero(kinds).tolist() == [3]
 
 
 @real
 def test_orders_are_carried_out():
     """The worker moves down, the base makes a worker to its right; others' actions do nothing."""
     env = game(opponents="passiveAI")
-    env.reset(seed=1)
-    obs, reward, terminated, truncated, _ = env.step(
-        orders(c9=[1, 2], c10=[4, 0, 0, 0, 1, 3], c54=[1, 0])
-    )
-    assert (reward, terminated, truncated) == (
-        0,
-        False,
-        False,
-    )
+    action = orders(c9=[1, 2], c10=[4, 0, 0, 0, 1, 3], c54=[1, 0])
+    obs, reward, terminated, truncated, _ = env.step(action)
+    assert reward == 0
+    assert not terminated
+    assert not truncated
     assert env.unwrapped.rewards.tolist() == [0, 0, 1, 0, 0, 0]
     assert not len(env.unwrapped.waiting)
     assert not obs[..., 27:].any()
     for _ in range(60):
         obs, *_ = env.step(orders())
-    assert np.argwhere(obs[..., OURS]).tolist() == [[1, 2], [1, 3], [2, 1]]
+    assert where(obs[..., OURS]) == [[1, 2], [1, 3], [2, 1]]
     assert obs[6, 6, THEIRS]
+
+
+def until_the_end(envs):
+    """Nobody gets an order until a game is over: the first observations of the next,
+    terminations, truncations, last observations and returns."""
+    nothing = np.stack([orders()] * 2)
+    over = False
+    while not over:
+        obs, _, terminations, truncations, infos = envs.step(nothing)
+        over = (terminations | truncations).any()
+    finals = np.stack([infos["final_obs"][n] for n in range(2)])
+    returns = [infos["final_info"][n]["statistics"][0] for n in range(2)]
+    return obs, terminations.tolist(), truncations.tolist(), finals, returns
 
 
 @real
@@ -387,33 +468,31 @@ def test_losses_time_limits_and_opponents_in_turn():
     args = ppo_microrts.Args(opponents="workerRushAI,passiveAI", max_episode_steps=900)
     envs = ppo_microrts.utils.vector_env([lambda: ppo_microrts.make_env(args)] * 2, False)
     first, _ = envs.reset(seed=[1, 2])
-    ends = []
     first = first.copy()
-    while len(ends) < 2:
-        obs, _, terminations, truncations, infos = envs.step(np.stack([orders()] * 2))
-        if (terminations | truncations).any():
-            # of the reasons for a reward, the first: won or lost
-            rewards = [env.unwrapped.rewards[0] for env in envs.envs]
-            ends.append((terminations.tolist(), truncations.tolist(), rewards))
-            returns = [infos["final_info"][n]["statistics"][0] for n in range(2)]
-            ends[-1] += returns, [infos["final_obs"][n] for n in range(2)]
-            np.testing.assert_array_equal(obs, first)
-    (lost, _, rewards, returns, finals), (_, timed_out, *_, undecided, others) = ends
-    assert lost == timed_out == [True, True]
+
+    obs, terminations, truncations, finals, returns = until_the_end(envs)
+    assert terminations == [True, True]
+    assert truncations == [False, False]
     assert returns == [-1, -1]
-    assert undecided == [0, 0]
-    assert rewards == [-1, -1]
-    assert not any(final[..., OURS].any() for final in finals)
-    assert all(final[..., OURS].any() and final[..., THEIRS].any() for final in others)
-    assert ends[0][1] == ends[1][0] == [False, False]
+    for env in envs.envs:
+        # of the reasons for a reward, the first: won or lost
+        assert env.unwrapped.rewards[0] == -1
+    assert not finals[..., OURS].any()
+    np.testing.assert_array_equal(obs, first)
+
+    obs, terminations, truncations, finals, returns = until_the_end(envs)
+    assert terminations == [False, False]
+    assert truncations == [True, True]
+    assert returns == [0, 0]
+    assert finals[..., OURS].any((1, 2)).all()
+    assert finals[..., THEIRS].any((1, 2)).all()
+    np.testing.assert_array_equal(obs, first)
 
 
 @real
 def test_games_are_independent():
     one = game(opponents="passiveAI")
     other = game(opponents="passiveAI")
-    one.reset(seed=1)
-    other.reset(seed=1)
     for _ in range(20):
         obs, *_ = one.step(orders(c9=[1, 2]))
     still, *_ = other.step(orders())
@@ -421,13 +500,13 @@ def test_games_are_independent():
     assert still[1, 1, OURS]
     assert not still[2, 1, OURS]
     one.close()
-    assert other.step(orders())[0][1, 1, OURS]
+    still, *_ = other.step(orders())
+    assert still[1, 1, OURS]
 
 
 @real
 def test_drawing():
-    env = ppo_microrts.make_env(ppo_microrts.Args(opponents="passiveAI"), "rgb_array")
-    env.reset(seed=1)
+    env = game("rgb_array", opponents="passiveAI")
     before = env.render()
     for _ in range(20):
         env.step(orders(c9=[1, 2]))
@@ -467,8 +546,6 @@ def test_java_is_missing(monkeypatch):
 
     monkeypatch.setattr(jpype, "isJVMStarted", lambda: False)
     monkeypatch.setattr(jpype, "startJVM", start)
-    with pytest.raises(
-        SystemExit,
-        match=r"error: No JVM .* found\.\. Install: .*apt-get install default-jre-headless",
-    ):
+    told = r"error: No JVM .* found\.\. Install: .*apt-get install default-jre-headless"
+    with pytest.raises(SystemExit, match=told):
         game()

@@ -3,10 +3,12 @@ definitions; without its five parts, rainbow is c51."""
 
 import copy
 import functools
+from dataclasses import dataclass
 
 import numpy as np
 import pytest
 import torch
+from scipy.special import rel_entr
 
 from cleanrl_lite import c51, rainbow, rainbow_atari
 from cleanrl_lite.rainbow import NoisyLinear, ReplayBuffer, SumTree
@@ -38,30 +40,46 @@ def test_tree(size):
     priorities = np.zeros(size)
     for _ in range(30):
         some = rng.permutation(size)[: rng.integers(1, size + 1)]
-        priorities[some] = 10 ** rng.uniform(-6, 3, len(some)) * (rng.random(len(some)) < 0.8)
-        priorities[some[0]] = 1.0
-        tree.set(torch.from_numpy(some), torch.from_numpy(priorities[some]))
+        new = 10 ** rng.uniform(-6, 3, len(some))
+        new[rng.random(len(some)) < 0.2] = 0
+        new[0] = 1.0
+        priorities[some] = new
+        tree.set(torch.from_numpy(some), torch.from_numpy(new))
         ends = priorities.cumsum()
         points = rng.random(200)
         expected = np.searchsorted(ends, points * ends[-1], side="right")
-        np.testing.assert_array_equal(tree.draw(torch.from_numpy(points)).numpy(), expected)
+        # and the ends of the line
         positive = np.flatnonzero(priorities)
-        both = torch.tensor([0.0, np.nextafter(1.0, 0.0)], dtype=torch.float64)
-        assert tree.draw(both).tolist() == [positive[0], positive[-1]]
+        points = np.append(points, [0.0, np.nextafter(1.0, 0.0)])
+        expected = np.append(expected, positive[[0, -1]])
+        found = tree.draw(torch.from_numpy(points))
+        np.testing.assert_array_equal(found, expected)
 
 
-def filled(priorities, num_envs=1, n_step=1):
+def transition(num_envs, value=0.0):
+    """A transition of each environment, of this value in all its parts."""
+    return [np.full((num_envs, *shape), value, dtype=np.float32) for shape in SHAPES]
+
+
+def filled(priorities):
     """A buffer of as many transitions, with these priorities."""
-    buffer = ReplayBuffer(len(priorities), num_envs, SHAPES, CPU, n_step)
-    for _ in range(len(priorities) // num_envs):
-        buffer.add(*(np.zeros((num_envs, *shape), dtype=np.float32) for shape in SHAPES))
-    buffer.tree.set(torch.arange(len(priorities)), torch.as_tensor(priorities))
+    size = len(priorities)
+    buffer = ReplayBuffer(size, 1, SHAPES, CPU, n_step=1)
+    for _ in range(size):
+        buffer.add(*transition(1))
+    buffer.tree.set(torch.arange(size), torch.as_tensor(priorities))
     return buffer
 
 
+def draw(buffer, batch_size):
+    """The places of a minibatch."""
+    _, _, index = buffer.sample(batch_size)
+    return index
+
+
 def counts(buffer, batch_size, batches):
-    index = torch.cat([buffer.sample(batch_size)[2] for _ in range(batches)])
-    return np.bincount(index.numpy(), minlength=buffer.capacity)
+    index = torch.cat([draw(buffer, batch_size) for _ in range(batches)])
+    return np.bincount(index, minlength=buffer.capacity)
 
 
 def test_draws_are_proportional_and_stratified():
@@ -71,10 +89,12 @@ def test_draws_are_proportional_and_stratified():
     buffer = filled(priorities)
     expected = 64 * priorities / priorities.sum()
     for _ in range(50):
-        assert (np.abs(counts(buffer, 64, 1) - expected) < 2).all()
-    means = counts(buffer, 64, 2000) / 2000
-    assert np.abs(means - expected).max() < 5 * (0.5 / 2000) ** 0.5
-    assert len({tuple(buffer.sample(8)[2].tolist()) for _ in range(20)}) > 10
+        errors = counts(buffer, 64, 1) - expected
+        assert np.abs(errors).max() < 2
+    errors = counts(buffer, 64, 2000) / 2000 - expected
+    assert np.abs(errors).max() < 5 * (0.5 / 2000) ** 0.5
+    minibatches = {tuple(draw(buffer, 8).tolist()) for _ in range(20)}
+    assert len(minibatches) > 10
 
 
 class BinarySumTree:
@@ -117,17 +137,14 @@ def test_like_a_binary_tree():
     for place, priority in enumerate(priorities):
         tree.set(place, priority)
     for _ in range(300):
-        state = torch.get_rng_state()
-        draws = torch.rand(32, dtype=torch.float64)
-        torch.set_rng_state(state)
-        index = buffer.sample(32)[2]
-        priorities = rng.uniform(0.01, 4, size) ** alpha
-        places = []
-        for k, draw in enumerate(draws.tolist()):
-            point = (k + draw) / 32 * tree.sums[1]
-            places.append(tree.draw(point))
+        with torch.random.fork_rng():
+            draws = torch.rand(32, dtype=torch.float64)
+        index = draw(buffer, 32)
+        part = tree.sums[1] / 32
+        places = [tree.draw((k + each) * part) for k, each in enumerate(draws.tolist())]
         assert index.tolist() == places
-        buffer.set_priorities(index, torch.from_numpy(priorities)[index])
+        priorities = rng.uniform(0.01, 4, size) ** alpha
+        buffer.set_priorities(index, torch.from_numpy(priorities[places]))
         for place in places:
             tree.set(place, priorities[place])
         drawn.update(places)
@@ -140,17 +157,23 @@ def test_like_a_binary_tree():
 def test_new_transitions_get_the_largest_priority_so_far():
     """Also after that one was overwritten, or has got a smaller one. NaN is no priority."""
     buffer = ReplayBuffer(10, 2, SHAPES, CPU, 1)
-    step = [np.zeros((2, *shape), dtype=np.float32) for shape in SHAPES]
-    buffer.add(*step)
-    assert buffer.tree.leaves[:4].tolist() == [1, 1, 0, 0]
-    buffer.set_priorities(torch.tensor([0, 1]), torch.tensor([7.0, 0.5]))
-    buffer.set_priorities(torch.tensor([0]), torch.tensor([0.25]))
-    buffer.add(*step)
-    assert buffer.tree.leaves[:6].tolist() == [0.25, 0.5, 7, 7, 0, 0]
-    buffer.set_priorities(torch.tensor([2, 3]), torch.tensor([float("nan"), float("inf")]))
+
+    def set_priorities(places, priorities):
+        buffer.set_priorities(torch.tensor(places), torch.tensor(priorities))
+
+    def first(count):
+        return buffer.tree.leaves[:count].tolist()
+
+    buffer.add(*transition(2))
+    assert first(4) == [1, 1, 0, 0]
+    set_priorities([0, 1], [7.0, 0.5])
+    set_priorities([0], [0.25])
+    buffer.add(*transition(2))
+    assert first(6) == [0.25, 0.5, 7, 7, 0, 0]
+    set_priorities([2, 3], [np.nan, np.inf])
     for _ in range(7):
-        buffer.add(*step)
-    assert buffer.tree.leaves[:10].tolist() == [7] * 10
+        buffer.add(*transition(2))
+    assert first(10) == [7] * 10
     assert buffer.tree.sums.sum() == 70
     assert buffer.max_priority == 7
 
@@ -166,14 +189,15 @@ def test_priorities_and_weights_of_a_run(monkeypatch, tmp_path):
         before = replay.tree.leaves.clone()
         metrics = update(*tensors)
         after = replay.tree.leaves
-        others = torch.ones(len(after), dtype=torch.bool)
+        others = torch.ones_like(after, dtype=torch.bool)
         others[index] = False
+        largest = after[index].max().item()
+        seen.append(largest)
         assert torch.equal(after[others], before[others])
         assert not torch.equal(after[index], before[index])
-        assert replay.max_priority == max([1.0, *seen, after[index].max().item()])
+        assert replay.max_priority == max(1.0, *seen)
         sums = after.view(-1, replay.tree.width).sum(1)
         torch.testing.assert_close(replay.tree.sums, sums)
-        seen.append(after[index].max().item())
         betas.append(main["beta"].item())
         return metrics
 
@@ -189,51 +213,69 @@ def test_priorities_and_weights_of_a_run(monkeypatch, tmp_path):
 # --- windows of n steps
 
 
+@dataclass
+class Step:
+    """Of one environment."""
+
+    obs: np.ndarray
+    action: int
+    reward: float
+    next_obs: np.ndarray
+    terminated: bool
+    over: bool
+
+
+def discounted(rewards, gamma):
+    """Their sum, one by one."""
+    total = 0.0
+    for k, reward in enumerate(rewards):
+        total += gamma**k * float(reward)
+    return total
+
+
 class Journal:
     """Steps of episodes of 1 to 7 steps that end by termination or truncation, in a buffer and in
-    a list for each environment: (obs, action, reward, next_obs, terminated, over)."""
+    a list for each environment."""
 
     def __init__(self, num_envs, buffer_size, n_step, seed=1):
         self.rng = np.random.default_rng(seed)
         self.buffer = ReplayBuffer(buffer_size, num_envs, SHAPES, CPU, n_step)
+        self.num_envs = num_envs
         self.lists = [[] for _ in range(num_envs)]
-        self.begin()
+        self.steps = np.zeros(num_envs, dtype=np.int64)
+        self.obs = self.normal(num_envs, 2)
 
-    def begin(self):
-        """New episodes in all environments."""
-        self.steps = np.zeros(len(self.lists), dtype=np.int64)
-        self.obs = self.rng.normal(size=(len(self.lists), 2)).astype(np.float32)
+    def normal(self, *shape):
+        return self.rng.normal(size=shape).astype(np.float32)
 
     def step(self):
-        num_envs = len(self.lists)
-        actions = self.rng.integers(3, size=num_envs)
-        rewards = self.rng.normal(size=num_envs).astype(np.float32)
-        next_obs = self.rng.normal(size=(num_envs, 2)).astype(np.float32)
-        terminated, truncated = self.rng.random((2, num_envs)) < 0.15
-        self.buffer.add(self.obs, actions, rewards, next_obs, terminated, self.steps)
-        parts = self.obs, actions, rewards, next_obs, terminated, terminated | truncated
-        for env, row in zip(self.lists, zip(*parts, strict=True), strict=True):
-            env.append(row)
-        self.steps = (self.steps + 1) * ~(terminated | truncated)
-        new = self.rng.normal(size=(num_envs, 2)).astype(np.float32)
-        self.obs = np.where((terminated | truncated)[:, None], new, next_obs)
+        obs = self.obs
+        actions = self.rng.integers(3, size=self.num_envs)
+        rewards = self.normal(self.num_envs)
+        next_obs = self.normal(self.num_envs, 2)
+        terminated, truncated = self.rng.random((2, self.num_envs)) < 0.15
+        over = terminated | truncated
+        self.buffer.add(obs, actions, rewards, next_obs, terminated, self.steps)
+        rows = zip(obs, actions, rewards, next_obs, terminated, over)
+        for steps, row in zip(self.lists, rows):
+            steps.append(Step(*row))
+        self.steps = np.where(over, 0, self.steps + 1)
+        new = self.normal(self.num_envs, 2)
+        self.obs = np.where(over[:, None], new, next_obs)
 
-    def expected(self, place, gamma):
-        """return, length, next_obs, terminated of the window that begins there, step by step."""
-        num_envs = len(self.lists)
-        env = self.lists[place % num_envs]
-        slot = place // num_envs
-        slots = self.buffer.capacity // num_envs
+    def window(self, place):
+        """The steps of the window that begins there, one by one."""
+        steps = self.lists[place % self.num_envs]
+        slot = place // self.num_envs
+        slots = self.buffer.capacity // self.num_envs
         # the last transition that was written to this slot
-        first = max(t for t in range(len(env)) if t % slots == slot)
-        total = 0.0
-        length = 0
-        for _, _, reward, next_obs, terminated, over in env[first:][: self.buffer.n_step]:
-            total += gamma**length * float(reward)
-            length += 1
-            if over:
+        first = max(range(slot, len(steps), slots))
+        window = []
+        for step in steps[first : first + self.buffer.n_step]:
+            window.append(step)
+            if step.over:
                 break
-        return env[first][:2], total, length, next_obs, terminated
+        return window
 
     def check(self, gamma=0.9, draws=200):
         """Every window that can be drawn; returns their lengths."""
@@ -241,15 +283,15 @@ class Journal:
         obs, actions, rewards, next_obs, terminations, steps = self.buffer.unpack(rows)
         returns, lengths = rainbow.n_step_returns(rewards, steps, stored, gamma)
         for k, place in enumerate(index.tolist()):
-            start, *expected = self.expected(place, gamma)
-            last = lengths[k] - 1
-            found = returns[k].item(), last + 1, next_obs[k, last], terminations[k, last]
-            assert (obs[k, 0].numpy() == start[0]).all()
-            assert actions[k, 0] == start[1]
-            assert found[0] == pytest.approx(expected[0], rel=1e-4, abs=1e-5)
-            assert found[1] == expected[1]
-            assert (found[2].numpy() == expected[2]).all()
-            assert found[3] == expected[3]
+            window = self.window(place)
+            last = len(window) - 1
+            expected = discounted([step.reward for step in window], gamma)
+            assert returns[k].item() == pytest.approx(expected, rel=1e-4, abs=1e-5)
+            assert lengths[k] == len(window)
+            assert (obs[k, 0].numpy() == window[0].obs).all()
+            assert actions[k, 0] == window[0].action
+            assert (next_obs[k, last].numpy() == window[last].next_obs).all()
+            assert terminations[k, last] == window[last].terminated
         assert set(index.tolist()) == set(range(self.buffer.filled))
         return lengths
 
@@ -273,16 +315,17 @@ def test_a_window_that_straddles_the_write_position():
     seem to go on."""
     buffer = ReplayBuffer(8, 2, SHAPES, CPU, 3)
     for t in range(6):
-        obs = np.full((2, 2), t, dtype=np.float32)
+        parts = transition(2, t)
         # after the fifth step a new episode: the fourth row, then the first, have steps 0, 1
-        step = np.full(2, t if t < 5 else 0)
-        buffer.add(obs, np.zeros(2), np.ones(2), obs + 1, np.zeros(2), step)
+        parts[-1][:] = t if t < 5 else 0
+        buffer.add(*parts)
     # places 2, 3 hold the newest transitions, of step 0; behind them those of step 2
     buffer.rows[4:6, -1] = 1
     rows, stored, index = buffer.sample(64)
-    steps = buffer.unpack(rows)[-1]
-    _, lengths = rainbow.n_step_returns(steps * 0 + 1, steps, stored, 0.9)
-    assert set(lengths[(index == 2) | (index == 3)].tolist()) == {1}
+    *_, steps = buffer.unpack(rows)
+    _, lengths = rainbow.n_step_returns(torch.ones_like(steps), steps, stored, 0.9)
+    newest = (index == 2) | (index == 3)
+    assert set(lengths[newest].tolist()) == {1}
     assert {2, 3} <= set(index.tolist())
 
 
@@ -328,21 +371,20 @@ def test_windows_across_a_resume(pickles, monkeypatch, tmp_path):
 def test_saved_and_loaded(tmp_path):
     """Rows, priorities and position come back exactly, and go on as they would have."""
     journal = Journal(2, 21, 3)
+    buffer = journal.buffer
     for _ in range(15):
         journal.step()
-        index = journal.buffer.sample(4)[2]
-        journal.buffer.set_priorities(index, torch.rand(4) * 3)
-    torch.save(journal.buffer.state_dict(), tmp_path / "replay.pt")
+        buffer.set_priorities(draw(buffer, 4), torch.rand(4) * 3)
     new = ReplayBuffer(21, 2, SHAPES, CPU, 3)
-    new.load_state_dict(torch.load(tmp_path / "replay.pt", weights_only=True))
+    test_replay.saved_and_loaded(buffer, new, tmp_path / "checkpoint.pt")
     for _ in range(12):
-        for name in ("rows", "end", "max_priority"):
-            assert torch.equal(getattr(new, name), getattr(journal.buffer, name)), name
-        assert torch.equal(new.tree.leaves, journal.buffer.tree.leaves)
-        assert torch.equal(new.tree.sums, journal.buffer.tree.sums)
-        step = [np.ones((2, *shape), dtype=np.float32) for shape in SHAPES]
-        journal.buffer.add(*step)
-        new.add(*step)
+        assert torch.equal(new.rows, buffer.rows)
+        assert new.end == buffer.end
+        assert new.max_priority == buffer.max_priority
+        assert torch.equal(new.tree.leaves, buffer.tree.leaves)
+        assert torch.equal(new.tree.sums, buffer.tree.sums)
+        buffer.add(*transition(2, 1.0))
+        new.add(*transition(2, 1.0))
 
 
 # --- windows of frames
@@ -351,44 +393,53 @@ def test_saved_and_loaded(tmp_path):
 class Games(test_replay.Journal):
     """Steps of games, in a buffer of frames and in a list."""
 
-    def window(self, number, gamma):
-        """return, length and last transition of the window that begins there, step by step."""
-        total = 0.0
-        length = 0
+    def window(self, number):
+        """The steps of the window that begins there, one by one."""
         env = self.list[number].env
-        num_envs = self.games.num_envs
-        for stepped in self.list[number::num_envs][: self.buffer.n_step]:
-            if length and not 0 <= stepped.slot < self.slots[env] - 1:
+        following = self.list[number :: self.games.num_envs]
+        window = []
+        for stepped in following[: self.buffer.n_step]:
+            if window and not 0 <= stepped.slot < self.slots[env] - 1:
                 break  # its last frame has not come, or never will
-            total += gamma**length * float(stepped.reward)
-            length += 1
-            last = stepped
+            window.append(stepped)
             if stepped.terminated or stepped.truncated:
                 break
-        return total, length, last
+        return window
 
     def check(self, draws_each=10):
         """Every draw is a window of the list, and every transition that can be drawn is."""
         possible, spared = self.drawable()
         # the first slots are given up a little early, once
-        early = [self.slots[s.env] + 2 - self.buffer.length >= s.slot for s in self.list]
-        spared |= set(np.flatnonzero(early).tolist())
+        for number, stepped in enumerate(self.list):
+            if self.slots[stepped.env] + 2 - self.buffer.length >= stepped.slot:
+                spared.add(number)
         drawn = set()
         lengths = set()
         for _ in range(1 + draws_each * len(possible) // 500):
             packed, rows, stored, index = self.buffer.sample(500)
             frames, actions, rewards, terminations, ages = self.buffer.unpack(packed, rows)
-            returns, ends = rainbow_atari.n_step_returns(rewards, terminations, ages, stored, 0.9)
-            for k, number in enumerate(actions.int().tolist()):
-                total, length, last = self.window(number, 0.9)
-                assert number in possible
-                assert returns[k].item() == pytest.approx(total, abs=1e-5)
+            returns, ends = rainbow_atari.n_step_returns(
+                rewards,
+                terminations,
+                ages,
+                stored,
+                gamma=0.9,
+            )
+            frames = frames.numpy()
+            numbers = actions.int().tolist()
+            assert possible.issuperset(numbers)
+            for k, number in enumerate(numbers):
+                window = self.window(number)
+                length = len(window)
+                last = window[-1]
+                expected = discounted([stepped.reward for stepped in window], 0.9)
+                assert returns[k].item() == pytest.approx(expected, abs=1e-5)
                 assert ends[k] == length
-                assert (frames[k, :4].numpy() == self.list[number].obs).all()
+                assert (frames[k, :4] == window[0].obs).all()
                 assert terminations[k, length - 1] == last.terminated
                 if last.next_obs is not None:
-                    assert (frames[k, length : length + 4].numpy() == last.next_obs).all()
-            drawn.update(actions.int().tolist())
+                    assert (frames[k, length : length + 4] == last.next_obs).all()
+            drawn.update(numbers)
             lengths.update(ends.tolist())
             self.buffer.set_priorities(index, torch.rand(500) + 0.5)
         assert drawn >= possible - spared
@@ -433,63 +484,81 @@ def test_windows_of_frames_across_a_resume(frame_buffers, num_envs, steps, tmp_p
 
 def test_rainbow_atari_has_rainbows_parts():
     """Its parent is c51_atari: these come from rainbow."""
-    names = ["NoisyLinear", "SumTree", "first_beyond", "Agent.logits", "Agent.draw_noise"]
-    names += ["NoisyLinear.__init__", "NoisyLinear.forward"]
-    names += ["SumTree.__init__", "SumTree.set", "SumTree.draw"]
+    names = [
+        "NoisyLinear",
+        "NoisyLinear.__init__",
+        "NoisyLinear.forward",
+        "SumTree",
+        "SumTree.__init__",
+        "SumTree.set",
+        "SumTree.draw",
+        "first_beyond",
+        "Agent.logits",
+        "Agent.draw_noise",
+    ]
     mine = definitions("rainbow_atari")
     theirs = definitions("rainbow")
-    assert [name for name in names if mine[name] != theirs[name]] == []
-    one = "FrameReplayBuffer.set_priorities"
-    other = "ReplayBuffer.set_priorities"
-    assert mine[one] == theirs[other]
-    stages = [
-        helpers.TEXT[name].partition("        # act\n")[2].partition("        # learn")[0]
-        for name in ("rainbow", "rainbow_atari")
-    ]
-    assert stages[0] == stages[1] != ""
+    for name in names:
+        assert mine[name] == theirs[name], name
+    of_frames = mine["FrameReplayBuffer.set_priorities"]
+    assert of_frames == theirs["ReplayBuffer.set_priorities"]
+
+    def acting(script):
+        _, _, stage = helpers.TEXT[script].partition("        # act\n")
+        return stage.partition("        # learn")[0]
+
+    assert acting("rainbow_atari") == acting("rainbow") != ""
     # the update except for its first lines, which unpack
-    assert mine["update"].partition("discounts = ")[2] == theirs["update"].partition(
-        "discounts = "
-    )[2].replace("obs[:, 0], noise", "frames[:, :4], noise").replace(
-        "actions[:, 0].long", "actions.long"
-    )
+    _, _, update = mine["update"].partition("discounts = ")
+    _, _, expected = theirs["update"].partition("discounts = ")
+    expected = expected.replace("obs[:, 0], noise", "frames[:, :4], noise")
+    expected = expected.replace("actions[:, 0].long", "actions.long")
+    assert update == expected
 
 
 # --- noise
 
 
-def squash(noise):
-    return torch.sign(noise) * torch.sqrt(torch.abs(noise))
+def noisy_by_hand(layer, noise):
+    """Equations 10 and 11: the layer's weight and bias with this noise."""
+    scaled = torch.sign(noise) * torch.sqrt(torch.abs(noise))
+    noise_in = scaled[: layer.in_features]
+    noise_out = scaled[layer.in_features :]
+    weight = layer.weight + layer.weight_sigma * torch.outer(noise_out, noise_in)
+    bias = layer.bias + layer.bias_sigma * noise_out
+    return weight, bias
 
 
 def test_noisy_layer():
-    """The definition, element by element; each row has weights of its own where it has noise of
-    its own."""
+    """The definition; each row has weights of its own where it has noise of its own."""
     layer = NoisyLinear(3, 2, True, 0.5)
-    assert torch.equal(layer.weight_sigma, torch.full((2, 3), 0.5 / 3**0.5))
-    assert torch.equal(layer.bias_sigma, torch.full((2,), 0.5 / 3**0.5))
-    torch.nn.init.normal_(layer.weight_sigma)
-    torch.nn.init.normal_(layer.bias_sigma)
+    for sigma in (layer.weight_sigma, layer.bias_sigma):
+        assert torch.equal(sigma, torch.full_like(sigma, 0.5 / 3**0.5))
+        torch.nn.init.normal_(sigma)
     x = torch.randn(4, 3)
     noise = torch.randn(4, 5)
-    for rows, each in ((noise, noise), (noise[0], noise[:1].expand(4, -1))):
-        for row, one, found in zip(x, squash(each), layer(x, rows), strict=True):
-            weight = layer.weight + layer.weight_sigma * torch.outer(one[3:], one[:3])
-            bias = layer.bias + layer.bias_sigma * one[3:]
-            torch.testing.assert_close(found, weight @ row + bias)
-    assert torch.equal(layer(x, None), torch.nn.functional.linear(x, layer.weight, layer.bias))
+    own = layer(x, noise)
+    shared = layer(x, noise[0])
+    for k, row in enumerate(x):
+        weight, bias = noisy_by_hand(layer, noise[k])
+        torch.testing.assert_close(own[k], weight @ row + bias)
+        weight, bias = noisy_by_hand(layer, noise[0])
+        torch.testing.assert_close(shared[k], weight @ row + bias)
+    mean = torch.nn.functional.linear(x, layer.weight, layer.bias)
+    assert torch.equal(layer(x, None), mean)
 
 
-def agent(**flags):
-    sizes = {
-        "obs_dim": 3,
-        "num_actions": 2,
-        "n_atoms": 5,
-        "v_min": -1.0,
-        "v_max": 1.0,
-    }
-    parts = {"dueling": True, "noisy": True, "noisy_sigma": 0.5}
-    return rainbow.Agent(**{**sizes, **parts, **flags})
+def agent(noisy=True, noisy_sigma=0.5):
+    return rainbow.Agent(
+        obs_dim=3,
+        num_actions=2,
+        n_atoms=5,
+        v_min=-1.0,
+        v_max=1.0,
+        dueling=True,
+        noisy=noisy,
+        noisy_sigma=noisy_sigma,
+    )
 
 
 def test_noise_and_evaluations():
@@ -500,28 +569,35 @@ def test_noise_and_evaluations():
     one, other = noisy.draw_noise(2)
     assert one.shape == (2 * (120 + 84) + 84 + 10 + 84 + 5,)
     network = noisy.q_network
-    assert not torch.equal(network(obs, one), network(obs, other))
-    assert torch.equal(network(obs, one), network(obs, one))
+    logits = network(obs, one)
+    assert torch.equal(network(obs, one), logits)
+    assert not torch.equal(network(obs, other), logits)
     start = 0
     for size in network.noise_sizes:  # each layer has its part
+        end = start + size
         changed = one.clone()
-        changed[start : start + size] = other[start : start + size]
-        assert not torch.equal(network(obs, changed), network(obs, one))
-        start += size
+        changed[start:end] = other[start:end]
+        assert not torch.equal(network(obs, changed), logits)
+        start = end
     assert start == len(one)
-    with torch.no_grad():
-        for name, param in network.named_parameters():
-            if "sigma" in name:
-                param.zero_()
+    for name, param in network.named_parameters():
+        if "sigma" in name:
+            torch.nn.init.zeros_(param)
     torch.testing.assert_close(network(obs, one), network(obs))
+
     loud = agent(noisy_sigma=30.0)
     many = torch.randn(500, 3)
-    greedy = (loud.q_network(many).softmax(2) * loud.atoms).sum(2).argmax(1)
-    assert all(torch.equal(loud.act(many), greedy) for _ in range(3))
-    assert not torch.equal(loud.act(many, loud.draw_noise(1)[0]), greedy)
+    probs = loud.q_network(many).softmax(2)
+    greedy = (probs * loud.atoms).sum(2).argmax(1)
+    for _ in range(3):
+        assert torch.equal(loud.act(many), greedy)
+    (noise,) = loud.draw_noise(1)
+    assert not torch.equal(loud.act(many, noise), greedy)
+
     quiet = agent(noisy=False)
     assert quiet.draw_noise(3).shape == (3, 0)
-    assert torch.equal(quiet.q_network(obs, quiet.draw_noise(1)[0]), quiet.q_network(obs))
+    (noise,) = quiet.draw_noise(1)
+    assert torch.equal(quiet.q_network(obs, noise), quiet.q_network(obs))
     assert not any("sigma" in name for name in quiet.state_dict())
 
 
@@ -558,18 +634,18 @@ def test_noise_is_drawn_for_each_step_environment_and_update(monkeypatch, tmp_pa
     helpers.spy_on_updates(monkeypatch, check)
     flags = dict(num_envs=3, total_timesteps=300, train_frequency=2)
     run_dir, _ = helpers.train("rainbow", tmp_path, **flags)
-    training = [noise for noise in acted if noise is not None]
-    # the evaluation has none
-    assert len(training) == 100
-    assert len(acted) > 100
-    assert all(noise is None for noise in acted[100:])
-    rows = torch.cat([*training, *learned])
+    training = acted[:100]
+    evaluation = acted[100:]
+    assert evaluation
+    assert all(noise is None for noise in evaluation)
     assert len(learned) > 50
+    rows = torch.cat([*training, *learned])
     assert len(rows) == 300 + 3 * len(learned)
     assert len(torch.unique(rows[:, 0])) == len(rows)
     assert abs(rows.mean()) < 5 / rows.numel() ** 0.5
     assert abs(rows.std() - 1) < 0.01
-    assert {value for _, value in helpers.scalars(run_dir)["charts/epsilon"]} == {0}
+    epsilons = helpers.scalars(run_dir)["charts/epsilon"]
+    assert {value for _, value in epsilons} == {0}
 
 
 # --- the update
@@ -577,20 +653,16 @@ def test_noise_is_drawn_for_each_step_environment_and_update(monkeypatch, tmp_pa
 
 def logits_by_hand(network, obs, noise, args):
     """The network's logits with weights written out, layer by layer."""
-    start = 0
 
     def layer(name, x):
-        nonlocal start
+        nonlocal noise
         linear = network.get_submodule(name)
         weight = linear.weight
         bias = linear.bias
         if args.noisy:
-            inputs = weight.shape[1]
-            outputs = weight.shape[0]
-            part = squash(noise[start : start + inputs + outputs])
-            start += inputs + outputs
-            weight = weight + linear.weight_sigma * torch.outer(part[inputs:], part[:inputs])
-            bias = bias + linear.bias_sigma * part[inputs:]
+            size = sum(weight.shape)
+            weight, bias = noisy_by_hand(linear, noise[:size])
+            noise = noise[size:]  # what is left for the next layers
         return x @ weight.T + bias
 
     if hasattr(network, "network"):  # of games
@@ -611,33 +683,75 @@ def logits_by_hand(network, obs, noise, args):
 
 def windows_by_hand(replay, gamma, rows, stored):
     """obs, action, return, discount, last next_obs, terminated of each window, one by one."""
-    for row, is_stored in zip(rows, stored, strict=True):
-        parts = [replay.unpack(row[None])[k][0] for k in range(6)]
-        total = 0.0
-        length = 0
-        for k in range(replay.n_step):
-            if k and not (is_stored[k] and parts[5][k] == parts[5][0] + k):
+    for parts in zip(*replay.unpack(rows), stored):
+        obs, actions, rewards, next_obs, terminations, steps, is_stored = parts
+        length = 1
+        while length < replay.n_step and is_stored[length]:
+            if steps[length] != steps[0] + length:
                 break
-            total += gamma**k * parts[2][k].item()
             length += 1
+        total = discounted(rewards[:length], gamma)
         last = length - 1
-        yield parts[0][0], parts[1][0], total, gamma**length, parts[3][last], parts[4][last]
+        yield (
+            obs[0],
+            actions[0],
+            total,
+            gamma**length,
+            next_obs[last],
+            terminations[last],
+        )
 
 
 def windows_of_frames_by_hand(replay, gamma, frames, rows, stored):
-    for stack, row, is_stored in zip(frames, rows, stored, strict=True):
-        blank = torch.tensor([3 - k >= row[0, 3] for k in range(len(stack))])
-        stack = torch.where(blank[:, None, None], 0, stack)
-        total = 0.0
-        length = 0
-        for k in range(replay.n_step):
+    for stack, row, is_stored in zip(frames, rows, stored):
+        actions, rewards, terminations, ages = row.T
+        stack = stack.clone()
+        for k in range(4):
+            if 3 - k >= ages[0]:
+                stack[k] = 0
+        length = 1
+        while length < replay.n_step and is_stored[length]:
             # behind a lost life, before the last frame of a game that was cut off
-            if k and (not is_stored[k] or row[k - 1, 2] or row[k, 3] == 0):
+            if terminations[length - 1] or ages[length] == 0:
                 break
-            total += gamma**k * row[k, 1].item()
             length += 1
-        next_obs = stack[length : length + 4]
-        yield stack[:4], row[0, 0], total, gamma**length, next_obs, row[length - 1, 2]
+        total = discounted(rewards[:length], gamma)
+        yield (
+            stack[:4],
+            actions[0],
+            total,
+            gamma**length,
+            stack[length : length + 4],
+            terminations[length - 1],
+        )
+
+
+def next_probs_by_hand(agent, next_obs, noise, args):
+    """The distribution of the action that looks best after each window."""
+    target = logits_by_hand(agent.target_network, next_obs, noise[1], args)
+    chooser = target
+    if args.double:
+        chooser = logits_by_hand(agent.q_network, next_obs, noise[2], args)
+    atoms = torch.linspace(args.v_min, args.v_max, args.n_atoms)
+    best = (chooser.softmax(2) * atoms).sum(2).argmax(1)
+    probs = target.softmax(2)
+    return probs[range(len(best)), best].detach().numpy()
+
+
+def project_each(probs, returns, terminations, discounts, atoms):
+    """project_by_hand, with a discount for each."""
+    rows = []
+    for k, discount in enumerate(discounts):
+        one = slice(k, k + 1)
+        row = project_by_hand(
+            probs[one],
+            returns[one],
+            terminations[one],
+            discount,
+            atoms,
+        )
+        rows.append(row)
+    return np.concatenate(rows)
 
 
 @pytest.mark.parametrize(
@@ -666,35 +780,23 @@ def test_update(script, off, monkeypatch, tmp_path):
         reference.load_state_dict(before)  # equal before each step: errors do not add up
         *packed, index, noise = tensors
         by_hand = windows_by_hand if script == "rainbow" else windows_of_frames_by_hand
-        windows = list(by_hand(replay, args.gamma, *packed))
-        obs, actions, returns, discounts, next_obs, terminations = zip(*windows, strict=True)
+        windows = by_hand(replay, args.gamma, *packed)
+        obs, actions, returns, discounts, next_obs, terminations = zip(*windows)
         obs = torch.stack(obs)
         next_obs = torch.stack(next_obs)
-        batch = range(len(windows))
+        actions = torch.stack(actions).long()
         atoms = np.linspace(args.v_min, args.v_max, args.n_atoms)
-        with torch.no_grad():
-            target = logits_by_hand(reference.target_network, next_obs, noise[1], args)
-            next_probs = target.softmax(2).numpy()
-            chooser = next_probs
-            if args.double:
-                chooser = logits_by_hand(reference.q_network, next_obs, noise[2], args)
-                chooser = chooser.softmax(2).numpy()
-        chosen = next_probs[batch, (chooser * atoms).sum(2).argmax(1)]
-        projected = np.concatenate(
-            [
-                project_by_hand(chosen[k : k + 1], [returns[k]], [bool(end)], discounts[k], atoms)
-                for k, end in enumerate(terminations)
-            ]
-        )
-        drawn = replay.tree.leaves[index].numpy()
+        next_probs = next_probs_by_hand(reference, next_obs, noise, args)
+        target = project_each(next_probs, returns, terminations, discounts, atoms)
         # (N P)^-beta over its largest, section 3.4
-        total = replay.tree.leaves.sum().item()
-        weights = (len(replay.rows) * drawn / total) ** -main["beta"].item()
+        leaves = replay.tree.leaves
+        probs = leaves[index] / leaves.sum()
+        weights = (len(replay.rows) * probs) ** -main["beta"].item()
         weights /= weights.max()
         logits = logits_by_hand(reference.q_network, obs, noise[0], args)
-        log_probs = logits[batch, torch.stack(actions).long()].log_softmax(1)
-        losses = -(torch.tensor(projected) * log_probs).sum(1)
-        loss = (torch.tensor(weights) * losses).mean()
+        log_probs = logits[range(len(actions)), actions].log_softmax(1)
+        losses = -(torch.tensor(target) * log_probs).sum(1)
+        loss = (weights * losses).mean()
         q_values = (log_probs.exp() * torch.tensor(atoms)).sum(1).mean()
         state["optimizer"].zero_grad()
         loss.backward()
@@ -703,10 +805,10 @@ def test_update(script, off, monkeypatch, tmp_path):
         assert_metrics(metrics, {"loss": loss, "q_values": q_values})
         helpers.assert_stepped(agent, reference, args.learning_rate, ["q_network"])
         assert_unchanged(agent, before, ["target_network"])
-        ratios = np.log(np.where(projected > 0, projected, 1)) - log_probs.detach().numpy()
-        divergence = np.where(projected > 0, projected * ratios, 0).sum(1)
-        expected = (np.maximum(divergence, 0) + 1e-6) ** args.priority_alpha
-        found = replay.tree.leaves[index].numpy()
+        found_probs = log_probs.detach().exp().numpy()
+        divergences = rel_entr(target, found_probs).sum(1)
+        expected = (divergences.clip(min=0) + 1e-6) ** args.priority_alpha
+        found = replay.tree.leaves[index]
         np.testing.assert_allclose(found, expected, rtol=1e-2, atol=3e-3)
         terminated.append(sum(terminations))
         return metrics
@@ -745,9 +847,9 @@ def test_without_the_five_parts_it_is_c51(monkeypatch, tmp_path):
     theirs, _ = helpers.train("c51", tmp_path, **flags)
     ours = helpers.load(mine)
     others = helpers.load(theirs)
-    assert len(ours["agent"]) == len(others["agent"]) == 12
-    for one, other in zip(ours["agent"].values(), others["agent"].values(), strict=True):
-        assert torch.equal(one, other)
-    scalars = [helpers.scalars(run_dir) for run_dir in (mine, theirs)]
+    assert len(ours["agent"]) == 12
+    helpers.assert_same_state(list(ours["agent"].values()), list(others["agent"].values()))
+    ours = helpers.scalars(mine)
+    others = helpers.scalars(theirs)
     for tag in helpers.tags("c51") - helpers.UNSEEDED | {"charts/episodic_return"}:
-        assert scalars[0][tag] == scalars[1][tag], tag
+        assert ours[tag] == others[tag], tag

@@ -424,25 +424,27 @@ def last_checkpoint(runs_dir, setting):
     return max(found, key=os.path.getmtime, default=None)
 
 
-def pickle_envs(envs, obs):
+def pickle_envs(envs, obs, values):
     """The environments in the middle of their episodes, or None where that is impossible."""
     with suppress(Exception):  # Box2D cannot be pickled, workers are elsewhere
         unwrapped = [env.unwrapped for env in envs.envs]
         if all(type(env).__module__.startswith("gymnasium.") for env in unwrapped):
             # MuJoCo's environments pickle only how they were made: so their attributes too.
             attributes = [vars(env) for env in unwrapped]
-            return cloudpickle.dumps((envs.envs, attributes, obs, envs.action_space.np_random))
+            return cloudpickle.dumps(
+                (envs.envs, attributes, envs.action_space.np_random, obs, values)
+            )
 
 
 def unpickle_envs(envs, pickled):
-    """Puts the environments back and returns their observations, or None."""
+    """Puts the environments back and returns their observations and values, or None."""
     with suppress(Exception):
-        restored, attributes, obs, np_random = cloudpickle.loads(pickled)
+        restored, attributes, np_random, obs, values = cloudpickle.loads(pickled)
         for env, saved in zip(restored, attributes, strict=True):
             vars(env.unwrapped).update(saved)
         envs.envs = restored
         envs.action_space._np_random = np_random
-        return obs
+        return obs, values
 
 
 # === runs
@@ -519,12 +521,11 @@ class Run:
         for name, part in self.parts.items():
             part.load_state_dict(saved[name])
         set_rng_state(cloudpickle.loads(saved["rng"]))
-        obs = unpickle_envs(self.envs, saved["envs"]) if before == self.setting else None
-        if obs is None:
-            print("new episodes begin: a script, flag or package changed, or they cannot be saved")
+        episodes = unpickle_envs(self.envs, saved["envs"]) if before == self.setting else None
+        if episodes:
+            self.obs, self.values = episodes
         else:
-            self.obs = obs
-            self.values = saved["values"]
+            print("new episodes begin: a script, flag or package changed, or they cannot be saved")
 
     def catch_signals(self):
         with suppress(ValueError):  # Signals are for the main thread.
@@ -565,9 +566,8 @@ class Run:
             "args": vars(self.args),
             "setting": self.setting,
             "global_step": self.global_step,
-            "values": values,
             "rng": cloudpickle.dumps(rng_state()),
-            "envs": pickle_envs(self.envs, obs),
+            "envs": pickle_envs(self.envs, obs, values),
         }
         self.writer.flush()  # a resumed run does not log the steps up to here again
         temporary = self.dir / "checkpoint.tmp"

@@ -379,6 +379,11 @@ def load(run_dir):
     return torch.load(Path(run_dir) / "checkpoint.pt", weights_only=True)
 
 
+def values(run_dir):
+    """What a checkpoint has of the loop's own: the last argument of goes_on."""
+    return cloudpickle.loads(load(run_dir)["envs"])[-1]
+
+
 def read_json(path):
     return json.loads(Path(path).read_text())
 

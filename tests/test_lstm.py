@@ -523,7 +523,7 @@ def test_the_memory_is_in_the_checkpoint(script, env_id, monkeypatch, tmp_path):
         helpers.train(script, tmp_path, **flags)
     run_dir = helpers.only_run(tmp_path)
     last = seen[-1][1]
-    assert torch.equal(helpers.load(run_dir)["values"]["state"], last)
+    assert torch.equal(helpers.values(run_dir)["state"], last)
     assert last.abs().amax((1, 2)).min() > 0
     helpers.next_second()
     seen.clear()

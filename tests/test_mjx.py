@@ -190,7 +190,7 @@ def test_a_resumed_run_is_the_run(monkeypatch, tmp_path, steps):
     assert again == returns
     mine = helpers.load(part)
     theirs = helpers.load(whole)
-    for name in ("agent", "adam", "rng", "values"):
+    for name in ("agent", "adam", "rng"):
         helpers.assert_same_state(mine[name], theirs[name])
 
 

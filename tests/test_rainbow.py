@@ -358,9 +358,7 @@ def test_windows_across_a_resume(pickles, monkeypatch, tmp_path):
     run_dir = helpers.only_run(tmp_path)
     before = helpers.load(run_dir)
     assert bool(before["envs"]) == pickles
-    going = before["values"]["steps"]
-    assert len(going) == 2
-    assert min(going) > 0
+    going = (before["replay"]["rows"][198:200, -1] + 1).tolist()
     helpers.next_second()
     helpers.train("rainbow", tmp_path, **flags, resume=str(run_dir))
     rows = helpers.load(run_dir)["replay"]["rows"]

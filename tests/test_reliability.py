@@ -133,6 +133,23 @@ def test_a_log_right_after_a_resume(script, monkeypatch, tmp_path):
     helpers.assert_same_run(whole, parts)
 
 
+def test_metrics_of_any_kind_can_be_saved(monkeypatch, tmp_path):
+    """A copy may log numpy's numbers: a checkpoint with them is evaluated and resumed."""
+    learn = utils.Run.cuda_graph
+
+    def with_numpy(run, function):
+        return learn(run, lambda *tensors: {**function(*tensors), "charts/one": np.float64(1)})
+
+    monkeypatch.setattr(utils.Run, "cuda_graph", with_numpy)
+    run_dir = stopped("dqn", tmp_path, 399, monkeypatch, num_envs=1, total_timesteps=500)
+    assert helpers.values(run_dir)["metrics"]["charts/one"] == 1
+    assert helpers.load(run_dir)["global_step"] == 399
+    helpers.next_second()
+    flags = dict(num_envs=1, total_timesteps=500, resume=str(run_dir))
+    helpers.main("dqn", helpers.small_args("dqn", tmp_path, **flags))
+    assert helpers.load(run_dir)["global_step"] == 500
+
+
 GAMES = ["ppo_atari", "dqn_atari", "sac_atari", "ppo_microrts", "ppo_godot"]
 
 
@@ -811,7 +828,7 @@ def test_a_discounted_return_ends_with_its_episode(script, flags, goes_on, monke
     # its episodes are longer than two rollouts
     env = dict(env_id="Pendulum-v1", total_timesteps=384)
     run_dir = stopped(script, tmp_path, 256, monkeypatch, **env)
-    saved = helpers.load(run_dir)["values"]["return_so_far"]
+    saved = helpers.values(run_dir)["return_so_far"]
     assert len(saved) == 4 and all(saved)
     initial, recurrence = [], helpers.module(script).linear_recurrence
 

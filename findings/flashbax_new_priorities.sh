@@ -3,8 +3,7 @@
 #
 # Expected: what is new is sampled with the largest priority that was recorded, so that it is seen at least once soon.
 # The priorities of new items are made in the type of their indices, an int32: 1.9 becomes 1. With a largest
-# priority between 1 and 2, as of TD errors in units of the reward (and with an exponent of 0.6, up to errors of 3), new
-# items are sampled down to half as often as the old ones that they should be before.
+# priority just below 2 (with an exponent of 0.6: a TD error of 3), new items are sampled half as often as they should be.
 #
 # Output seen on 2026-11-28 (three items of one priority, then a new one; probabilities of the four):
 #     recorded maximum 1.9: 0.284 0.284 0.284 and 0.149 for the new one; right is 0.25

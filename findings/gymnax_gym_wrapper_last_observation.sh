@@ -2,15 +2,16 @@
 # gymnax 1.0.1: GymnaxToGymWrapper has begun the next episode when it says that one has ended.
 #
 # Expected: of a gymnasium environment, the observation that comes with terminated or truncated is the episode's last
-# one, and reset() begins the next episode. gymnax's automatic reset is inside of the wrapper: the observation is the
-# first one of another episode, and the last one is in info["final_observation"], where nothing that is written for
-# gymnasium looks for it. At a time limit, agents add the value of that first state. reset() then throws the begun
-# episode away.
+# one, and reset() begins the next episode. gymnax's own automatic reset, which its documentation describes for its own
+# step, happens inside of the wrapper: the observation is the first one of another episode, and the last one is in
+# info["final_observation"], where nothing that is written for gymnasium looks for it. At a time limit, agents add the
+# value of that first state. reset() then throws the episode away that has begun.
 #
-# Output seen on 2026-11-28 (Pendulum-v1 without torque; cosine, sine and speed with the step that is truncated):
-#     gymnasium: the step before is 0.05 from the last observation
-#     gymnax: step 200, observation 0.02 -1.00 0.75, really -0.28 0.96 5.38
-#     the observation of reset() after it: another one
+# Output seen on 2026-11-28 (Pendulum-v1 without torque; cosine, sine and speed):
+#     gymnasium: 200 steps; the observation changes by 0.75 at most, by 0.36 in the last step
+#     gymnax: 200 steps; the observation changes by 0.75 at most, by 3.89 in the last step
+#     gymnax's last observation: 0.02 -1.00 0.75 - really: -0.28 0.96 5.38
+#     it is the beginning of an episode: True; reset() returns it: False
 set -euo pipefail
 folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT

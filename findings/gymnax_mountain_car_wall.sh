@@ -9,7 +9,7 @@
 # Output seen on 2026-11-28 (position and velocity after each step with full throttle to the right, from -1.15 and -0.06):
 #     gymnasium, continuous: -1.2000 0.0000, -1.1963 0.0037, -1.1888 0.0075
 #     gymnax, continuous:    -1.2000 -0.0561, -1.2000 -0.0524, -1.2000 -0.0486
-#     gymnax, 3 actions:     -1.2000 0.0000, -1.1968 0.0032, -1.1903 0.0065
+#     gymnax, 3 actions:     -1.2000 -0.0000, -1.1968 0.0032, -1.1903 0.0065
 #     steps until the car leaves the wall: gymnasium 2, gymnax 17
 set -euo pipefail
 folder=$(mktemp -d)

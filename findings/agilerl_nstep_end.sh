@@ -16,8 +16,8 @@ set -euo pipefail
 folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT
 python3 -m venv "$folder/venv"
-"$folder/venv/bin/pip" install -q "torch==2.13.0" "gymnasium==1.4.0" "tensordict==0.13.0" "accelerate==1.12.0" \
-    "pydantic<3" "lazy-loader<1" "numpy==2.3.5"
+"$folder/venv/bin/pip" install -q "torch==2.13.0" "gymnasium==1.4.0" "tensordict==0.13.0" "accelerate==1.15.0" \
+    "pydantic==2.14.4" "lazy-loader==0.6" "numpy==2.3.5"
 # Without what the buffer does not need (wandb, Google's cloud, ...)
 "$folder/venv/bin/pip" install -q --no-deps "agilerl==2.58.0" "agilerl-arena==1.29.0"
 OMP_NUM_THREADS=1 "$folder/venv/bin/python" -W ignore - <<'PY'

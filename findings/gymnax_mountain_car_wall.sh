@@ -48,7 +48,8 @@ def in_gymnax(name, action):
 right = in_gymnasium()
 continuous = in_gymnax("MountainCarContinuous-v0", jnp.ones(1))
 discrete = in_gymnax("MountainCar-v0", 2)
-for name, found in (("gymnasium, continuous:", right), ("gymnax, continuous:", continuous), ("gymnax, 3 actions:", discrete)):
+names = "gymnasium, continuous:", "gymnax, continuous:", "gymnax, 3 actions:"
+for name, found in zip(names, (right, continuous, discrete)):
     print(f"{name:22}", ", ".join(f"{position:.4f} {velocity:.4f}" for position, velocity in found[:3]))
 leaves = [next(i for i, (position, _) in enumerate(found, 1) if position > -1.1999) for found in (right, continuous)]
 print(f"steps until the car leaves the wall: gymnasium {leaves[0]}, gymnax {leaves[1]}")

@@ -14,7 +14,7 @@ folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT
 python3 -m venv "$folder/venv"
 "$folder/venv/bin/pip" install -q "shimmy==2.0.1" "dm_control==1.0.50" "mujoco==3.17.0" "gymnasium==1.4.0" \
-    "numpy==2.3.5" imageio
+    "numpy==2.3.5" imageio packaging
 MUJOCO_GL=disable "$folder/venv/bin/python" -W ignore - 2> "$folder/log" <<'PY' ||
 import numpy as np
 from dm_control import manipulation, suite

@@ -33,6 +33,7 @@ from benchmark.measure import (
     speed_edit,
     speed_parts,
     speed_rltools,
+    speed_rltools_ours,
     speed_variants,
     torture,
 )
@@ -179,36 +180,32 @@ def test_the_speed_beside_rltools_is_what_the_rounds_give():
 
 
 @pytest.mark.parametrize("name", speed_rltools.ROWS)
-def test_rltools_and_ours_do_the_same(name, monkeypatch, tmp_path):
+def test_rltools_and_ours_do_the_same(name, monkeypatch):
     """Networks, minibatches and steps; a run's speed is that of its second half."""
     script, hidden = speed_rltools.ROWS[name]
     total = 1000 + speed_rltools.TRAINED[hidden]
-    half = 1000 + speed_rltools.TRAINED[hidden] / 2 + 100  # 10 and 50 steps a second
-    marks = [
-        (n, 20 * min(n, half) / 200 + max(n - half, 0) / 50) for n in range(100, total + 1, 100)
-    ]
+    half = (1000 + total) // 2 + 100
+    marks = []  # 10 and then 50 steps a second, on the clock; twice as many by processor time
+    for step in range(100, total + 1, 100):
+        clock = min(step, half) / 10 + max(step - half, 0) / 50
+        marks.append((step, clock, clock / 2))
     seen = {}
 
     def run(command, folder, core, cache, python=None, variables=None):
-        if python == "rltools":
-            assert variables == {"TMPDIR": "cache"}
-            seen["rltools"] = command
-            Path(folder, "times.json").write_text(json.dumps({"marks": marks}))
-            return 0, 1
-        assert variables == {"PYTHONPATH": str(ROOT)}
-        seen["now"] = command
-        seen["agent"] = runpy.run_path(command[0])["Agent"]
-        with SummaryWriter(f"{folder}/run") as writer:
-            for step, when in marks:
-                writer.add_scalar("charts/SPS", 1, step, walltime=when)
-        Path(folder, "run/args.json").write_text("{}")
+        side = "rltools" if python == "rltools" else "now"
+        seen[side] = command
+        if side == "now":
+            seen["agent"] = runpy.run_path(command[2])["Agent"]
+        here = {"rltools": {"TMPDIR": "cache"}, "now": {"PYTHONPATH": str(ROOT)}}
+        assert variables == here[side]
+        Path(folder, "times.json").write_text(json.dumps({"marks": marks}))
         return 0, 1
 
     monkeypatch.setattr(speed_rltools, "run", run)
     args = SimpleNamespace(python="rltools", before=None, core=0)
     for side in speed_rltools.sides_of(script, None):
         found = speed_rltools.measure(side, script, hidden, args, "cache")
-        assert (found["sps"], found["start_s"]) == (50, 110)
+        assert found == {"sps": 100, "clock_sps": 50, "start_s": 110}
     flags = {flag[2:].replace("-", "_") for flag in seen["now"] if flag[:2] == "--"}
     values = dict(zip(seen["now"][1:], seen["now"][2:]))
     assert flags - {"no_cuda"} <= shared.script_defaults(script).keys()
@@ -228,6 +225,26 @@ def test_rltools_and_ours_do_the_same(name, monkeypatch, tmp_path):
     for network in ("ACTOR", "CRITIC"):
         assert settings[f"{network}_HIDDEN_DIM"] == hidden
         assert str(settings[f"{network}_BATCH_SIZE"]) == values["--batch-size"]
+
+
+def test_our_side_of_rltools_rows_records_each_log(tmp_path, monkeypatch):
+    """With the step, the time and the processor time."""
+    script = ROOT / "cleanrl_lite/vpg.py"
+    flags = "--total-timesteps 8192 --num-envs 4 --num-steps 512 --eval-episodes 1 --no-cuda"
+    monkeypatch.setattr("sys.argv", [])
+    monkeypatch.setattr(utils.Run, "log", utils.Run.log)
+    words = [*flags.split(), "--runs-dir", str(tmp_path)]
+    speed_rltools_ours.main(str(tmp_path), str(script), *words)
+    marks = helpers.read_json(tmp_path / "times.json")["marks"]
+    (run_dir,) = [path.parent for path in tmp_path.glob("*/args.json")]
+    events = shared.events(run_dir).Scalars("charts/SPS")
+    assert (
+        [mark[0] for mark in marks] == [event.step for event in events] == [2048, 4096, 6144, 8192]
+    )
+    for (_, clock, _), event in zip(marks, events):
+        assert 0 <= clock - event.wall_time < 1
+    spent = [mark[2] for mark in marks]
+    assert spent == sorted(spent)
 
 
 def test_the_speed_of_another_size_needs_the_layers_that_it_knows():

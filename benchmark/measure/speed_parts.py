@@ -150,7 +150,7 @@ def table(record):
 
 def main():
     parser = shared.parser(__doc__)
-    parser.add_argument("--steps", type=int, default=12_000, help="steps that learn")
+    parser.add_argument("--steps", type=int, default=8_000, help="steps that learn")
     parser.add_argument("--core", type=int, default=0, help="core to run on")
     args = parser.parse_args()
     prepare(args.core)

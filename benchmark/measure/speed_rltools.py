@@ -11,11 +11,12 @@ of the script, with another number of hidden units where the row has one. sac ru
 --policy-frequency 1, since RLtools updates critics, actor and temperature at every step; the
 actor of ddpg and td3 learns at every second one, on all sides. RLtools has no DDPG.
 
-The speed of a run is that of its second half, timed from log to log: acting, learning, the
-environment and our TensorBoard logging count, compiling and evaluations do not. Seconds to the
-start count from the start of the process to the hundredth trained step: in the first round with
-empty caches, so that both sides compile. The machine should be idle. Figures go to
-results/speed_rltools.json, a row at a time, and their table to speed_rltools.md.
+The speed of a run is that of its second half, in steps per second of processor time from log to
+log: acting, learning, the environment and our TensorBoard logging count, compiling and evaluations
+do not. On an idle core that is the time on the clock. Seconds to the start are those on the clock,
+from the start of the process to the hundredth trained step: in the first round with empty caches,
+so that both sides compile. The machine should be idle. Figures go to results/speed_rltools.json,
+a row at a time, and their table to speed_rltools.md.
 """
 
 import json
@@ -30,10 +31,11 @@ from benchmark.measure.speed import prepare, run
 from benchmark.shared import RESULTS, ROOT, commit, hardware, made_on, row, versions
 
 PATH = RESULTS / "speed_rltools.json"
-SIDE = ROOT / "benchmark/measure/speed_rltools_side.py"
+OURS = ROOT / "benchmark/measure/speed_rltools_ours.py"
+THEIRS = ROOT / "benchmark/measure/speed_rltools_theirs.py"
 LEARNING_STARTS = 1000
 SIZES = {64: 100, 256: 256}  # hidden units: transitions in a minibatch
-TRAINED = {64: 12_000, 256: 1_200}  # steps after learning has started
+TRAINED = {64: 8_000, 256: 800}  # steps after learning has started
 ROWS = {}  # name: (script, hidden units)
 for hidden, batch in SIZES.items():
     for script in ("sac", "td3", "ddpg"):
@@ -54,14 +56,14 @@ def rltools_settings(hidden, total):
     }
 
 
-def run_rltools(script, hidden, total, args, folder, cache):
-    """When it began, and what its side has written."""
+def start_rltools(script, hidden, total, args, folder, cache):
+    """Runs RLtools; returns when it began."""
     settings = json.dumps(rltools_settings(hidden, total))
-    command = [str(SIDE), script.upper(), settings, str(total), folder]
+    command = [str(THEIRS), script.upper(), settings, str(total), folder]
     # RLtools keeps what it has compiled in the folder of temporary files.
     variables = {"TMPDIR": cache}
     began, _ = run(command, folder, args.core, cache, python=args.python, variables=variables)
-    return began, json.loads(Path(folder, "times.json").read_text())
+    return began
 
 
 def resized(text, hidden):
@@ -74,38 +76,35 @@ def resized(text, hidden):
     return "".join(lines)
 
 
-def run_ours(script, hidden, total, source, args, folder, cache):
-    """When it began, and its marks."""
+def start_ours(script, hidden, total, source, args, folder, cache):
+    """Runs a copy of the script in `source`; returns when it began."""
     text = (source / f"cleanrl_lite/{script}.py").read_text()
     path = Path(folder, f"{script}.py")
     path.write_text(resized(text, hidden))
-    command = [str(path), "--env-id", "Pendulum-v1", "--batch-size", str(SIZES[hidden])]
-    command += ["--learning-starts", str(LEARNING_STARTS), "--total-timesteps", str(total)]
-    command += ["--no-cuda", "--eval-episodes", "1", "--runs-dir", folder, *FLAGS.get(script, [])]
+    command = [str(OURS), folder, str(path), "--env-id", "Pendulum-v1"]
+    command += ["--batch-size", str(SIZES[hidden]), "--learning-starts", str(LEARNING_STARTS)]
+    command += ["--total-timesteps", str(total), *FLAGS.get(script, [])]
+    command += ["--no-cuda", "--eval-episodes", "1", "--runs-dir", folder]
     variables = {"PYTHONPATH": str(source)}
     began, _ = run(command, folder, args.core, cache, variables=variables)
-    (found,) = Path(folder).glob("*/args.json")
-    events = shared.events(found.parent).Scalars("charts/SPS")
-    return began, {"marks": [(event.step, event.wall_time) for event in events]}
-
-
-def second_half(marks):
-    """Steps per second between the mark in the middle and the last one."""
-    (start, began), (end, ended) = marks[len(marks) // 2], marks[-1]
-    return (end - start) / (ended - began)
+    return began
 
 
 def measure(side, script, hidden, args, cache):
-    """Speed, and seconds to the hundredth trained step."""
+    """Speeds by processor time and by the clock, and seconds to the hundredth trained step."""
     total = LEARNING_STARTS + TRAINED[hidden]
     with tempfile.TemporaryDirectory() as folder:
         if side == "rltools":
-            began, found = run_rltools(script, hidden, total, args, folder, cache)
+            began = start_rltools(script, hidden, total, args, folder, cache)
         else:
             source = args.before if side == "before" else ROOT
-            began, found = run_ours(script, hidden, total, source, args, folder, cache)
+            began = start_ours(script, hidden, total, source, args, folder, cache)
+        found = json.loads(Path(folder, "times.json").read_text())
     marks = [mark for mark in found.pop("marks") if mark[0] > LEARNING_STARTS]
-    found["sps"] = round(second_half(marks), 1)
+    middle, end = marks[len(marks) // 2], marks[-1]
+    steps, clock, processor = (last - first for first, last in zip(middle, end))
+    found["sps"] = round(steps / processor, 1)
+    found["clock_sps"] = round(steps / clock, 1)
     found["start_s"] = round(marks[0][1] - began, 1)
     return found
 
@@ -192,9 +191,9 @@ def table(records):
             theirs = record["rounds"][0]["rltools"]["versions"]
             packages = [f"{package} {version}" for package, version in theirs.items()]
             places.append(f"RLtools' side: {', '.join(packages)}")
-    note = "Steps per second, one core, one thread, medians of the rounds; ratios: the median of "
-    note += "the rounds' own, and their range. From the start of the process to the hundredth "
-    note += "trained step, with empty caches: "
+    note = "Steps per second of processor time, one core, one thread, medians of the rounds; "
+    note += "ratios: the median of the rounds' own, and their range. From the start of the process "
+    note += "to the hundredth trained step, with empty caches: "
     note += f"RLtools {starts(records, 'rltools', True)}, ours {starts(records, 'now', True)}; "
     note += "with full ones: "
     note += f"RLtools {starts(records, 'rltools', False)}, ours {starts(records, 'now', False)}."

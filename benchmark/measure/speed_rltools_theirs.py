@@ -1,10 +1,10 @@
 """RLtools' side of speed_rltools.py, which starts it.
 
-    python benchmark/measure/speed_rltools_side.py ALGORITHM SETTINGS STEPS FOLDER
+    python benchmark/measure/speed_rltools_theirs.py ALGORITHM SETTINGS STEPS FOLDER
 
-Trains on gymnasium's Pendulum-v1 for STEPS steps, without evaluations, and writes [step, time] of
-every 100th step to FOLDER/times.json, with the seconds that RLtools took to compile. SETTINGS
-(JSON) are RLtools' own. This file must not import torch, which breaks RLtools with MKL.
+Trains on gymnasium's Pendulum-v1 for STEPS steps, without evaluations, and writes [step, time, CPU
+seconds] of every 100th step to FOLDER/times.json, with the seconds that RLtools took to compile.
+SETTINGS (JSON) are RLtools' own. Nothing here may import torch: RLtools refuses it beside MKL.
 """
 
 import json
@@ -34,7 +34,7 @@ def main(algorithm, settings, steps, folder):
     for step in range(1, int(steps) + 1):
         state.step()
         if step % 100 == 0:
-            marks.append((step, time.time()))
+            marks.append((step, time.time(), time.process_time()))
     record = {
         "marks": marks,
         "compile_s": round(compiled - began, 1),

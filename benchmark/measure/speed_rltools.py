@@ -13,14 +13,15 @@ actor of ddpg and td3 learns at every second one, on all sides. RLtools has no D
 
 The speed of a run is that of its second half, in steps per second of processor time from log to
 log: acting, learning, the environment and our TensorBoard logging count, compiling and evaluations
-do not. On an idle core that is the time on the clock. Seconds to the start are those on the clock,
-from the start of the process to the hundredth trained step: in the first round with empty caches,
-so that both sides compile. The machine should be idle. Figures go to results/speed_rltools.json,
-a row at a time, and their table to speed_rltools.md.
+do not. On an idle core that is the time on the clock. The first round begins with empty caches:
+how many more seconds of processor time its runs need is what compiling takes, once. The machine
+should be idle. Figures go to results/speed_rltools.json, a row at a time, and their table to
+speed_rltools.md.
 """
 
 import json
 import os
+import resource
 import tempfile
 import time
 from pathlib import Path
@@ -56,14 +57,13 @@ def rltools_settings(hidden, total):
     }
 
 
-def start_rltools(script, hidden, total, args, folder, cache):
-    """Runs RLtools; returns when it began."""
+def run_rltools(script, hidden, total, args, folder, cache):
+    """Runs RLtools, which leaves times.json in the folder."""
     settings = json.dumps(rltools_settings(hidden, total))
     command = [str(THEIRS), script.upper(), settings, str(total), folder]
     # RLtools keeps what it has compiled in the folder of temporary files.
     variables = {"TMPDIR": cache}
-    began, _ = run(command, folder, args.core, cache, python=args.python, variables=variables)
-    return began
+    run(command, folder, args.core, cache, python=args.python, variables=variables)
 
 
 def resized(text, hidden):
@@ -76,8 +76,8 @@ def resized(text, hidden):
     return "".join(lines)
 
 
-def start_ours(script, hidden, total, source, args, folder, cache):
-    """Runs a copy of the script in `source`; returns when it began."""
+def run_ours(script, hidden, total, source, args, folder, cache):
+    """Runs a copy of the script in `source`, which leaves the same."""
     text = (source / f"cleanrl_lite/{script}.py").read_text()
     path = Path(folder, f"{script}.py")
     path.write_text(resized(text, hidden))
@@ -86,26 +86,32 @@ def start_ours(script, hidden, total, source, args, folder, cache):
     command += ["--total-timesteps", str(total), *FLAGS.get(script, [])]
     command += ["--no-cuda", "--eval-episodes", "1", "--runs-dir", folder]
     variables = {"PYTHONPATH": str(source)}
-    began, _ = run(command, folder, args.core, cache, variables=variables)
-    return began
+    run(command, folder, args.core, cache, variables=variables)
+
+
+def used():
+    """Processor time of all processes that have ended, and of those that they waited for."""
+    usage = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return usage.ru_utime + usage.ru_stime
 
 
 def measure(side, script, hidden, args, cache):
-    """Speeds by processor time and by the clock, and seconds to the hundredth trained step."""
+    """Speeds by processor time and by the clock, and the processor time of the whole run."""
+    before = used()
     total = LEARNING_STARTS + TRAINED[hidden]
     with tempfile.TemporaryDirectory() as folder:
         if side == "rltools":
-            began = start_rltools(script, hidden, total, args, folder, cache)
+            run_rltools(script, hidden, total, args, folder, cache)
         else:
             source = args.before if side == "before" else ROOT
-            began = start_ours(script, hidden, total, source, args, folder, cache)
+            run_ours(script, hidden, total, source, args, folder, cache)
         found = json.loads(Path(folder, "times.json").read_text())
     marks = [mark for mark in found.pop("marks") if mark[0] > LEARNING_STARTS]
     middle, end = marks[len(marks) // 2], marks[-1]
     steps, clock, processor = (last - first for first, last in zip(middle, end))
     found["sps"] = round(steps / processor, 1)
     found["clock_sps"] = round(steps / clock, 1)
-    found["start_s"] = round(marks[0][1] - began, 1)
+    found["cpu_s"] = round(used() - before, 1)
     return found
 
 
@@ -163,16 +169,14 @@ def ratio(record, side):
     return f"{median(ratios):.2f} ({min(ratios):.2f} to {max(ratios):.2f})"
 
 
-def starts(records, side, cold):
-    """The range of the seconds to the hundredth trained step, with empty or with full caches."""
+def compiling(records, side):
+    """The range of a first round's processor time beyond that of the others."""
     seconds = []
     for record in records.values():
-        for found in record["rounds"][:1] if cold else record["rounds"][1:]:
-            if side in found:
-                seconds.append(found[side]["start_s"])
-    if not seconds:
-        return "not measured"
-    return f"{min(seconds):.1f} to {max(seconds):.1f} s"
+        spent = [found[side]["cpu_s"] for found in record["rounds"] if side in found]
+        if len(spent) > 1:
+            seconds.append(spent[0] - median(spent[1:]))
+    return f"{min(seconds):.0f} to {max(seconds):.0f} s" if seconds else "unknown seconds"
 
 
 def table(records):
@@ -192,11 +196,11 @@ def table(records):
             packages = [f"{package} {version}" for package, version in theirs.items()]
             places.append(f"RLtools' side: {', '.join(packages)}")
     note = "Steps per second of processor time, one core, one thread, medians of the rounds; "
-    note += "ratios: the median of the rounds' own, and their range. From the start of the process "
-    note += "to the hundredth trained step, with empty caches: "
-    note += f"RLtools {starts(records, 'rltools', True)}, ours {starts(records, 'now', True)}; "
-    note += "with full ones: "
-    note += f"RLtools {starts(records, 'rltools', False)}, ours {starts(records, 'now', False)}."
+    note += "ratios: the median of the rounds' own, and their range. Compiling takes "
+    note += (
+        f"{compiling(records, 'rltools')} of processor time in RLtools, for each of these sizes, "
+    )
+    note += f"and {compiling(records, 'now')} in our scripts."
     command = "python -m benchmark.measure.speed_rltools"
     made = shared.made_by(command, places, [record["commit"] for record in records.values()])
     return "\n".join([*lines, "", note, "", made]) + "\n"

@@ -5,6 +5,7 @@ import functools
 import gzip
 import json
 import re
+import runpy
 import shutil
 import subprocess
 import sys
@@ -16,6 +17,7 @@ import numpy as np
 import pytest
 import stable_baselines3
 import tyro
+from gymnasium.spaces import Box
 from tensorboard.compat.proto.event_pb2 import Event, SessionLog
 from tensorboard.summary.writer.record_writer import RecordWriter
 from torch.utils.tensorboard import SummaryWriter
@@ -29,6 +31,9 @@ from benchmark.measure import (
     speed,
     speed_cleanrl,
     speed_edit,
+    speed_parts,
+    speed_rltools,
+    speed_rltools_ours,
     speed_variants,
     torture,
 )
@@ -164,6 +169,104 @@ def test_the_seconds_after_an_edit_are_what_the_rounds_give():
     record = helpers.read_json(ROOT / "benchmark" / "results" / "speed_edit.json")
     written = (ROOT / "benchmark" / "results" / "speed_edit.md").read_text()
     assert speed_edit.table(record) == written
+
+
+def test_the_speed_beside_rltools_is_what_the_rounds_give():
+    records = helpers.read_json(ROOT / "benchmark" / "results" / "speed_rltools.json")
+    assert list(records) == list(speed_rltools.ROWS)
+    assert {len(record["rounds"]) for record in records.values()} == {5}
+    written = (ROOT / "benchmark" / "results" / "speed_rltools.md").read_text()
+    assert speed_rltools.table(records) == written
+
+
+@pytest.mark.parametrize("name", speed_rltools.ROWS)
+def test_rltools_and_ours_do_the_same(name, monkeypatch):
+    """Networks, minibatches and steps; a run's speed is that of its second half."""
+    script, hidden = speed_rltools.ROWS[name]
+    total = 1000 + speed_rltools.TRAINED[hidden]
+    half = (1000 + total) // 2 + 100
+    marks = []  # 10 and then 50 steps a second, on the clock; twice as many by processor time
+    for step in range(100, total + 1, 100):
+        clock = min(step, half) / 10 + max(step - half, 0) / 50
+        marks.append((step, clock, clock / 2))
+    seen = {}
+
+    def run(command, folder, core, cache, python=None, variables=None):
+        side = "rltools" if python == "rltools" else "now"
+        seen[side] = command
+        if side == "now":
+            seen["agent"] = runpy.run_path(command[2])["Agent"]
+        here = {"rltools": {"TMPDIR": "cache"}, "now": {"PYTHONPATH": str(ROOT)}}
+        assert variables == here[side]
+        Path(folder, "times.json").write_text(json.dumps({"marks": marks}))
+
+    monkeypatch.setattr(speed_rltools, "run", run)
+    args = SimpleNamespace(python="rltools", before=None, core=0)
+    for side in speed_rltools.sides_of(script, None):
+        found = speed_rltools.measure(side, script, hidden, args, "cache")
+        assert found == {"sps": 100, "clock_sps": 50, "cpu_s": 0}
+    flags = {flag[2:].replace("-", "_") for flag in seen["now"] if flag[:2] == "--"}
+    values = dict(zip(seen["now"][1:], seen["now"][2:]))
+    assert flags - {"no_cuda"} <= shared.script_defaults(script).keys()
+    assert values["--total-timesteps"] == str(total)
+    assert values["--learning-starts"] == "1000"
+    assert values.get("--policy-frequency") == ("1" if script == "sac" else None)
+    agent = seen["agent"](3, Box(-2.0, 2.0, (1,)))
+    shapes = {weight.shape for weight in agent.state_dict().values() if weight.ndim == 2}
+    assert {max(shape) for shape in shapes} == {hidden}
+    assert (hidden, hidden) in shapes
+    if script == "ddpg":
+        assert "rltools" not in seen
+        return
+    _, algorithm, settings, steps, _ = seen["rltools"]
+    settings = json.loads(settings)
+    assert (algorithm.lower(), steps) == (script, str(total))
+    for network in ("ACTOR", "CRITIC"):
+        assert settings[f"{network}_HIDDEN_DIM"] == hidden
+        assert str(settings[f"{network}_BATCH_SIZE"]) == values["--batch-size"]
+
+
+def test_our_side_of_rltools_rows_records_each_log(tmp_path, monkeypatch):
+    """With the step, the time and the processor time."""
+    script = ROOT / "cleanrl_lite/vpg.py"
+    flags = "--total-timesteps 8192 --num-envs 4 --num-steps 512 --eval-episodes 1 --no-cuda"
+    monkeypatch.setattr("sys.argv", [])
+    monkeypatch.setattr(utils.Run, "log", utils.Run.log)
+    words = [*flags.split(), "--runs-dir", str(tmp_path)]
+    speed_rltools_ours.main(str(tmp_path), str(script), *words)
+    marks = helpers.read_json(tmp_path / "times.json")["marks"]
+    (run_dir,) = [path.parent for path in tmp_path.glob("*/args.json")]
+    events = shared.events(run_dir).Scalars("charts/SPS")
+    assert (
+        [mark[0] for mark in marks] == [event.step for event in events] == [2048, 4096, 6144, 8192]
+    )
+    for (_, clock, _), event in zip(marks, events):
+        assert 0 <= clock - event.wall_time < 1
+    spent = [mark[2] for mark in marks]
+    assert spent == sorted(spent)
+
+
+def test_the_speed_of_another_size_needs_the_layers_that_it_knows():
+    with pytest.raises(AssertionError, match="layers have changed"):
+        speed_rltools.resized("self.fc1 = nn.Linear(inputs, 256)", 64)
+
+
+def test_the_parts_of_a_step_are_what_the_file_gives():
+    record = helpers.read_json(ROOT / "benchmark" / "results" / "speed_parts.json")
+    written = (ROOT / "benchmark" / "results" / "speed_parts.md").read_text()
+    assert speed_parts.table(record) == written
+    figures = record["microseconds"]
+    for name, kernels in speed_parts.PARTS.values():
+        assert 0 < figures.get(kernels, 0.1) < figures[name]
+    assert sum(figures[name] for name, _ in speed_parts.PARTS.values()) < figures["step"]
+
+
+def test_the_time_of_a_part_is_that_of_its_undisturbed_calls(monkeypatch):
+    """The 10th percentile of the second half; a step is from its begin to the next one's."""
+    part = [9.0] * 100 + [1e-6] * 20 + [5e-6] * 80
+    steps = np.cumsum([0.0, *[9.0] * 100, *[3e-6] * 20, *[7e-6] * 80])
+    monkeypatch.setattr(speed_parts, "TIMES", {"part": part, "step": list(steps)})
+    assert speed_parts.microseconds() == pytest.approx({"part": 1, "step": 3}, abs=0.1)
 
 
 def test_the_speed_of_variants_is_what_the_pairs_give():

@@ -93,14 +93,14 @@ PUBLISHED = [
 
 
 # === runs
-def run(command, folder, core, cache, enough=None):
+def run(command, folder, core, cache, enough=None, python=sys.executable, variables=None):
     """Runs a command pinned to `core`; returns when it began and its peak resident memory in MB.
 
-    SIGTERM ends it as soon as enough() is true.
+    SIGTERM ends it as soon as enough() is true. `variables` are added to its environment.
     """
     log = Path(folder, "log.txt")
-    pin = ["taskset", "--cpu-list", str(core), sys.executable]
-    env = {**os.environ, "TORCHINDUCTOR_CACHE_DIR": cache}
+    pin = ["taskset", "--cpu-list", str(core), str(python)]
+    env = {**os.environ, "TORCHINDUCTOR_CACHE_DIR": cache, **(variables or {})}
     began = time.time()
     with open(log, "w") as file:
         process = subprocess.Popen(

@@ -241,7 +241,7 @@ def test_our_side_of_rltools_rows_records_each_log(tmp_path, monkeypatch):
         [mark[0] for mark in marks] == [event.step for event in events] == [2048, 4096, 6144, 8192]
     )
     for (_, clock, _), event in zip(marks, events):
-        assert 0 <= clock - event.wall_time < 1
+        assert 0 <= clock - event.wall_time < 60
     spent = [mark[2] for mark in marks]
     assert spent == sorted(spent)
 

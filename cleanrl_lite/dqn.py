@@ -277,7 +277,7 @@ def main(args: Args):
     q_network = utils.numpy_forward(agent.q_network, device, live=True)
     obs = run.obs.astype(np.float32)
     global_step = run.global_step
-    metrics = run.values.get("metrics", {})  # of the last update, for the log
+    metrics = run.values.get("metrics", {})  # of the last update
     while run.goes_on(global_step, obs, metrics=metrics):
         # act
         epsilon_steps = args.exploration_fraction * args.total_timesteps

@@ -600,7 +600,7 @@ def main(args: Args):
     obs = run.obs.astype(np.float32)
     global_step = run.global_step
     updates = int(critic_adam.step)
-    metrics = run.values.get("metrics", {})  # of the last update, for the log
+    metrics = run.values.get("metrics", {})  # of the last update
     steps = np.array(run.values.get("steps", [0] * args.num_envs))  # of the episodes under way
     stds = run.values.get("stds")  # of their exploration noise
     if stds is None:

@@ -521,7 +521,7 @@ def main(args: Args):
 
     obs = run.obs.astype(np.float32)
     global_step = run.global_step
-    metrics = run.values.get("metrics", {})  # of the last update, for the log
+    metrics = run.values.get("metrics", {})  # of the last update
     steps = np.array(run.values.get("steps", [0] * args.num_envs))  # of the episodes under way
     while run.goes_on(global_step, obs, steps=steps.tolist(), metrics=metrics):
         # act

@@ -494,9 +494,14 @@ def main(args: Args):
     obs = run.obs.astype(np.float32)
     global_step = run.global_step
     updates = int(critic_adam.step)
-    metrics = run.values.get("metrics", {})  # of the last update, for the log
+    metrics = run.values.get("metrics", {})  # of the last update
     replay.lengths[:] = run.values.get("lengths", 0)
-    while run.goes_on(global_step, obs, lengths=replay.lengths.tolist(), metrics=metrics):
+    while run.goes_on(
+        global_step,
+        obs,
+        lengths=replay.lengths.tolist(),
+        metrics=metrics,
+    ):
         # act
         if global_step < args.learning_starts:
             actions = envs.action_space.sample()

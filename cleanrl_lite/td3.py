@@ -353,7 +353,7 @@ def main(args: Args):
     obs = run.obs.astype(np.float32)
     global_step = run.global_step
     updates = int(critic_adam.step)
-    metrics = run.values.get("metrics", {})  # of the last update, for the log
+    metrics = run.values.get("metrics", {})  # of the last update
     while run.goes_on(global_step, obs, metrics=metrics):
         # act
         if global_step < args.learning_starts:

@@ -3,7 +3,6 @@
 import copy
 import functools
 import inspect
-import itertools
 import json
 import math
 import os
@@ -407,8 +406,8 @@ def new_directory(args):
     """Creates a run's directory. Its name is an id that W&B takes."""
     name = re.sub(r"[^\w.+=-]", "-", f"{args.env_id}__{args.exp_name}__{args.seed}")
     Path(args.runs_dir).mkdir(parents=True, exist_ok=True)
-    for number in itertools.count(int(time.time())):  # another run may begin in this second
-        directory = Path(args.runs_dir, f"{name}__{number}")
+    while True:  # another run may begin in this second
+        directory = Path(args.runs_dir, f"{name}__{time.time():.0f}")
         with suppress(FileExistsError):
             directory.mkdir()
             return directory

@@ -2,6 +2,7 @@
 as if nothing was."""
 
 import contextlib
+import itertools
 import os
 import re
 import shutil
@@ -648,7 +649,8 @@ def test_a_worker_that_cannot_be_made_ends_the_run(tmp_path):
 def test_run_directories(monkeypatch, tmp_path):
     """Runs that start in the same second have one each; a foreign folder among them does no
     harm."""
-    monkeypatch.setattr(utils.time, "time", lambda: 1_790_000_000.0)
+    calls = itertools.count()  # each takes a millisecond
+    monkeypatch.setattr(utils.time, "time", lambda: 1_790_000_000 + next(calls) / 1000)
     (tmp_path / "foreign").mkdir()
     (tmp_path / "foreign" / "checkpoint.pt").touch()
     for rate in (0.1, 0.2):

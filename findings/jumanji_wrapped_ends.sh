@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # jumanji 1.1.2: its wrappers for dm_env and gymnasium do not end episodes as these do.
 #
-# Expected: the step after a LAST one begins a new episode, as dm_env and the documentation of JumanjiToDMEnvWrapper.step
-# say: "this call to `step` will start a new sequence". It goes on in the finished one, and returns LAST for ever: a loop
+# Expected: the step after a LAST one begins a new episode, as in dm_env and by the docstring of
+# JumanjiToDMEnvWrapper.step. It goes on in the finished one, and returns LAST for ever: a loop
 # that relies on dm_env learns from steps of length-one episodes without reward. JumanjiToGymWrapper sets truncated at
 # every end: a death is both, and an agent that adds a value where an episode was truncated adds one to every death.
 #

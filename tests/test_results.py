@@ -252,21 +252,29 @@ def test_the_speed_of_another_size_needs_the_layers_that_it_knows():
 
 
 def test_the_parts_of_a_step_are_what_the_file_gives():
-    record = helpers.read_json(ROOT / "benchmark" / "results" / "speed_parts.json")
+    records = helpers.read_json(ROOT / "benchmark" / "results" / "speed_parts.json")
     written = (ROOT / "benchmark" / "results" / "speed_parts.md").read_text()
-    assert speed_parts.table(record) == written
-    figures = record["microseconds"]
-    for name, kernels in speed_parts.PARTS.values():
-        assert 0 < figures.get(kernels, 0.1) < figures[name]
-    assert sum(figures[name] for name, _ in speed_parts.PARTS.values()) < figures["step"]
+    assert speed_parts.table(records) == written
+    assert [*records] == [*speed_parts.ROWS]
+    for record in records.values():
+        figures = dict(record["microseconds"])
+        step = figures.pop("step")
+        assert min(figures.values()) >= 0
+        assert 0 < sum(figures.values()) < step
 
 
-def test_the_time_of_a_part_is_that_of_its_undisturbed_calls(monkeypatch):
-    """The 10th percentile of the second half; a step is from its begin to the next one's."""
-    part = [9.0] * 100 + [1e-6] * 20 + [5e-6] * 80
-    steps = np.cumsum([0.0, *[9.0] * 100, *[3e-6] * 20, *[7e-6] * 80])
-    monkeypatch.setattr(speed_parts, "TIMES", {"part": part, "step": list(steps)})
-    assert speed_parts.microseconds() == pytest.approx({"part": 1, "step": 3}, abs=0.1)
+def test_the_time_of_a_part_is_that_of_its_undisturbed_calls():
+    """10th percentiles after the middle log; a log every 10 steps, a call of `act` every 2."""
+    logs = [(10 * n, 1.0 * n) for n in range(21)]
+    began = np.arange(0, 20, 0.2)
+    disturbed = [9.0] * 50 + [1e-6] * 15 + [5e-6] * 35
+    act = list(zip(began, disturbed, strict=True))
+    kernels = [(when, 2e-6) for when in range(20)]
+    update = [(when, 3e-6) for when in range(20)]
+    times = {"logs": logs, "act": act, "kernels a": kernels, "update a": update, "update b": []}
+    found = speed_parts.microseconds(times)
+    assert found.pop("step") == 100_000
+    assert found == dict(act=0.5, kernels=0.2, update=0.1, environment=0, sample=0)
 
 
 def test_the_speed_of_variants_is_what_the_pairs_give():

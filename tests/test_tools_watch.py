@@ -3,6 +3,7 @@
 import os
 import signal
 import sys
+import time
 
 import pytest
 
@@ -16,10 +17,10 @@ from pathlib import Path
 import beside_it
 
 if __name__ == "__main__":
-    print(f"run {beside_it.NUMBER} with {sys.argv[1:]}", flush=True)
-    if beside_it.NUMBER == 2:
-        1 / 0
     try:
+        print(f"run {beside_it.NUMBER} with {sys.argv[1:]}", flush=True)
+        if beside_it.NUMBER == 2:
+            1 / 0
         time.sleep(60 * (beside_it.NUMBER == 3))
     except KeyboardInterrupt:
         print("interrupted", flush=True)
@@ -48,6 +49,7 @@ def test_a_script_runs_each_time_it_is_saved(tmp_path):
     assert [next(lines), next(lines)] == ["run 2 with ['--seed', '1']\n", waiting]
     save(folder, 3)
     assert next(lines) == "run 3 with ['--seed', '1']\n"
+    time.sleep(1)  # as a person does, so that the watch waits for its run by now
     os.killpg(process.pid, signal.SIGINT)  # as a terminal does
     assert [next(lines), next(lines)] == ["interrupted\n", waiting]
     os.killpg(process.pid, signal.SIGINT)

@@ -27,8 +27,9 @@ COUNTS += "gradient_steps policy_frequency target_network_frequency eval_episode
 COUNTS += "n_quantiles top_quantiles_to_drop n_step image_size stack_size "
 COUNTS += "learning_starts eval_every save_every"
 FIXED = {"threads", "cuda", "compile"}
-FEW = st.integers(-2, 6).filter(bool)  # each may cost a gradient step
-OTHERS = {"gradient_steps": FEW, "policy_frequency": FEW, "n_critics": FEW}
+FEW = st.integers(-2, 6).filter(bool)  # each may cost a gradient step, or an episode
+FEW_OF = ["gradient_steps", "policy_frequency", "n_critics", "eval_episodes"]
+OTHERS = dict.fromkeys(FEW_OF, FEW)
 OTHERS |= dict.fromkeys(MAY_BE_0, st.integers(-2, 40))
 OTHERS["seed"] = st.integers(-(2**70), 2**31 - 1)
 

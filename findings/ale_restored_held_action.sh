@@ -1,13 +1,15 @@
 #!/usr/bin/env bash
 # ale-py 0.12.1: a restored state has neither the action that sticks nor the screen.
 #
-# Expected: after restore_state() of a state that was cloned with its generator, the same actions give the same frames,
-# also with sticky actions (0.25 in the v5 environments). The action that may stick is not part of the state: it is the
-# last one that was played before the restoring. So a search that tries several plans from one state gets, for one plan,
-# results that depend on the plan before it. Without sticky actions, or where both actions are the same, replays agree.
-# The screen is not restored either: getScreenRGB() and render() show the old one until the next step.
+# Expected: after restore_state() of a state that was cloned with its generator, the same actions
+# give the same frames, also with sticky actions (0.25 in the v5 environments). The action that may
+# stick is not part of the state: it is the last one that was played before the restoring. So a
+# search that tries several plans from one state gets, for one plan, results that depend on the plan
+# before it. Without sticky actions, or where both actions are the same, replays agree. The screen
+# is not restored either: getScreenRGB() and render() show the old one until the next step.
 #
-# Output seen on 2026-11-28 (Breakout, 100 states, a plan of ten random actions played twice from each):
+# Output seen on 2026-11-28 (Breakout, 100 states, a plan of ten random actions played twice from
+# each):
 #     the plan ends with the action before the clone: 0 of 22 replays differ
 #     it ends with another one: 21 of 78 replays differ
 #     no sticky actions: 0 of 100 replays differ
@@ -26,7 +28,8 @@ gymnasium.register_envs(ale_py)
 
 
 def replays(**kwargs):
-    """For each state: whether the plan ends with the action before the clone, the replay differs, the screen is back."""
+    """For each state: does the plan end with the action before the clone; does its replay differ;
+    is the screen restored?"""
     env = gymnasium.make("ALE/Breakout-v5", **kwargs)
     for seed in range(100):
         env.reset(seed=seed)

@@ -1,9 +1,11 @@
 #!/usr/bin/env bash
-# MiniGrid 3.2.0: DirectionObsWrapper's direction is the same for two goals on opposite sides of the agent.
+# MiniGrid 3.2.0: DirectionObsWrapper's direction is the same for two goals on opposite sides of the
+# agent.
 #
-# Expected: by its docstring, the observation "goal_direction" tells the slope or the angle from the agent to the goal,
-# so that the agent knows where to go. Also with type="angle" it is the arc tangent of the slope: a goal at the right and
-# one at the left are both 0, above and below are both infinite slopes, and each diagonal stands for two ways.
+# Expected: by its docstring, the observation "goal_direction" tells the slope or the angle from the
+# agent to the goal, so that the agent knows where to go. Also with type="angle" it is the arc
+# tangent of the slope: a goal at the right and one at the left are both 0, above and below are both
+# infinite slopes, and each diagonal stands for two ways.
 #
 # Output seen on 2026-11-28 (FourRooms, the agent in column 5, row 5):
 #     goal (8, 5): slope 0.00, angle 0.00

@@ -1,10 +1,12 @@
 #!/usr/bin/env bash
-# TensorBoard 2.21.0 with tensorboard-data-server 0.7.2: where a step is logged again, the earlier value is not shown.
+# TensorBoard 2.21.0 with tensorboard-data-server 0.7.2: where a step is logged again, the earlier
+# value is not shown.
 #
-# Expected: every point of a tag is served, as EventAccumulator reads it. The data server, used for local folders unless
-# --load_fast=false is set, takes a step that is not larger than the last one for a restart of the run: it drops all
-# points of this tag from this step on. Where two environments end an episode in one step, only the last return is shown,
-# and one late point, such as an evaluation logged with the step of its checkpoint, wipes out the curve behind it.
+# Expected: every point of a tag is served, as EventAccumulator reads it. The data server, used for
+# local folders unless --load_fast=false is set, takes a step that is not larger than the last one
+# for a restart of the run: it drops all points of this tag from this step on. Where two
+# environments end an episode in one step, only the last return is shown, and one late point, such
+# as an evaluation logged with the step of its checkpoint, wipes out the curve behind it.
 #
 # Output seen on 2026-11-28 (written as 10: 1, 10: 2, 20: 3, 30: 4, 15: 5, 40: 6):
 #     EventAccumulator: 10: 1, 10: 2, 20: 3, 30: 4, 15: 5, 40: 6
@@ -14,9 +16,9 @@ set -euo pipefail
 folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT
 python3 -m venv "$folder/venv"
-"$folder/venv/bin/pip" install -q "tensorboard==2.21.0" "tensorboard-data-server==0.7.2" "tensorboardX==2.6.5" \
-    "numpy==2.3.5" "setuptools<81"
-"$folder/venv/bin/python" -W ignore - "$folder/log" 2> "$folder/err" <<'PY' || { cat "$folder/err" >&2; exit 1; }
+"$folder/venv/bin/pip" install -q "tensorboard==2.21.0" "tensorboard-data-server==0.7.2" \
+    "tensorboardX==2.6.5" "numpy==2.3.5" "setuptools<81"
+"$folder/venv/bin/python" -W ignore - "$folder/log" 2> "$folder/err" <<'PY' ||
 import json
 import socket
 import subprocess
@@ -37,8 +39,9 @@ def served(load_fast):
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
-    options = ["--logdir", log, "--host", "127.0.0.1", "--port", str(port), f"--load_fast={load_fast}"]
-    server = subprocess.Popen([sys.executable, "-m", "tensorboard.main", *options], stderr=subprocess.DEVNULL)
+    command = [sys.executable, "-m", "tensorboard.main", "--logdir", log]
+    command += [f"--load_fast={load_fast}", "--host", "127.0.0.1", "--port", str(port)]
+    server = subprocess.Popen(command, stderr=subprocess.DEVNULL)
     try:
         for _ in range(120):
             time.sleep(0.5)
@@ -66,5 +69,7 @@ found = {
 }
 for name, points in found.items():
     print(f"{name}:", ", ".join(f"{step}: {value:.0f}" for step, value in points))
-raise SystemExit(0 if list(found.values()) == [WRITTEN, WRITTEN, [(10, 2), (15, 5), (40, 6)]] else "the behaviour has changed")
+as_seen = list(found.values()) == [WRITTEN, WRITTEN, [(10, 2), (15, 5), (40, 6)]]
+raise SystemExit(0 if as_seen else "the behaviour has changed")
 PY
+    { cat "$folder/err" >&2; exit 1; }

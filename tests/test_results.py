@@ -4,6 +4,7 @@ import csv
 import functools
 import gzip
 import json
+import os
 import re
 import runpy
 import shutil
@@ -41,7 +42,7 @@ from benchmark.publish import collect, overview, plot, readme
 from cleanrl_lite import utils
 from cleanrl_lite.tools import compare as rule
 from cleanrl_lite.tools.plot import band
-from tests import helpers
+from tests import helpers, test_changed_copies
 from tests.helpers import ROOT, VISUAL_SCRIPTS
 
 RUNS = json.loads((ROOT / "benchmark/results/runs.json").read_text())
@@ -448,7 +449,7 @@ def test_bfloat16_in_the_docs():
 
 
 def test_every_script_has_results_and_a_benchmark():
-    assert {run["script"] for run in RUNS} == set(SCRIPTS)
+    assert {run["script"] for run in RUNS} == {*SCRIPTS, *collect.COPIES}
     assert all((ROOT / f"benchmark/experiments/{script}.sh").exists() for script in SCRIPTS)
 
 
@@ -921,7 +922,8 @@ def test_the_commands_of_the_published_runs(monkeypatch, capsys):
         if (experiment := collect.key(run)[:3]) in seen:
             continue
         seen.add(experiment)
-        args = vars(tyro.cli(helpers.module(run["script"]).Args, args=command[1:]))
+        module = helpers.module(collect.COPIES.get(run["script"], run["script"]))
+        args = vars(tyro.cli(module.Args, args=command[1:]))
         total, flags = collect.experiment(run)
         given = (
             {name: run[name] for name in ("env_id", "exp_name", "seed")}
@@ -946,6 +948,20 @@ def test_the_commands_of_a_benchmark(name):
         assert all(
             launch.value(command, flag, None) == value for flag, value in environments.items()
         )
+
+
+def test_the_commands_of_a_changed_copy(tmp_path):
+    """The copy is the one that the page shows; its commands are sac_bf16_200k's."""
+    path = os.pathsep.join([os.path.dirname(sys.executable), os.environ["PATH"]])
+    script = ROOT / "benchmark/experiments/residual_critics.sh"
+    shell = helpers.run(["sh", script], cwd=tmp_path, RUN="cat", PATH=path)
+    assert shell.returncode == 0, shell.stderr
+    copy = (tmp_path / "runs/residual_critics.py").read_text()
+    assert copy == test_changed_copies.changed("residual_critics", "sac")
+    commands = shell.stdout.replace("runs/residual_critics.py", "cleanrl_lite/sac.py")
+    commands = commands.replace("sac_residual_bf16_200k", "sac_bf16_200k")
+    shell = helpers.run(["sh", "benchmark/experiments/crossq.sh"], cwd=ROOT, RUN="cat")
+    assert set(commands.splitlines()) < set(shell.stdout.splitlines())
 
 
 @pytest.mark.slow

@@ -41,6 +41,7 @@ from cleanrl_lite.tools.runs import (
 )
 
 FIRST = 10  # seeds of an experiment that tables and comparisons use, however many there are
+COPIES = {"residual_critics": "sac"}  # changed copies in runs/, and the scripts that they are of
 
 
 def key(run):
@@ -460,8 +461,9 @@ def commands():
     """
     for run in recorded():
         total, flags = experiment(run)
+        folder = "runs" if run["script"] in COPIES else "cleanrl_lite"
         words = [
-            f"python cleanrl_lite/{run['script']}.py",
+            f"python {folder}/{run['script']}.py",
             f"--env-id {run['env_id']}",
             f"--seed {run['seed']}",
             f"--total-timesteps {total}",

@@ -258,6 +258,7 @@ def test_a_process_that_is_not_the_job():
     assert not launch.at_work(dict(pid=process.pid, command=words))
 
 
+@pytest.mark.slow
 def test_commands_from_a_pipe(tmp_path):
     """What a benchmark/experiments/*.sh prints; the launcher's own flags come after theirs."""
     lines = "# a job\n\npython3 cleanrl_lite/ppo.py --env-id 'CartPole-v1' --seed 1 --exp-name a --gamma 0.9\n"

@@ -120,6 +120,7 @@ def same_numbers():
         yield
 
 
+@pytest.mark.slow
 def test_two_processes_are_one(pair, tmp_path):
     """All that is logged and saved, to rounding: losses, episodes, schedule, steps, weights,
     Adam. The first one evaluates, and the only files are its own."""

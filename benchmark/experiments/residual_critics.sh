@@ -5,7 +5,8 @@
 #     benchmark/experiments/residual_critics.sh             all of them
 #     RUN=cat benchmark/experiments/residual_critics.sh     show the commands only
 # The copy goes to runs/, run directories to runs/benchmark/; `python -m benchmark.publish.collect`
-# makes the results out of them.
+# makes the results out of them. Needs the packages of the tests, which make the copy.
+set -e
 mkdir -p runs
 python -c 'from tests.test_changed_copies import changed
 print(changed("residual_critics", "sac"), end="")' > runs/residual_critics.py

@@ -205,7 +205,7 @@ def measure(name, core):
 
 def main():
     parser = shared.parser(__doc__)
-    parser.add_argument("--rows", nargs="*", choices=ROWS, default=[*ROWS], help="some of them")
+    parser.add_argument("--rows", nargs="+", choices=ROWS, default=[*ROWS], help="some of them")
     parser.add_argument("--core", type=int, default=0, help="core to run on")
     parser.add_argument("--child", metavar="FOLDER", help="(started by itself) measure one row")
     args = parser.parse_args()

@@ -16,6 +16,7 @@ import warnings
 from collections import deque
 from contextlib import ExitStack, suppress
 from ctypes.util import find_library
+from io import BytesIO
 from pathlib import Path
 
 if sys.platform == "linux" and not os.environ.get("DISPLAY"):
@@ -314,10 +315,9 @@ def evaluate(args, make_env, agent, directory, step):
         except Exception as error:
             tqdm.write(f"no video: {error!r}")
     set_rng_state(state)
-    returns = [info["statistics"][0] for info in infos]
-    lengths = [info["statistics"][1] for info in infos]
-    mean = float(np.mean(returns))
-    std = float(np.std(returns))
+    returns, lengths = map(list, zip(*[info["statistics"] for info in infos], strict=True))
+    mean = np.mean(returns)
+    std = np.std(returns)
     cut = lengths.count(LONGEST_EPISODE)
     record = {
         "env_id": args.env_id,
@@ -426,20 +426,20 @@ def last_checkpoint(runs_dir, setting):
 def pickle_envs(envs, obs, values):
     """The environments in the middle of their episodes, or None where that is impossible."""
     with suppress(Exception):  # Box2D cannot be pickled, workers are elsewhere
-        unwrapped = [env.unwrapped for env in envs.envs]
-        if all(type(env).__module__.startswith("gymnasium.") for env in unwrapped):
+        if type(envs.envs[0].unwrapped).__module__.startswith("gymnasium."):
             # MuJoCo's environments pickle only how they were made: so their attributes too.
-            attributes = [vars(env) for env in unwrapped]
-            return cloudpickle.dumps(
-                (envs.envs, attributes, envs.action_space.np_random, obs, values)
-            )
+            states = [vars(env.unwrapped) for env in envs.envs]
+            file = BytesIO()
+            cloudpickle.dump((envs.envs, states, envs.action_space.np_random, obs, values), file)
+            # A tensor: for bytes, torch.save takes five times their memory.
+            return torch.frombuffer(file.getbuffer(), dtype=torch.uint8)
 
 
 def unpickle_envs(envs, pickled):
     """Puts the environments back and returns their observations and values, or None."""
     with suppress(Exception):
-        restored, attributes, np_random, obs, values = cloudpickle.loads(pickled)
-        for env, saved in zip(restored, attributes, strict=True):
+        restored, states, np_random, obs, values = cloudpickle.loads(pickled.numpy())
+        for env, saved in zip(restored, states, strict=True):
             vars(env.unwrapped).update(saved)
         envs.envs = restored
         envs.action_space._np_random = np_random
@@ -555,10 +555,9 @@ class Run:
         return not over
 
     def save(self, obs, values):
-        """Writes checkpoint.pt: at any moment the file is a complete one."""
+        """Writes checkpoint.pt if no weight is NaN: at any moment the file is a complete one."""
         for name, weight in self.agent.state_dict().items():
-            if not weight.isfinite().all():  # and so never replaces a good one
-                check(False, f"{name} is not finite", NotFinite)
+            check(weight.isfinite().all(), f"{name} is not finite", NotFinite)
         state = {
             **{name: part.state_dict() for name, part in self.parts.items()},
             "script": self.script.stem,
@@ -763,7 +762,7 @@ def in_numpy(layer):
 def layer_norm(x, eps, weight=1, bias=0):
     size = x.shape[-1]
     centred = x - x.sum(-1, keepdims=True) / size  # .mean takes longer
-    variance = np.square(centred).sum(-1, keepdims=True) / size
+    variance = (centred**2).sum(-1, keepdims=True) / size
     return centred / np.sqrt(variance + eps) * weight + bias
 
 

@@ -381,7 +381,7 @@ def load(run_dir):
 
 def values(run_dir):
     """What a checkpoint has of the loop's own: the last argument of goes_on."""
-    return cloudpickle.loads(load(run_dir)["envs"])[-1]
+    return cloudpickle.loads(load(run_dir)["envs"].numpy())[-1]
 
 
 def read_json(path):

@@ -262,7 +262,7 @@ def test_a_command_that_goes_on_in_mid_episode(monkeypatch, tmp_path):
     with monkeypatch.context() as patch:
         patch.setattr(utils.Run, "goes_on", stopped)
         assert helpers.command_line("ppo_masked", words[1]) == 143
-    assert helpers.load(helpers.only_run(tmp_path / "parts"))["envs"]
+    assert helpers.load(helpers.only_run(tmp_path / "parts"))["envs"] is not None
     helpers.next_second()
     assert helpers.command_line("ppo_masked", [*words[1], "--resume", "auto"]) == 0
     whole, parts = (helpers.only_run(tmp_path / name) for name in ("whole", "parts"))

@@ -195,7 +195,7 @@ def test_where_environments_cannot_be_saved(script, flags, monkeypatch, tmp_path
         helpers.main(script, helpers.small_args(script, copy.parent, **more))
     helpers.assert_same_run(*copies)
     seeds = [given for given in seeds if given and len(given) == 2]  # an evaluation has one
-    if not state["envs"]:  # episodes start again, with other seeds
+    if state["envs"] is None:  # episodes start again, with other seeds
         assert seeds[0] == seeds[1]
         assert seeds[0][0] != 1
     steps = [step for step, _ in helpers.scalars(copies[0])["charts/SPS"]]

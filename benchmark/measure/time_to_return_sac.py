@@ -1,7 +1,7 @@
 """Time to a return: fast_td3.py beside sac.py, one core each.
 
     python -m benchmark.measure.time_to_return_sac                          all rows, hours
-    python -m benchmark.measure.time_to_return_sac --rows HalfCheetah-v4 --core 1
+    python -m benchmark.measure.time_to_return_sac --rows Hopper-v4 --seeds 1 2 --core 1
     python -m benchmark.measure.time_to_return_sac --from-results           only the table
 
 benchmark.measure.time_to_return says what is measured and how; here, both sides are ours. sac.py
@@ -56,11 +56,11 @@ def write_table():
     FILE.with_suffix(".md").write_text(table(read()))
 
 
-def todo(rows, here, known):
+def todo(rows, seeds, here, known):
     """(env_id, seed, script) of the runs that the file has not at this commit, in turns."""
     done = {name(line) for line in known if line["commit"] == here}
     for env_id in rows:
-        for seed in SEEDS:
+        for seed in seeds:
             for script in FLAGS:
                 if (env_id, script, seed) not in done:
                     yield env_id, seed, script
@@ -131,6 +131,7 @@ def main():
     parser = shared.parser(__doc__)
     add = parser.add_argument
     add("--rows", nargs="+", choices=TARGETS, default=list(TARGETS), help="environments")
+    add("--seeds", nargs="+", type=int, choices=SEEDS, default=SEEDS, help="seeds")
     add("--core", type=int, default=0, help="core to pin all runs to")
     add("--from-results", action="store_true", help="only make the table again")
     args = parser.parse_args()
@@ -141,7 +142,7 @@ def main():
     if here and here.endswith("-dirty"):
         raise SystemExit("error: files differ from their commit, which every run records. Commit")
     prepare(args.core)
-    for env_id, seed, script in todo(args.rows, here, read()):
+    for env_id, seed, script in todo(args.rows, args.seeds, here, read()):
         found = time_to_return.measure(
             "ours",
             script,

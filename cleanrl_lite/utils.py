@@ -93,6 +93,7 @@ def setup(args):
     check(cuda or args.evaluate or not graph, "--cuda-graph needs a GPU")
     blind = args.render and os.environ.get("SDL_VIDEODRIVER") == "offscreen"
     check(not blind, "--render needs a display; --capture-video does not")
+    check(args.eval_episodes, "--eval-episodes must be > 0")
     return torch.device("cuda" if cuda else "cpu")
 
 
@@ -181,7 +182,7 @@ def flatten(env):
     with suppress(NotImplementedError):  # a space of one's own, such as MiniGrid's
         flat = gym.spaces.flatten_space(space)
     numbers = isinstance(flat, Box) and "Text(" not in str(space)
-    few = numbers and flat.shape[0] > 0 and (space == flat or flat.shape[0] <= 2000)
+    few = numbers and flat.shape[0] and (space == flat or flat.shape[0] <= 2000)
     advice = "leave parts out or convert them. Images: ppo_image.py; Atari games: ppo_atari.py"
     check(few, f"the observation space is {space}, not a few numbers: {advice}")
     return env if space == flat else FlattenObservation(env)
@@ -392,7 +393,7 @@ def load(path, agent=None):
     """A checkpoint, or that of a run directory; fills `agent`. Executes no code from the file."""
     path = Path(path)
     if path.is_dir():
-        path = path / "checkpoint.pt"
+        path /= "checkpoint.pt"
     try:
         saved = torch.load(path, "cpu", weights_only=True, mmap=True)
         if agent:
@@ -405,7 +406,7 @@ def load(path, agent=None):
 def new_directory(args):
     """Creates a run's directory. Its name is an id that W&B takes."""
     name = re.sub(r"[^\w.+=-]", "-", f"{args.env_id}__{args.exp_name}__{args.seed}")
-    Path(args.runs_dir).mkdir(parents=True, exist_ok=True)
+    os.makedirs(args.runs_dir, exist_ok=True)
     while True:  # another run may begin in this second
         directory = Path(args.runs_dir, f"{name}__{time.time():.0f}")
         with suppress(FileExistsError):

@@ -360,6 +360,7 @@ for name in ("seed", "threads", "save_every", "eval_every"):
 for number, (script, name, value) in enumerate(NUMBERS):
     told = rf"--{name.replace('_', '-')} must be finite and not negative, got {value}"
     NUMBERS[number] = bad(script, told, **{name: value})
+NUMBERS.append(bad("dqn", "--eval-episodes must be > 0", eval_episodes=0))  # not after hours
 # spaces: each script has its own checks and hints
 SPACES = [
     bad("ppo_masked", r"must be discrete, not Box.*\bppo_cont", env_id="Pendulum-v1"),

@@ -136,6 +136,15 @@ def faked(monkeypatch, tmp_path):
     return ran, path
 
 
+def test_a_run_begins_with_nothing_compiled(tmp_path, monkeypatch):
+    """Neither kernels nor torch's headers are those of runs before it."""
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path / "filled"))
+    code = "from torch._inductor import codecache as c; print(c.cache_dir(), c._HEADER_DIR)"
+    time_to_return.run(["-c", code], tmp_path, 0, tmp_path / "cache")
+    folders = (tmp_path / "log.txt").read_text().split()
+    assert len(folders) == 2 and all(path.startswith(f"{tmp_path}/cache/") for path in folders)
+
+
 def test_an_interrupted_command_goes_on_where_it_was(faked):
     """Ours and theirs take turns; each run is in the file as soon as it has ended."""
     ran, path = faked

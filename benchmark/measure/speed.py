@@ -96,11 +96,15 @@ PUBLISHED = [
 def run(command, folder, core, cache, enough=None, python=sys.executable, variables=None):
     """Runs a command pinned to `core`; returns when it began and its peak resident memory in MB.
 
+    `cache` is its folder of temporary files, where torch and RLtools keep what they have compiled.
     SIGTERM ends it as soon as enough() is true. `variables` are added to its environment.
     """
     log = Path(folder, "log.txt")
     pin = ["taskset", "--cpu-list", str(core), str(python)]
-    env = {**os.environ, "TORCHINDUCTOR_CACHE_DIR": cache, **(variables or {})}
+    Path(cache).mkdir(parents=True, exist_ok=True)
+    # The trap: torch has its precompiled headers there even if TORCHINDUCTOR_CACHE_DIR is set.
+    env = {**os.environ, "TMPDIR": str(cache), **(variables or {})}
+    env.pop("TORCHINDUCTOR_CACHE_DIR", None)
     began = time.time()
     with open(log, "w") as file:
         process = subprocess.Popen(

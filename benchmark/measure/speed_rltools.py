@@ -61,9 +61,7 @@ def run_rltools(script, hidden, total, args, folder, cache):
     """Runs RLtools, which leaves times.json in the folder."""
     settings = json.dumps(rltools_settings(hidden, total))
     command = [str(THEIRS), script.upper(), settings, str(total), folder]
-    # RLtools keeps what it has compiled in the folder of temporary files.
-    variables = {"TMPDIR": cache}
-    run(command, folder, args.core, cache, python=args.python, variables=variables)
+    run(command, folder, args.core, cache, python=args.python)
 
 
 def resized(text, hidden):

@@ -35,6 +35,8 @@ RUN useradd --create-home --uid 1000 lite \
     && chmod 777 cleanrl_lite/runs
 USER 1000
 ENV HOME=/tmp PYTHONPATH=/app PYTHONUNBUFFERED=1 TORCHINDUCTOR_CACHE_DIR=/tmp/inductor
+# A container has no earlier run's precompiled headers, and they pay only after some runs.
+ENV TORCHINDUCTOR_CPP_CACHE_PRECOMPILE_HEADERS=0
 WORKDIR /app/cleanrl_lite
 VOLUME /app/cleanrl_lite/runs
 ENTRYPOINT ["python"]

@@ -199,7 +199,8 @@ def compiling():
     cold = seconds([record["cold"]["first_update_s"] for record in starts])
     warm = seconds([record["ours"]["first_update_s"] for record in starts])
     first = f"The ppo scripts finish their first update after {cold}, or {warm} with a filled "
-    return f"{gained} {first}compiler cache."
+    more = "(the first run on a machine also precompiles torch's headers: about 7 s more)"
+    return f"{gained} {first}compiler cache {more}."
 
 
 def seconds(found):

@@ -98,8 +98,9 @@ def train(checkout, script, compiled, folder):
         raise SystemExit(f"error: {script} failed in {checkout}:\n{done.stderr[-3000:]}")
     (run_dir,) = [path.parent for path in Path(folder).glob("*/checkpoint.pt")]
     state = torch.load(run_dir / "checkpoint.pt", weights_only=True)
-    del state["rng"]
-    state.pop("values", None)  # of older checkouts; now in "envs"
+    # Pickles, which may differ in their bytes; "values" is of older checkouts.
+    for name in ("rng", "envs", "values"):
+        state.pop(name, None)
     events = shared.events(run_dir)
     found = dict(leaves(state))
     for tag in events.Tags()["scalars"]:

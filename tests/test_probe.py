@@ -191,9 +191,12 @@ def test_termination_does_not_bootstrap(script, tmp_path):
 
 @pytest.mark.parametrize("script", helpers.variants_slow(helpers.CONTINUOUS_SCRIPTS))
 def test_action_at_the_edge_of_uneven_bounds(script, tmp_path):
-    steps = 24_000 if script in helpers.LSTM_SCRIPTS else 16_000  # they learn more slowly
-    ppo = dict(total_timesteps=steps, learning_rate=2e-2)
-    agent = trained(script, "tests.probe_envs:ProbeCorner-v0", tmp_path, ppo)
+    ppo = dict(total_timesteps=16_000, learning_rate=2e-2)
+    if script in helpers.LSTM_SCRIPTS:  # they learn more slowly
+        ppo = dict(total_timesteps=24_000, learning_rate=5e-2)
+    # With half of the steps, one of four seeds is not there on every processor.
+    replay = dict(total_timesteps=3_000) if script == "crossq" else {}
+    agent = trained(script, "tests.probe_envs:ProbeCorner-v0", tmp_path, ppo, replay)
     obs = torch.zeros(1, 2 if script in helpers.LSTM_SCRIPTS else 1)  # a flag behind it
     action = agent.act(obs)[0].detach().numpy().clip(Corner.low, Corner.high)
     assert (np.abs(action - Corner.target) / (Corner.high - Corner.low)).max() < 0.1

@@ -182,7 +182,7 @@ def flatten(env):
     with suppress(NotImplementedError):  # a space of one's own, such as MiniGrid's
         flat = gym.spaces.flatten_space(space)
     numbers = isinstance(flat, Box) and "Text(" not in str(space)
-    few = numbers and flat.shape[0] and (space == flat or flat.shape[0] <= 2000)
+    few = numbers and flat.shape[0] > 0 and (space == flat or flat.shape[0] <= 2000)
     advice = "leave parts out or convert them. Images: ppo_image.py; Atari games: ppo_atari.py"
     check(few, f"the observation space is {space}, not a few numbers: {advice}")
     return env if space == flat else FlattenObservation(env)
@@ -316,15 +316,14 @@ def evaluate(args, make_env, agent, directory, step):
         except Exception as error:
             tqdm.write(f"no video: {error!r}")
     set_rng_state(state)
-    returns, lengths = map(list, zip(*[info["statistics"] for info in infos], strict=True))
-    mean = np.mean(returns)
-    std = np.std(returns)
+    returns = [info["statistics"][0] for info in infos]
+    lengths = [info["statistics"][1] for info in infos]
     cut = lengths.count(LONGEST_EPISODE)
     record = {
         "env_id": args.env_id,
         "global_step": step,
-        "mean": mean,
-        "std": std,
+        "mean": np.mean(returns),
+        "std": np.std(returns),
         "returns": returns,
         "lengths": lengths,
         "cut": cut,
@@ -336,8 +335,8 @@ def evaluate(args, make_env, agent, directory, step):
     if "is_success" in infos[0]:
         record["success_rate"] = float(np.mean([info["is_success"] for info in infos]))
     write_json(directory / f"{name}.json", record)
-    episodes = f"mean return {mean:.2f} +- {std:.2f} over {len(returns)} episodes"
-    tqdm.write(f"evaluation at step {step:,}: {episodes}")
+    result = f"mean return {record['mean']:.2f} +- {record['std']:.2f}"
+    tqdm.write(f"evaluation at step {step:,}: {result} over {len(returns)} episodes")
     if cut:
         tqdm.write(f"{cut} were cut at {LONGEST_EPISODE:,} steps: set --max-episode-steps")
     return {**record, "dir": directory}

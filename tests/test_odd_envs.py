@@ -7,6 +7,7 @@ import re
 import signal
 import sys
 
+import gymnasium as gym
 import numpy as np
 import pytest
 import torch
@@ -147,7 +148,7 @@ def test_an_endless_game(tmp_path, monkeypatch, capfd):
 
 WARNINGS = {
     "no_seed": "all environments begin alike",
-    "outside": "observations leave their space",
+    "outside": "ten episodes in a row ended outside",
     "late": "ten episodes in a row terminated",
 }
 
@@ -164,6 +165,20 @@ def test_what_a_run_warns_of(kind, async_envs, tmp_path, capfd):
     line = lines.pop()
     assert WARNINGS[kind] in line
     assert line.endswith("See python -m cleanrl_lite.tools.check_env")
+
+
+def test_now_and_then_outside(capfd):
+    """As in BipedalWalker and LunarLander, whose angles pass their bounds in a fall."""
+    utils.say_once.cache_clear()
+    env = utils.Checked(gym.make("CartPole-v1"))
+    env.reset(seed=1)
+    inside = np.zeros(4, np.float32)
+    outside = np.full(4, 6, np.float32)
+    for obs in [*[outside] * 9, inside] * 3 + [outside] * 9:
+        env.look(obs, terminated=False)
+    assert not capfd.readouterr().out
+    env.look(outside, terminated=False)
+    assert "ten episodes in a row ended outside" in capfd.readouterr().out
 
 
 QUIET = {

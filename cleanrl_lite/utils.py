@@ -13,6 +13,7 @@ import subprocess
 import sys
 import time
 import warnings
+import zlib
 from collections import deque
 from contextlib import ExitStack, suppress
 from ctypes.util import find_library
@@ -430,21 +431,20 @@ def pickle_envs(envs, obs, values):
     with suppress(Exception):  # Box2D cannot be pickled, workers are elsewhere
         if type(envs.envs[0].unwrapped).__module__.startswith("gymnasium."):
             # MuJoCo's environments pickle only how they were made: so their attributes too.
-            states = [vars(env.unwrapped) for env in envs.envs]
-            episodes = envs.envs, states, envs.action_space.np_random, obs, values
-            # A tensor: for bytes, torch.save takes five times their memory.
-            return torch.frombuffer(bytearray(cloudpickle.dumps(episodes)), dtype=torch.uint8)
+            pairs = [(env, vars(env.unwrapped)) for env in envs.envs]
+            pairs.append((envs.action_space, (obs, values)))
+            return [zlib.compress(cloudpickle.dumps(pair)) for pair in pairs]  # mostly zeros
 
 
 def unpickle_envs(envs, pickled):
     """Puts the environments back and returns their observations and values, or None."""
     with suppress(Exception):
-        restored, states, np_random, obs, values = cloudpickle.loads(pickled.numpy())
-        for env, saved in zip(restored, states, strict=True):
-            vars(env.unwrapped).update(saved)
-        envs.envs = restored
-        envs.action_space._np_random = np_random
-        return obs, values
+        pairs = [cloudpickle.loads(zlib.decompress(pair)) for pair in pickled]
+        envs.action_space, episodes = pairs.pop()
+        for env, attributes in pairs:
+            vars(env.unwrapped).update(attributes)
+        envs.envs = [env for env, _ in pairs]
+        return episodes
 
 
 # === runs

@@ -4,7 +4,7 @@
 # Expected: a resumed run goes on with episodes that the agent has not seen. load() sets the seeds of python, numpy,
 # torch and the environments as at the beginning: each part of a run that is saved and resumed has the initial
 # states and the noise of the first part, and so less data than its number of steps says. Where an agent is only
-# evaluated, load() overwrites the seeds that the script has set. load(..., seed=...) helps; the documentation of
+# evaluated, load() overwrites the seeds that the script has set. load(..., seed=...) helps; the docstring of
 # load() says nothing of seeds.
 #
 # Output seen on 2026-11-28 (PPO with seed=1 in Pendulum; the first cosine of each of three episodes):

@@ -430,10 +430,10 @@ def pickle_envs(envs, obs, values):
     """The environments in the middle of their episodes, or None where that is impossible."""
     with suppress(Exception):  # Box2D cannot be pickled, workers are elsewhere
         if type(envs.envs[0].unwrapped).__module__.startswith("gymnasium."):
-            # MuJoCo's environments pickle only how they were made: so their attributes too.
+            # MuJoCo's pickle only how they were made: so their attributes too, mostly zeros.
             pairs = [(env, vars(env.unwrapped)) for env in envs.envs]
             pairs.append((envs.action_space, (obs, values)))
-            return [zlib.compress(cloudpickle.dumps(pair)) for pair in pairs]  # mostly zeros
+            return [zlib.compress(cloudpickle.dumps(pair)) for pair in pairs]
 
 
 def unpickle_envs(envs, pickled):

@@ -624,6 +624,9 @@ class Run:
         if not self.args.compile:
             return update
         name = update.__name__
+        if not hasattr(torch._dynamo.config, "trace_autograd_ops"):
+            print(f"continuing in eager mode: to compile {name}, torch must be 2.11 or newer")
+            return update
         print(f"compiling {name} at its first call ...")
         # Lets torch.compile see torch.autograd.grad: right with fullgraph=True only.
         undo.enter_context(torch._dynamo.config.patch(trace_autograd_ops=True))

@@ -277,6 +277,17 @@ def test_an_update_that_cannot_be_compiled_loses_no_call(capfd):
     assert capfd.readouterr().err.count("continuing in eager mode: ") == 1
 
 
+def test_a_torch_that_cannot_compile(monkeypatch, capfd):
+    """Before 2.11, torch.compile knows no torch.autograd.grad."""
+    monkeypatch.setattr(torch._dynamo, "config", SimpleNamespace())
+
+    def update(x):
+        return x
+
+    assert run_of().compile(update) is update
+    assert "to compile update, torch must be 2.11 or newer" in capfd.readouterr().out
+
+
 def test_no_compile():
     def update(x):
         return x

@@ -277,6 +277,16 @@ def test_an_update_that_cannot_be_compiled_loses_no_call(capfd):
     assert capfd.readouterr().err.count("continuing in eager mode: ") == 1
 
 
+def test_triton_is_loaded_before_anything_renders(monkeypatch, tmp_path):
+    """The trap: Mesa and triton each bring an LLVM, and this order is the one that works."""
+    monkeypatch.setitem(sys.modules, "triton", None)  # put back afterwards
+    del sys.modules["triton"]
+    (tmp_path / "triton.py").touch()
+    monkeypatch.syspath_prepend(tmp_path)
+    utils.setup(helpers.small_args("ppo", tmp_path))
+    assert sys.modules["triton"].__file__ == str(tmp_path / "triton.py")
+
+
 def test_a_torch_that_cannot_compile(monkeypatch, capfd):
     """Before 2.11, torch.compile knows no torch.autograd.grad."""
     monkeypatch.setattr(torch._dynamo, "config", SimpleNamespace())

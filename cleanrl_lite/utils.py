@@ -94,7 +94,7 @@ def setup(args):
     blind = args.render and os.environ.get("SDL_VIDEODRIVER") == "offscreen"
     check(not blind, "--render needs a display; --capture-video does not")
     check(args.eval_episodes, "--eval-episodes must be > 0")
-    with suppress(ImportError):  # torch.compile's; loaded after Mesa, which renders, it crashes
+    with suppress(ImportError):  # torch.compile needs it; loading it after Mesa has drawn crashes
         import triton  # noqa: F401
     return torch.device("cuda" if cuda else "cpu")
 

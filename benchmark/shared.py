@@ -14,7 +14,8 @@ from cleanrl_lite.tools.runs import script_defaults as script_defaults
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "benchmark" / "results"
 PACKAGES = (
-    "torch numpy gymnasium stable-baselines3 mujoco ale-py envpool panda-gym pybullet gym-microrts"
+    "torch numpy gymnasium stable-baselines3 mujoco ale-py envpool panda-gym pybullet gym-microrts "
+    "shimmy dm-control"
 )
 
 

@@ -644,7 +644,7 @@ class Run:
             except torch._dynamo.exc.FailOnRecompileLimitHit:
                 reason = "reads a Python number that changes: keep it in a tensor"
             except torch._dynamo.exc.TorchDynamoException as error:
-                reason = "cannot be compiled: " + str(error).partition("\n")[0]
+                reason = "cannot be compiled: " + str(error).replace(":\n", ": ").partition("\n")[0]
             advice = "See docs/guides/change_a_script.md"
             tqdm.write(f"continuing in eager mode: {name} {reason}. {advice}", file=sys.stderr)
             function = update
@@ -756,13 +756,12 @@ def numpy_forward(module, device, live=False):
 def in_numpy(layer):
     """A layer as a function of numpy arrays, or None. On a CPU it sees weights that change."""
     params = {name: param.detach().cpu().numpy() for name, param in layer.named_parameters()}
-    functions = {
+    return {
         nn.Linear: lambda x: np.dot(x, params["weight"].T) + params.get("bias", 0),
         nn.LayerNorm: lambda x: layer_norm(x, layer.eps, **params),
         nn.Tanh: np.tanh,
         nn.ReLU: lambda x: np.maximum(x, 0),
-    }
-    return functions.get(type(layer))
+    }.get(type(layer))
 
 
 def layer_norm(x, eps, weight=1, bias=0):

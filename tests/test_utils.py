@@ -277,6 +277,19 @@ def test_an_update_that_cannot_be_compiled_loses_no_call(capfd):
     assert capfd.readouterr().err.count("continuing in eager mode: ") == 1
 
 
+def test_a_compiler_that_fails_is_named(monkeypatch, capfd):
+    """torch's first line names only its backend, the second one the cause."""
+    torch._dynamo.reset()
+
+    def fail(*_, **__):
+        raise OSError("no space left")
+
+    monkeypatch.setattr("torch._inductor.compile_fx.compile_fx", fail)
+    call = run_of().compile(lambda x: {"y": x + 1})
+    assert call(torch.ones(2))["y"].tolist() == [2, 2]
+    assert "raised: OSError: no space left" in capfd.readouterr().err
+
+
 def test_triton_is_loaded_before_anything_renders(monkeypatch, tmp_path):
     """The trap: Mesa and triton each bring an LLVM, and this order is the one that works."""
     monkeypatch.setitem(sys.modules, "triton", None)  # put back afterwards

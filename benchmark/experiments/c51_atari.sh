@@ -2,8 +2,8 @@
 # The published runs of c51_atari.py, JOBS at a time (default 1), THREADS threads each (default
 # 1); again to go on:
 #     benchmark/experiments/c51_atari.sh          10M steps of three games, float32: for a GPU
-#     ENVS=PongNoFrameskip-v4 SEEDS=1 STEPS=3000000 EXP_NAME=c51_atari_bf16_3000k FLAGS=--bf16 \
-#         benchmark/experiments/c51_atari.sh      Pong in bfloat16: 6 hours of one CPU core
+#     ENVS=PongNoFrameskip-v4 SEEDS=1 STEPS=1000000 EXP_NAME=c51_atari_bf16_1000k FLAGS=--bf16 \
+#         benchmark/experiments/c51_atari.sh      Pong in bfloat16: 2 hours of one CPU core
 #     THREADS=3 EXP_NAME=c51_atari_8envs FLAGS="--num-envs 8 --cuda-graph" \
 #         benchmark/experiments/c51_atari.sh      faster on a GPU: eight environments a step
 #     RUN=cat benchmark/experiments/c51_atari.sh  show the commands only

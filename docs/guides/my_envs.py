@@ -5,6 +5,7 @@ python cleanrl_lite/ppo.py --env-id my_envs:MiniGrid-v0 \\
 """
 
 import os
+import warnings
 from pathlib import Path
 
 import gymnasium as gym
@@ -131,7 +132,9 @@ def random_walk(days=500):
 def trading(csv=None, **kwargs):
     """gym-trading-env with prices from a file: date, open, high, low, close and volume."""
     import pandas as pd
-    from gym_trading_env.environments import TradingEnv
+
+    with warnings.catch_warnings():  # the package makes errors of all warnings
+        from gym_trading_env.environments import TradingEnv
 
     df = random_walk()  # to try it
     if csv is not None:

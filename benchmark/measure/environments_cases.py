@@ -116,5 +116,6 @@ CASES = {
     "gym-trading-env==0.3.5": ["my_envs:Trading-v0"],
     "gym-invmgmt==0.2.1": ["gym_invmgmt:GymInvMgmt/Serial-v0"],
     "or-gym==0.5.0": ["or_gym:Knapsack-v0"],
+    "or-gymnasium==0.1.0": ["or_gymnasium:Knapsack-v0", "or_gymnasium:Newsvendor-v0"],
     "jssenv==1.1.0": ["my_envs:JobShop-v0"],
 }

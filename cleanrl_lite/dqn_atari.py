@@ -5,8 +5,8 @@ Run:      python cleanrl_lite/dqn_atari.py --env-id BreakoutNoFrameskip-v4
 Differs:  Adam and the squared error replace RMSProp and the clipped error. The environments are
           ale-py's own C++ vector environment. After a lost life, the script presses FIRE; the
           replay buffer stores the agent's action.
-Expected: PongNoFrameskip-v4 7.5 as dqn_atari_8envs, after 1.94 of 10 million steps (mean of 100
-          games, --num-envs 8, one seed, 0dd5ec7).
+Expected: PongNoFrameskip-v4 5.4 as dqn_atari_bf16_1000k (1,000,000 steps with --bf16, mean of the
+          last 100 training episodes, 1 seed, 5c77ce5).
 Details:  docs/dqn_atari.md
 """
 

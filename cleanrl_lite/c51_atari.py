@@ -7,7 +7,7 @@ Differs:  The projection loses no probability. The replay buffer stores each fra
           environments are ale-py's own C++ vector environment. After a lost life, the script
           presses FIRE; the replay buffer stores the agent's action.
 Expected: PongNoFrameskip-v4 -20.9 as c51_atari_bf16_1000k (1,000,000 steps with --bf16, mean of
-          the last 100 training episodes, 1 seed, 5c77ce5): too few steps to learn the game.
+          the last 100 training episodes, 1 seed, 5c77ce5).
 Details:  docs/c51_atari.md
 """
 

@@ -23,7 +23,8 @@ def versions():
     """Of Python, and of the packages that results depend on."""
     installed = {}
     for distribution in metadata.distributions():
-        installed[distribution.name.lower().replace("_", "-")] = distribution.version
+        name = distribution.name.lower().replace("_", "-")
+        installed.setdefault(name, distribution.version)  # the first on the path is imported
     found = {name: installed[name] for name in PACKAGES.split() if name in installed}
     return {"python": platform.python_version(), **found}
 

@@ -379,6 +379,15 @@ def test_runs_are_what_their_episodes_give():
         )
 
 
+def test_the_version_of_a_result_is_that_of_the_package_that_is_imported(tmp_path, monkeypatch):
+    """Of two that are installed, the first on the path."""
+    info = tmp_path / "mujoco-0.0.1.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: mujoco\nVersion: 0.0.1\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    assert shared.versions()["mujoco"] == "0.0.1"
+
+
 @pytest.mark.parametrize("script", SCRIPTS)
 def test_expected_results_in_the_docstrings_are_the_tables(script):
     """`Hopper-v4 2,687` in the field Expected is the mean of that environment's runs, the finished ones if there are

@@ -644,6 +644,7 @@ class Run:
             except torch._dynamo.exc.FailOnRecompileLimitHit:
                 reason = "reads a Python number that changes: keep it in a tensor"
             except torch._dynamo.exc.TorchDynamoException as error:
+                # Of a backend that fails, the second line says why.
                 reason = "cannot be compiled: " + str(error).replace(":\n", ": ").partition("\n")[0]
             advice = "See docs/guides/change_a_script.md"
             tqdm.write(f"continuing in eager mode: {name} {reason}. {advice}", file=sys.stderr)

@@ -17,6 +17,7 @@ Details:  docs/ppo_lstm.md
 import math
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 import gymnasium as gym
 import numpy as np
@@ -35,7 +36,6 @@ class Args:
     # run flags, the same in every script
     exp_name: str = Path(__file__).stem  # name of the experiment
     seed: int = 1  # seed of environments, networks and sampling
-    torch_deterministic: bool = True  # use deterministic algorithms of cuDNN
     cuda: bool = True  # train on a GPU if there is one
     threads: int = 1  # CPU threads of torch and numpy (0: their choice)
     compile: bool = True  # compile the update: a slow start, then faster
@@ -44,13 +44,12 @@ class Args:
     wandb_project_name: str = "cleanrl_lite"  # Weights & Biases project
     wandb_entity: str | None = None  # Weights & Biases entity (team)
     runs_dir: str = "runs"  # folder of the run directories
-    save_every: int = 100_000  # environment steps between checkpoints (0: none)
+    save_every: int = 100_000  # environment steps between checkpoints (0: only at the end)
     resume: str | None = None  # run directory to continue, or auto: the last with these flags
     evaluate: str | None = None  # run directory or checkpoint to evaluate, without training
     eval_episodes: int = 10  # episodes of an evaluation, with the greedy policy
     eval_every: int = 0  # environment steps between evaluations (0: only at the end)
     capture_video: bool = False  # record the first episode of every evaluation
-    render: bool = False  # show evaluations in a window
 
     # algorithm flags
     env_id: str = "CartPole-v1"  # environment id, or module:Env-v0
@@ -102,11 +101,10 @@ class BeginFlag(gym.Wrapper):
 
 
 def make_env(args, render_mode=None):
-    env = utils.make(args, render_mode, max_episode_steps=args.max_episode_steps)
-    return BeginFlag(utils.flatten(env))
+    return BeginFlag(utils.flatten(utils.make(args, render_mode)))
 
 
-# === networks
+# === agent
 def lstm_step(gates, c, tanh):
     """One step of 64 LSTM cells, in torch or numpy: h and c (batch, 64) after it.
 
@@ -163,11 +161,17 @@ class LSTM(nn.Module):
 
 
 class Agent(nn.Module):
-    def __init__(self, obs_dim, num_actions):
+    def __init__(self, args, obs_space, action_space):
         super().__init__()
+        utils.check(
+            isinstance(action_space, Discrete) and action_space.start == 0,
+            f"actions must be Discrete, from 0, not {action_space}. "
+            "Box: ppo_continuous_lstm.py; MultiDiscrete: ppo_masked.py; Tuple: ppo_hybrid.py",
+        )
+        obs_dim = obs_space.shape[0]
         self.critic = LSTM(obs_dim, 1, last_gain=1.0)
         # small weights: the policy starts out uniform
-        self.actor = LSTM(obs_dim, num_actions, last_gain=0.01)
+        self.actor = LSTM(obs_dim, int(action_space.n), last_gain=0.01)
         # the actor's state in act()
         self.register_buffer("memory", torch.zeros(1, 2, 64), persistent=False)
 
@@ -179,6 +183,20 @@ class Agent(nn.Module):
         logits, _ = self.actor(obs, state[:, :2])
         value, _ = self.critic(obs, state[:, 2:])
         return Categorical(logits=logits, validate_args=False), value.squeeze(-1)
+
+    def sampler(self):
+        """A function from obs and state to random actions and the next state, in numpy."""
+        actor = self.actor.in_numpy()
+        critic = self.critic.in_numpy()
+
+        def sample(obs, state):
+            logits, actor_state = actor(obs, state[:, :2])
+            _, critic_state = critic(obs, state[:, 2:])
+            # the Gumbel-max trick: a sample from softmax(logits)
+            gumbel = np.random.gumbel(size=logits.shape).astype(np.float32)
+            return (logits + gumbel).argmax(-1), np.concatenate([actor_state, critic_state], 1)
+
+        return sample
 
     def next_state(self, obs, state):
         """The state after sequences `obs`."""
@@ -195,21 +213,39 @@ class Agent(nn.Module):
         return logits[0].argmax(-1)
 
 
-# === pure functions
-def linear_recurrence(inputs, decays, initial):
-    """y[t] = inputs[t] + decays[t] * y[t - 1], with y[-1] = initial.
+class OneStep(nn.Module):
+    """A step of an agent in mid-episode, without memory: what utils.check_sampler compares."""
 
-    inputs and decays are (num_steps, num_envs), initial is (num_envs,).
-    """
-    outputs = np.empty_like(inputs)
-    # Python floats are faster than numpy rows for up to about ten environments.
-    for n, y in enumerate(initial.tolist()):
-        column = []
-        for x, decay in zip(inputs[:, n].tolist(), decays[:, n].tolist(), strict=True):
-            y = x + decay * y
-            column.append(y)
-        outputs[:, n] = column
-    return outputs
+    def __init__(self, agent):
+        super().__init__()
+        self.agent = agent
+
+    def forward(self, obs):
+        obs = torch.cat([obs[None, :, :-1], torch.zeros_like(obs[None, :, -1:])], -1)
+        dist, _ = self.agent(obs, torch.full((obs.shape[1], 4, 64), 0.5, device=obs.device))
+        return Categorical(logits=dist.logits[0]), None
+
+    def sampler(self):
+        sample = self.agent.sampler()
+
+        def sample_one(obs):
+            obs = np.append(obs[:, :-1], np.zeros_like(obs[:, -1:]), -1)
+            return sample(obs, np.full((len(obs), 4, 64), 0.5, np.float32))[0]
+
+        return sample_one
+
+
+# === pure functions
+class Batch(NamedTuple):
+    """Samples of a rollout, tensors (samples, ...). states are those before each step."""
+
+    obs: torch.Tensor
+    states: torch.Tensor
+    actions: torch.Tensor
+    logprobs: torch.Tensor
+    values: torch.Tensor
+    advantages: torch.Tensor
+    returns: torch.Tensor
 
 
 def compute_gae(rewards, values, next_values, terminations, dones, gamma, gae_lambda):
@@ -222,77 +258,67 @@ def compute_gae(rewards, values, next_values, terminations, dones, gamma, gae_la
     """
     deltas = rewards + gamma * next_values * ~terminations - values
     decays = gamma * gae_lambda * ~dones
-    initial = np.zeros(deltas.shape[1])
-    backwards = linear_recurrence(deltas[::-1], decays[::-1], initial)
-    return backwards[::-1].copy()  # no negative strides in torch
+    advantages = np.zeros_like(deltas)
+    # Python floats are faster than numpy rows for up to about ten environments.
+    for n in range(deltas.shape[1]):
+        advantage, backwards = 0.0, []
+        for delta, decay in zip(deltas[::-1, n].tolist(), decays[::-1, n].tolist(), strict=True):
+            advantage = delta + decay * advantage
+            backwards.append(advantage)
+        advantages[::-1, n] = backwards
+    return advantages
 
 
-class Adam(nn.Module):
-    """Adam (Kingma & Ba 2015, algorithm 1) with a limit on the gradient's norm.
+def ppo_loss(args, agent, batch):
+    """The loss of sequences (seq_len, sequences, ...) (eq. 9), and a dict of metrics."""
+    dist, values = agent(batch.obs, batch.states[0])
+    logratio = dist.log_prob(batch.actions) - batch.logprobs
+    ratio = logratio.exp()
+    clipped_ratio = ratio.clamp(1 - args.clip_coef, 1 + args.clip_coef)
+    advantages = batch.advantages
+    if args.norm_adv:
+        advantages = (advantages - advantages.mean()) / (advantages.std() + 1e-8)
+    policy_loss = -torch.min(ratio * advantages, clipped_ratio * advantages).mean()  # eq. 7
 
-    Written out, on one flat vector, because this compiles into the update's graph;
-    torch.optim.Adam would not.
-    """
+    value_loss = (values - batch.returns).square()
+    if args.clip_vloss:
+        change = (values - batch.values).clamp(-args.clip_coef, args.clip_coef)
+        value_loss = torch.max(value_loss, (batch.values + change - batch.returns).square())
+    value_loss = 0.5 * value_loss.mean()
 
-    def __init__(self, params):
-        super().__init__()
-        self.params = [param for param in params if param.requires_grad]
-        flat = torch.cat([param.detach().flatten() for param in self.params])
-        self.register_buffer("step", flat.new_zeros(()))
-        self.register_buffer("exp_avg", torch.zeros_like(flat))
-        self.register_buffer("exp_avg_sq", torch.zeros_like(flat))
-
-    @torch.no_grad()
-    def update(self, grads, learning_rate, max_grad_norm, beta1=0.9, beta2=0.999, eps=1e-5):
-        """Takes a step, in place; returns the gradient's norm before it is clipped."""
-        grad = torch.cat([g.flatten() for g in grads])
-        grad_norm = grad.norm()
-        grad = grad * (max_grad_norm / (grad_norm + 1e-6)).clamp(max=1.0)
-        self.step.add_(1)
-        self.exp_avg.lerp_(grad, 1 - beta1)
-        self.exp_avg_sq.lerp_(grad.square(), 1 - beta2)
-        denominator = (self.exp_avg_sq / (1 - beta2**self.step)).sqrt() + eps
-        delta = learning_rate * self.exp_avg / (1 - beta1**self.step) / denominator
-        parts = delta.split([param.numel() for param in self.params])
-        for param, part in zip(self.params, parts, strict=True):
-            param.sub_(part.view_as(param))
-        return grad_norm
+    entropy = dist.entropy().mean()
+    loss = policy_loss - args.ent_coef * entropy + args.vf_coef * value_loss
+    return loss, {
+        "losses/policy_loss": policy_loss,
+        "losses/value_loss": value_loss,
+        "losses/entropy": entropy,
+        "losses/approx_kl": (ratio - 1 - logratio).mean(),  # http://joschu.net/blog/kl-approx.html
+        "losses/old_approx_kl": -logratio.mean(),
+        "losses/clipfrac": (clipped_ratio != ratio).float().mean(),
+    }
 
 
-@utils.with_cleanup
 def main(args: Args):
-    # === setup
-    check = utils.check
+    # === set-up
+    if args.evaluate:
+        return utils.evaluate_saved(args, make_env, Agent)
     device = utils.setup(args)
     batch_size = args.num_envs * args.num_steps
-    minibatch_size = batch_size // args.num_minibatches
-    divides = batch_size == minibatch_size * args.num_minibatches
-    steps = f"--num-envs x --num-steps = {batch_size}"
-    check(divides, f"{steps} must be a multiple of --num-minibatches {args.num_minibatches}")
-    several = minibatch_size > 1 or not args.norm_adv
-    check(several, "minibatches of one sample need --no-norm-adv")
-
-    env_fns = [lambda: make_env(args)] * args.num_envs
-    envs = utils.vector_env(env_fns, args.async_envs)
-    obs_space = envs.single_observation_space
-    action_space = envs.single_action_space
-    from_zero = isinstance(action_space, Discrete) and action_space.start == 0
-    check(
-        from_zero,
-        f"actions must be Discrete, from 0, not {action_space}. "
-        "Box: ppo_continuous_lstm.py; MultiDiscrete: ppo_masked.py; Tuple: ppo_hybrid.py",
+    utils.check(
+        batch_size % args.num_minibatches == 0,
+        f"--num-envs x --num-steps = {batch_size} must be a multiple of --num-minibatches",
     )
-    rest = args.num_steps % args.seq_len or minibatch_size % args.seq_len
-    sizes = f"--num-steps and minibatches of {minibatch_size}"
-    check(rest == 0, f"{sizes} must be multiples of --seq-len {args.seq_len}")
-
-    agent = Agent(obs_space.shape[0], int(action_space.n)).to(device)
-    if args.evaluate:
-        envs.close()
-        return utils.evaluate_saved(args, make_env, agent)
-    adam = Adam(agent.parameters())
-    learning_rate = torch.tensor(args.learning_rate, device=device)
+    utils.check(
+        args.num_steps % args.seq_len == 0
+        and batch_size // args.num_minibatches % args.seq_len == 0,
+        f"--num-steps and minibatches must be multiples of --seq-len {args.seq_len}",
+    )
+    envs = utils.make_envs(args, make_env)
+    obs_space, action_space = envs.single_observation_space, envs.single_action_space
+    agent = Agent(args, obs_space, action_space).to(device)
+    adam = utils.Adam(agent.parameters(), args.learning_rate, args.max_grad_norm, eps=1e-5)
     run = utils.Run(args, __file__, make_env, envs, agent, adam=adam)
+    utils.check_policy(OneStep(agent), envs.obs.astype(np.float32))
 
     # === logging
     if args.track:
@@ -301,164 +327,99 @@ def main(args: Args):
         wandb.init(
             project=args.wandb_project_name,
             entity=args.wandb_entity,
-            name=run.dir.name,
-            id=run.dir.name,
+            name=run.id,
+            id=run.id,
             config=vars(args),
             dir=run.dir.parent,
             resume="allow",
             sync_tensorboard=True,
-            settings={"finish_timeout": 300},
         )
     # A resumed run logs the steps after its checkpoint again.
-    writer = SummaryWriter(run.dir, flush_secs=10, purge_step=run.global_step + 1)
+    writer = SummaryWriter(run.dir, flush_secs=10, purge_step=run.step + 1)
     writer.add_text("arguments", str(args))
-    run.writer = writer
-
-    # === update
-    # The batch, allocated once: a CUDA graph needs fixed addresses.
-    b_obs = torch.zeros((batch_size, *obs_space.shape), device=device)
-    b_states = torch.zeros((batch_size, 4, 64), device=device)  # before each step
-    b_actions = torch.zeros(batch_size, dtype=torch.int64, device=device)
-    b_logprobs = torch.zeros(batch_size, device=device)
-    b_values = torch.zeros_like(b_logprobs)
-    b_advantages = torch.zeros_like(b_logprobs)
-    b_returns = torch.zeros_like(b_logprobs)
-
-    # A number that changes during the run must be a tensor, as learning_rate is. A Python
-    # number is a constant of the graph: a new value compiles it again (--cuda-graph ignores it).
-    def update(inds):
-        """PPO's loss (eq. 9) and a step of Adam on the sequences inds (seq_len, sequences)."""
-        dist, value = agent(b_obs[inds], b_states[inds[0]])
-        logratio = dist.log_prob(b_actions[inds]) - b_logprobs[inds]
-        ratio = logratio.exp()
-        approx_kl = ((ratio - 1) - logratio).mean()  # http://joschu.net/blog/kl-approx.html
-
-        advantages = b_advantages[inds]
-        if args.norm_adv:
-            advantages = (advantages - advantages.mean()) / (advantages.std() + 1e-8)
-        clipped_ratio = ratio.clamp(1 - args.clip_coef, 1 + args.clip_coef)
-        policy_loss = -torch.min(ratio * advantages, clipped_ratio * advantages).mean()  # eq. 7
-
-        value_loss = (value - b_returns[inds]).square()
-        if args.clip_vloss:
-            change = (value - b_values[inds]).clamp(-args.clip_coef, args.clip_coef)
-            clipped_value = b_values[inds] + change
-            value_loss = torch.max(value_loss, (clipped_value - b_returns[inds]).square())
-        value_loss = 0.5 * value_loss.mean()
-
-        entropy = dist.entropy().mean()
-        loss = policy_loss - args.ent_coef * entropy + args.vf_coef * value_loss
-        grads = torch.autograd.grad(loss, adam.params)
-        grad_norm = adam.update(grads, learning_rate, args.max_grad_norm)
-        metrics = {
-            "losses/policy_loss": policy_loss,
-            "losses/value_loss": value_loss,
-            "losses/entropy": entropy,
-            "losses/grad_norm": grad_norm,
-            "losses/approx_kl": approx_kl,
-            "losses/old_approx_kl": -logratio.mean(),
-            "losses/clipfrac": (clipped_ratio != ratio).float().mean(),
-        }
-        return {tag: metric.detach() for tag, metric in metrics.items()}
-
-    update = run.cuda_graph(run.compile(update))
 
     # === training
-    shape = (args.num_steps, args.num_envs)
-    rollout_obs = np.zeros((*shape, *obs_space.shape), dtype=np.float32)
-    next_obs = np.zeros_like(rollout_obs)
-    actions = np.zeros(shape, dtype=np.int64)
-    rewards = np.zeros(shape, dtype=np.float32)
-    terminations = np.zeros(shape, dtype=bool)
-    dones = np.zeros_like(terminations)
-    # Sequences of consecutive samples of one environment: (number, seq_len).
+    def update(inds, *batch):
+        minibatch = Batch(*[x[inds] for x in batch])
+        loss, metrics = ppo_loss(args, agent, minibatch)
+        metrics["losses/grad_norm"] = adam.minimize(loss)
+        return {tag: metric.detach() for tag, metric in metrics.items()}
+
+    # A number that changes during the run must be a tensor, as adam.learning_rate is.
+    update = utils.compiled(args, update)
+
+    shape = args.num_steps, args.num_envs
+    obs = np.zeros((*shape, *obs_space.shape), np.float32)
+    next_obs = np.zeros_like(obs)
+    actions = np.zeros(shape, np.int64)
+    rewards = np.zeros(shape, np.float32)
+    terminations = np.zeros(shape, bool)
+    dones = np.zeros(shape, bool)
+    # before each step and after the last; an episode begins with zeros, whatever they are
+    states = np.zeros((args.num_steps + 1, args.num_envs, 4, 64), np.float32)
+    # sequences of consecutive samples of one environment: (number, seq_len)
     sequences = np.arange(batch_size).reshape(-1, args.seq_len, args.num_envs)
     sequences = sequences.swapaxes(1, 2).reshape(-1, args.seq_len)
-    # before each step and after the last
-    states = np.zeros((args.num_steps + 1, args.num_envs, 4, 64), dtype=np.float32)
-    states[-1] = run.values.get("state", 0)
-    obs = run.obs
-    global_step = run.global_step
-    while run.goes_on(global_step, obs, state=torch.from_numpy(states[-1])):
+    while run.step < args.total_timesteps:
         if args.anneal_lr:
-            remaining = 1 - global_step / args.total_timesteps
-            learning_rate.fill_(args.learning_rate * remaining)
+            remaining = 1 - run.step / args.total_timesteps
+            adam.learning_rate.fill_(args.learning_rate * remaining)
 
         # act, step, store
-        actor = agent.actor.in_numpy()
-        critic = agent.critic.in_numpy()
+        sample = agent.sampler()
         states[0] = states[-1]
-        gumbel = np.random.gumbel(size=(*shape, action_space.n)).astype(np.float32)
         for t in range(args.num_steps):
-            rollout_obs[t] = obs
-            logits, states[t + 1, :, :2] = actor(rollout_obs[t], states[t, :, :2])
-            _, states[t + 1, :, 2:] = critic(rollout_obs[t], states[t, :, 2:])
-            # the Gumbel-max trick: a sample from softmax(logits)
-            actions[t] = (logits + gumbel[t]).argmax(-1)
-            obs, rewards[t], terminations[t], truncations, infos = envs.step(actions[t])
-            next_obs[t] = obs
+            obs[t] = envs.obs
+            actions[t], states[t + 1] = sample(obs[t], states[t])
+            next_obs[t], rewards[t], terminations[t], truncations, infos = envs.step(actions[t])
             dones[t] = terminations[t] | truncations
-            global_step += args.num_envs
-            for n, episodic_return, episodic_length in run.finished_episodes(infos):
-                # obs[n] is already the first observation of the next episode
-                next_obs[t, n] = infos["final_obs"][n]
-                writer.add_scalar("charts/episodic_return", episodic_return, global_step)
-                writer.add_scalar("charts/episodic_length", episodic_length, global_step)
-                info = infos["final_info"][n]
-                if "is_success" in info:
-                    success = info["is_success"]
-                    writer.add_scalar("charts/success_rate", success, global_step)
-
-        # The LSTM forgets by this number.
-        flags = rollout_obs[:, :, -1]
-        right = ((flags == 0) | (flags == 1)).all()
-        check(right, "the last number of an observation must be BeginFlag's")
+            for info in infos:
+                run.step += 1
+                if "episode" in info:
+                    writer.add_scalar("charts/episodic_return", info["episode"]["r"], run.step)
+                    writer.add_scalar("charts/episodic_length", info["episode"]["l"], run.step)
 
         # values, log-probabilities and advantages of the whole rollout
         with torch.no_grad():
-            b_obs[:] = torch.from_numpy(rollout_obs).flatten(0, 1)
-            b_actions[:] = torch.from_numpy(actions).flatten()
-            b_states[:] = torch.from_numpy(states[:-1]).flatten(0, 1)
-            dist, b_values[:] = agent(b_obs[None], b_states)  # sequences of one step
-            b_logprobs[:] = dist.log_prob(b_actions)
+            b_obs = torch.from_numpy(obs).to(device).flatten(0, 1)
+            b_states = torch.from_numpy(states[:-1].copy()).to(device).flatten(0, 1)
+            b_actions = torch.from_numpy(actions).to(device).flatten()
+            dist, b_values = agent(b_obs[None], b_states)  # sequences of one step
+            logprobs = dist.log_prob(b_actions)[0]
+            b_values = b_values[0]
             b_next_obs = torch.from_numpy(next_obs).to(device).flatten(0, 1)
             b_next_states = torch.from_numpy(states[1:]).to(device).flatten(0, 1)
             _, next_values = agent(b_next_obs[None], b_next_states)
-            # The policy that learns must be the one that acted.
-            scores = dist.logits + torch.from_numpy(gumbel).to(device).flatten(0, 1)
-            utils.check_actions(b_actions, scores.argmax(-1))
-            # And both must remember the same,
-            # which one step's actions do not show.
-            utils.check_actions(b_next_states, agent.next_state(b_obs[None], b_states))
         values = b_values.reshape(shape).cpu().numpy()
         next_values = next_values.reshape(shape).cpu().numpy()
         advantages = compute_gae(
             rewards, values, next_values, terminations, dones, args.gamma, args.gae_lambda
         )
         returns = advantages + values
-        b_advantages[:] = torch.from_numpy(advantages).flatten()
-        b_returns[:] = torch.from_numpy(returns).flatten()
+        b_advantages = torch.from_numpy(advantages).to(device).flatten()
+        b_returns = torch.from_numpy(returns).to(device).flatten()
+        batch = Batch(b_obs, b_states, b_actions, logprobs, b_values, b_advantages, b_returns)
 
         # learn
         metrics = []
         for _ in range(args.update_epochs):
             order = np.random.permutation(sequences)
             order = order.reshape(args.num_minibatches, -1, args.seq_len).swapaxes(1, 2)
-            epoch = [update(inds) for inds in torch.from_numpy(order).to(device)]
+            epoch = [update(inds, *batch) for inds in torch.from_numpy(order).to(device)]
             metrics += epoch
             kls = [m["losses/approx_kl"] for m in epoch]
             if args.target_kl and torch.stack(kls).mean() > args.target_kl:
                 break
 
-        # log
-        losses = {tag: torch.stack([m[tag] for m in metrics]).mean() for tag in metrics[0]}
+        # log, evaluate, save
+        scalars = {tag: torch.stack([m[tag] for m in metrics]).mean() for tag in metrics[0]}
         unexplained = (returns - values).var() / (returns.var() + 1e-8)
-        losses["losses/explained_variance"] = 1 - unexplained
-        losses["charts/learning_rate"] = learning_rate
-        run.log(losses, global_step)
+        scalars["losses/explained_variance"] = 1 - unexplained
+        scalars["charts/learning_rate"] = adam.learning_rate
+        run.log(writer, scalars)
+        run.checkpoint(writer)
 
-    # === evaluation
-    return run.end()
+    return run.finish(writer)
 
 
 if __name__ == "__main__":

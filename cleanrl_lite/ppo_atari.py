@@ -11,7 +11,6 @@ Details:  docs/ppo_atari.md
 """
 
 import json
-from collections import deque
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
@@ -84,12 +83,7 @@ def game_settings(args):
     return {name: spec.kwargs[name] for name in ("game", *names)}
 
 
-class AtariVectorEnv(ale_py.vector_env.AtariVectorEnv):
-    def reset(self, *, seed):
-        return super().reset(seed=np.array(seed))
-
-
-class Games(utils.Envs):
+class Games(gym.vector.VectorWrapper):
     """ale-py's vector environment, in C++: stacks of 4 gray frames of 84 x 84, 4 frames a step.
 
     A lost life terminates the episode, and FIRE continues the game. infos[n]["episode"] is a
@@ -97,7 +91,7 @@ class Games(utils.Envs):
     """
 
     def __init__(self, args):
-        envs = AtariVectorEnv(
+        envs = ale_py.vector_env.AtariVectorEnv(
             num_envs=args.num_envs,
             num_threads=args.threads,
             noop_max=30,
@@ -107,40 +101,36 @@ class Games(utils.Envs):
             reward_clipping=False,
             **game_settings(args),
         )
-        gym.vector.VectorWrapper.__init__(self, envs)
+        super().__init__(envs)
         buttons = list(envs.ale.get_action_set())
         self.has_fire = ale_py.Action.FIRE in buttons
         self.fire = buttons.index(ale_py.Action.FIRE) if self.has_fire else 0
-        self.returns = deque(maxlen=20)
-        self.seed = args.seed
-        self.begin()
 
-    def begin(self, step=0):
-        super().begin(step)
-        self.frames = np.zeros(self.num_envs, np.int64)
+    def reset(self, *, seed, options=None):
+        obs, infos = self.env.reset(seed=np.array(seed))
+        self.frames = infos["episode_frame_number"]
         self.lost_life = np.zeros(self.num_envs, bool)
-        self.episodic_returns = np.zeros(self.num_envs)
-        self.episodic_lengths = np.zeros(self.num_envs, np.int64)
+        self.returns = np.zeros(self.num_envs)
+        self.lengths = np.zeros(self.num_envs, np.int64)
+        return obs, {}
 
     def step(self, actions):
         # Some games wait until FIRE is pressed.
         actions = np.where(self.lost_life, self.fire, actions)
-        self.obs, rewards, terminations, truncations, info = self.env.step(actions)
+        obs, rewards, terminations, truncations, infos = self.env.step(actions)
         # Fewer frames than before: the next game has begun.
-        over = truncations | (info["episode_frame_number"] < self.frames)
-        self.frames = info["episode_frame_number"]
+        over = truncations | (infos["episode_frame_number"] < self.frames)
+        self.frames = infos["episode_frame_number"]
         self.lost_life = terminations & ~over & self.has_fire
-        self.episodic_returns += rewards
-        self.episodic_lengths += 1
-        next_obs = self.obs.copy()
-        infos = [{} for _ in range(self.num_envs)]
+        self.returns += rewards
+        self.lengths += 1
+        ended = {}
         for n in np.flatnonzero(over):
-            next_obs[n] = info["final_obs"][n]
-            infos[n]["episode"] = {"r": self.episodic_returns[n], "l": self.episodic_lengths[n]}
-            self.returns.append(self.episodic_returns[n])
-        self.episodic_returns *= ~over
-        self.episodic_lengths *= ~over
-        return next_obs, rewards, terminations, truncations, infos
+            episode = {"r": self.returns[n], "l": self.lengths[n]}
+            ended[n] = {"episode": episode, "final_obs": infos["final_obs"][n]}
+        self.returns *= ~over
+        self.lengths *= ~over
+        return obs, rewards, terminations, truncations, ended
 
 
 class PressFire(gym.Wrapper):
@@ -287,7 +277,7 @@ def main(args: Args):
         batch_size % args.num_minibatches == 0,
         f"--num-envs x --num-steps = {batch_size} must be a multiple of --num-minibatches",
     )
-    envs = Games(args)
+    envs = utils.Envs(args, Games(args))
     obs_space, action_space = envs.single_observation_space, envs.single_action_space
     agent = Agent(args, obs_space, action_space).to(device)
     adam = utils.Adam(agent.parameters(), args.learning_rate, args.max_grad_norm, eps=1e-5)
@@ -359,18 +349,15 @@ def main(args: Args):
             next_values = torch.cat([values[1:], last_values[None]])
             for t, n, last_obs in truncated:
                 _, next_values[t, n] = agent(torch.from_numpy(last_obs[None]).to(device))
+        old_values = values.cpu().numpy()
+        next_values = next_values.cpu().numpy()
         advantages = compute_gae(
-            rewards,
-            values.cpu().numpy(),
-            next_values.cpu().numpy(),
-            terminations,
-            dones,
-            args.gamma,
-            args.gae_lambda,
+            rewards, old_values, next_values, terminations, dones, args.gamma, args.gae_lambda
         )
-        advantages = torch.from_numpy(advantages).to(device)
-        returns = advantages + values
-        rollout = obs, actions, logprobs, values, advantages, returns
+        returns = advantages + old_values
+        b_advantages = torch.from_numpy(advantages).to(device)
+        b_returns = torch.from_numpy(returns).to(device)
+        rollout = obs, actions, logprobs, values, b_advantages, b_returns
         batch = Batch(*[x.flatten(0, 1) for x in rollout])
 
         # learn
@@ -385,7 +372,7 @@ def main(args: Args):
 
         # log, evaluate, save
         scalars = {tag: torch.stack([m[tag] for m in metrics]).mean() for tag in metrics[0]}
-        unexplained = advantages.var(correction=0) / (returns.var(correction=0) + 1e-8)
+        unexplained = (returns - old_values).var() / (returns.var() + 1e-8)
         scalars["losses/explained_variance"] = 1 - unexplained
         scalars["charts/learning_rate"] = adam.learning_rate
         run.log(writer, scalars)

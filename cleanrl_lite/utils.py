@@ -23,10 +23,8 @@ import torch
 import tyro
 from filelock import FileLock, Timeout
 from gymnasium.spaces import Box
-from gymnasium.wrappers import FlattenObservation, RecordVideo, TimeLimit
 from threadpoolctl import threadpool_limits
 from torch import nn
-from torch.utils._pytree import tree_map
 from tqdm import tqdm
 
 
@@ -75,9 +73,7 @@ train_frequency gradient_steps policy_frequency target_network_frequency eval_ep
 
 def setup(args):
     """Checks the flags, seeds all random generators, sets the threads; returns the device."""
-    # A program may give numpy's numbers or a Path; a checkpoint takes plain ones.
-    plain = json.dumps(vars(args), default=lambda x: getattr(x, "item", x.__str__)())
-    vars(args).update(json.loads(plain))
+    vars(args).update(json.loads(json.dumps(vars(args))))  # a program may give numpy's numbers
     for name in POSITIVE.split():
         value = getattr(args, name, 1)
         check(value > 0, f"--{name.replace('_', '-')} must be positive, not {value}")
@@ -115,7 +111,6 @@ def make(args, render_mode=None, **kwargs):
         # Draw without a display. MuJoCo reads this when it is imported.
         opengl = find_library("EGL") and find_library("GL")
         os.environ.setdefault("MUJOCO_GL", "egl" if opengl else "disabled")
-    # Papers report Hopper-v4 and its like.
     warnings.filterwarnings("ignore", ".*is out of date")
     kwargs["max_episode_steps"] = vars(args).get("max_episode_steps")
     if render_mode:
@@ -137,7 +132,7 @@ def flatten(env):
     few = isinstance(flat, Box) and (space == flat or flat.shape[0] <= 2000)
     advice = "leave parts out or convert them. Images: ppo_image.py; Atari games: ppo_atari.py"
     check(few, f"observations are {space}, not a few numbers: {advice}")
-    return env if space == flat else FlattenObservation(env)
+    return env if space == flat else gym.wrappers.FlattenObservation(env)
 
 
 class Player(gym.Wrapper):
@@ -146,8 +141,7 @@ class Player(gym.Wrapper):
     def reset(self, *, seed=None, options=None):
         if seed is not None and multiprocessing.parent_process():
             seed_all(2**31 + seed)  # for a worker; the main process may have `seed` itself
-        self.episodic_return = 0.0
-        self.episodic_length = 0
+        self.episode = {"r": 0.0, "l": 0}  # return and length, by gymnasium's names
         obs, _ = self.env.reset(seed=seed, options=options)
         return self.own(obs), {}
 
@@ -155,14 +149,12 @@ class Player(gym.Wrapper):
         """The observation to act on next; at an episode's end, "final_obs" is where it led."""
         obs, reward, terminated, truncated, info = self.env.step(action)
         obs = self.own(obs)
-        reward = float(reward)
-        self.episodic_return += reward
-        self.episodic_length += 1
+        self.episode["r"] += float(reward)
+        self.episode["l"] += 1
         if terminated or truncated:
-            episode = {"r": self.episodic_return, "l": self.episodic_length}
-            info = {**info, "episode": episode, "final_obs": obs}
+            info = {**info, "episode": self.episode, "final_obs": obs}
             obs, _ = self.reset()
-        return obs, reward, bool(terminated), bool(truncated), info
+        return obs, float(reward), bool(terminated), bool(truncated), info
 
     def own(self, obs):
         space = self.observation_space
@@ -199,16 +191,15 @@ def make_envs(args, make_env):
 
 
 class Envs(gym.vector.VectorWrapper):
-    """Environments that are stepped together, of gymnasium or of another engine.
+    """Environments stepped together. obs, (num_envs, ...), is what to act on now.
 
-    obs is what to act on now, (num_envs, ...). returns are those of the last episodes.
-    An engine is a gymnasium.vector.VectorEnv with same-step resets, whose infos are {n: info}.
+    vector_env resets in the same step; its infos are {n: info}, as Player's. So do other engines.
     """
 
     def __init__(self, args, vector_env):
         super().__init__(vector_env)
         self.seed = args.seed
-        self.returns = deque(maxlen=20)
+        self.returns = deque(maxlen=20)  # of the last episodes
         self.begin()
 
     def begin(self, step=0):
@@ -223,9 +214,8 @@ class Envs(gym.vector.VectorWrapper):
     def step(self, actions):
         """next_obs, rewards, terminations, truncations: arrays (num_envs, ...); a list of infos.
 
-        next_obs[n] is where the action truly led. If the episode ended there, infos[n]["episode"]
-        has its return "r" and length "l", and self.obs[n] is the first of the next one. Actions
-        beyond the bounds of a Box are clipped.
+        next_obs[n] is where the action, clipped to its bounds, truly led. If the episode ended
+        there, infos[n]["episode"] has its return "r" and length "l"; obs[n] begins the next one.
         """
         space = self.single_action_space
         if isinstance(space, Box):
@@ -239,7 +229,8 @@ class Envs(gym.vector.VectorWrapper):
             if "episode" in info:
                 next_obs[n] = info["final_obs"]
                 self.returns.append(info["episode"]["r"])
-        if not math.isfinite(next_obs.sum() + rewards.sum()):
+        sizes = rewards.sum() + (next_obs.sum() if next_obs.dtype.kind == "f" else 0)
+        if not math.isfinite(sizes):
             check(False, f"the environments gave {next_obs}, rewards {rewards}")
         infos = [infos.get(n, {}) for n in range(self.num_envs)]
         return next_obs, rewards, terminations, truncations, infos
@@ -284,8 +275,10 @@ def play(args, make_env, agent, count, folder=None):
     """The infos with which `count` episodes end; with `folder`, the first one's video is in it."""
 
     def make_one(args):
-        env = TimeLimit(make_env(args, "rgb_array" if folder else None), 100_000)
-        return RecordVideo(env, folder, lambda n: n == 0, video_length=1000) if folder else env
+        env = gym.wrappers.TimeLimit(make_env(args, "rgb_array" if folder else None), 100_000)
+        if folder:
+            env = gym.wrappers.RecordVideo(env, folder, lambda n: n == 0, video_length=1000)
+        return env
 
     args = copy.copy(args)
     vars(args).update(num_envs=1, async_envs=False, seed=args.seed + 10_000)
@@ -315,7 +308,7 @@ def load(path, **parts):
 
 def new_directory(args):
     name = f"{args.env_id}__{args.exp_name}__{args.seed}__{time.time():.2f}"
-    check(len(name) <= 128, f"--exp-name: W&B takes names of up to 128 letters, not {name}")
+    check(len(name) <= 128, f"set --exp-name: W&B takes names of up to 128 letters, not {name}")
     directory = Path(args.runs_dir, re.sub(r"[^\w.+=-]", "-", name))
     directory.mkdir(parents=True)
     return directory
@@ -333,16 +326,19 @@ def last_checkpoint(flags):
 
 
 class Run:
-    """A run's directory, its step, and its checkpoints of `parts`, which --resume restores.
+    """A run's directory, its step (of all environments), and checkpoints of its parts.
 
-    A part is what outlives a step and has state_dict() and load_state_dict(): agent, optimizers,
-    the replay buffer. step: environment steps so far, summed over the environments.
+    A part outlives a step and has state_dict() and load_state_dict(), as agents and optimizers.
     """
 
     def __init__(self, args, script, make_env, envs, agent, **parts):
         self.args, self.make_env, self.envs, self.agent = args, make_env, envs, agent
         self.parts = {"agent": agent, **parts}
-        check_trained(agent, parts.values())
+        groups = [group for part in parts.values() for group in getattr(part, "param_groups", [])]
+        trained = {param for group in groups for param in group["params"]}
+        for name, param in agent.named_parameters():
+            learns = param in trained or not param.requires_grad
+            check(learns, f"no optimizer has {name}, so it would never learn")
         flags = {"script": Path(script).stem, **vars(args), "resume": None}
         path = last_checkpoint(flags) if args.resume == "auto" else args.resume
         saved = self.restore(path) if path else {}
@@ -441,15 +437,6 @@ class Run:
         return {**record, "dir": self.dir}
 
 
-def check_trained(agent, parts):
-    """Refuses weights that no optimizer has: they would stay as they are, and nobody would see."""
-    groups = [group for part in parts for group in getattr(part, "param_groups", [])]
-    trained = {param for group in groups for param in group["params"]}
-    for name, param in agent.named_parameters():
-        learns = param in trained or not param.requires_grad
-        check(learns, f"no optimizer has {name}, so it would never learn")
-
-
 # === speed
 EAGER_CALLS = 1_000  # of an update on a CPU; then torch compiles it. A short run never waits
 
@@ -467,15 +454,13 @@ def compiled(args, function):
         eager_calls -= 1
         if eager_calls >= 0 or not args.compile:
             return function(*tensors)
-        if eager_calls == -1:
-            tqdm.write(f"compiling {function.__name__} ...")
         try:
             # Lets torch (2.11 or newer) see autograd.grad: right with fullgraph=True only.
             torch._dynamo.config.trace_autograd_ops = True
             return fast(*tensors)
         except Exception as error:
-            advice = "A number that changes must be a tensor: docs/guides/change_a_script.md"
-            tqdm.write(f"continuing in eager mode: {error!s:.300} {advice}", file=sys.stderr)
+            tqdm.write(f"continuing in eager mode: {error!s:.300}", file=sys.stderr)
+            tqdm.write("A number that changes must be a tensor: docs/guides/change_a_script.md")
         torch.set_grad_enabled(True)  # the failure may have left them off
         fast = function
         return function(*tensors)
@@ -500,16 +485,15 @@ def recorded(args, function):
         for static, tensor in zip(inputs, tensors, strict=True):
             static.copy_(tensor)
         graph.replay()
-        return tree_map(torch.clone, results)  # a replay overwrites them
+        return torch.utils._pytree.tree_map(torch.clone, results)  # a replay overwrites them
 
     return replayed if args.cuda_graph else function
 
 
 class Adam(nn.Module):
-    """Adam (Kingma & Ba 2015, algorithm 1), with a limit on the gradient's norm.
+    """Adam (Kingma & Ba 2015, algorithm 1) on one flat vector, so that it compiles into a graph.
 
-    Written out, on one flat vector, because this compiles into the update's graph; torch.optim
-    does not. Another optimizer is a subclass with another `change`.
+    torch.optim does not. Another optimizer is a subclass with another `change`.
     """
 
     def __init__(self, params, learning_rate, max_grad_norm=math.inf, beta1=0.9, eps=1e-8):
@@ -529,8 +513,7 @@ class Adam(nn.Module):
         grad = self.gradient(loss)
         with torch.no_grad():
             grad_norm = grad.norm()
-            if self.max_grad_norm < math.inf:
-                grad = grad * (self.max_grad_norm / (grad_norm + 1e-6)).clamp(max=1.0)
+            grad = grad * (self.max_grad_norm / (grad_norm + 1e-6)).clamp(max=1.0)
             parts = self.change(grad).split([param.numel() for param in self.params])
             for param, part in zip(self.params, parts, strict=True):
                 param.sub_(part.view_as(param))
@@ -585,27 +568,23 @@ def in_numpy(module, live=False):
 @keep_random_states()
 @torch.no_grad()
 def check_policy(agent, obs, draws=4096):
-    """Stops unless sampler(), which acts, forward(), which learns, and act() are one policy.
+    """Stops unless sampler() and act() play the policy of forward(): a distribution or values.
 
-    Tried with random weights and observations, since a new agent hides much. Log-probabilities of
-    samples have the same mean, and act() is more probable; values have the same largest one.
+    Tried with random weights, since a new agent hides much: log-probabilities of samples have the
+    same mean, and those of act() a higher one.
     """
     agent = copy.deepcopy(agent)
     for param in agent.parameters():
         param.add_(torch.randn_like(param))
     many = (obs[:1] + np.random.standard_normal((draws, *obs.shape[1:]))).astype(obs.dtype)
     x = torch.as_tensor(many, device=param.device)
-    samples = torch.as_tensor(agent.sampler()(many), device=param.device)
-    greedy = agent.act(x)
-    learned = agent(x)
-    if isinstance(learned, tuple):
-        dist = learned[0]
-        logprobs = dist.log_prob(dist.sample())
-        error = dist.log_prob(samples) - logprobs
-        same = error.mean().abs() < 6 * error.std() / draws**0.5 + 0.01
-        likely = dist.log_prob(greedy).mean() > logprobs.mean() - 0.01
-    else:
-        same = (samples == greedy).float().mean() > 0.99
-        likely = (learned.argmax(-1) == greedy).float().mean() > 0.99
+    found = agent(x)
+    if torch.is_tensor(found):  # values: the policy is the greedy one
+        found = [torch.distributions.Categorical(logits=1_000 * found)]
+    dist = found[0]
+    logprobs = dist.log_prob(dist.sample())
+    error = dist.log_prob(torch.as_tensor(agent.sampler()(many), device=x.device)) - logprobs
+    same = error.mean().abs() < 6 * error.std() / draws**0.5 + 0.01
     check(same, "sampler(), which acts, is not the policy of forward(), which learns")
+    likely = dist.log_prob(agent.act(x)).mean() > logprobs.mean() - 0.01
     check(likely, "act(), which is evaluated, is not the policy of forward(), which learns")

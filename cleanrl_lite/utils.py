@@ -75,8 +75,7 @@ def setup(args):
     """Checks the flags, seeds all random generators, sets the threads; returns the device."""
     vars(args).update(json.loads(json.dumps(vars(args))))  # a program may give numpy's numbers
     for name in POSITIVE.split():
-        value = getattr(args, name, 1)
-        check(value > 0, f"--{name.replace('_', '-')} must be positive, not {value}")
+        check(getattr(args, name, 1) > 0, f"--{name.replace('_', '-')} must be positive")
     # --env-id my_envs:MyEnv-v0 is in my_envs.py of the current folder, whose utils.py is its own
     here = os.path.dirname(os.path.abspath(__file__))
     sys.path[:] = [path for path in sys.path if path not in (here, "")] + [""]
@@ -125,8 +124,7 @@ def make(args, render_mode=None, **kwargs):
 
 def flatten(env):
     """`env` with vectors as observations; refuses images, text and the like."""
-    space = env.observation_space
-    flat = None
+    space = flat = env.observation_space
     with suppress(NotImplementedError):  # a space of one's own, such as MiniGrid's
         flat = gym.spaces.flatten_space(space)
     few = isinstance(flat, Box) and (space == flat or flat.shape[0] <= 2000)
@@ -159,8 +157,7 @@ class Player(gym.Wrapper):
     def own(self, obs):
         space = self.observation_space
         own = np.array(obs, space.dtype)
-        exact = own.dtype.kind == "f" or np.array_equal(own, obs)
-        if not exact or own.shape != space.shape:
+        if own.shape != space.shape or (own.dtype.kind != "f" and not np.array_equal(own, obs)):
             check(False, f"observation {obs} is not in {space}")
         return own
 
@@ -229,8 +226,8 @@ class Envs(gym.vector.VectorWrapper):
             if "episode" in info:
                 next_obs[n] = info["final_obs"]
                 self.returns.append(info["episode"]["r"])
-        sizes = rewards.sum() + (next_obs.sum() if next_obs.dtype.kind == "f" else 0)
-        if not math.isfinite(sizes):
+        total = rewards.sum() + (next_obs.sum() if next_obs.dtype.kind == "f" else 0)
+        if not math.isfinite(total):
             check(False, f"the environments gave {next_obs}, rewards {rewards}")
         infos = [infos.get(n, {}) for n in range(self.num_envs)]
         return next_obs, rewards, terminations, truncations, infos
@@ -244,8 +241,8 @@ def evaluate_saved(args, make_env, Agent):
     agent = Agent(args, env.observation_space, env.action_space).to(device)
     env.close()
     saved = load(args.evaluate, agent=agent)
-    step = saved.get("step", 0)
-    return evaluate(args, make_env, agent, saved["dir"], step, f"eval_{time.time():.6f}")
+    name = f"eval_{time.time():.3f}"
+    return evaluate(args, make_env, agent, saved["dir"], saved.get("step", 0), name)
 
 
 @keep_random_states()
@@ -276,9 +273,8 @@ def play(args, make_env, agent, count, folder=None):
 
     def make_one(args):
         env = gym.wrappers.TimeLimit(make_env(args, "rgb_array" if folder else None), 100_000)
-        if folder:
-            env = gym.wrappers.RecordVideo(env, folder, lambda n: n == 0, video_length=1000)
-        return env
+        record = gym.wrappers.RecordVideo
+        return record(env, folder, lambda n: n == 0, video_length=1000) if folder else env
 
     args = copy.copy(args)
     vars(args).update(num_envs=1, async_envs=False, seed=args.seed + 10_000)
@@ -304,14 +300,6 @@ def load(path, **parts):
         return {**saved, "dir": path.resolve().parent}
     except Exception as error:
         check(False, f"cannot load {path}: {error!r:.200} (wanted: a run directory of this script)")
-
-
-def new_directory(args):
-    name = f"{args.env_id}__{args.exp_name}__{args.seed}__{time.time():.2f}"
-    check(len(name) <= 128, f"set --exp-name: W&B takes names of up to 128 letters, not {name}")
-    directory = Path(args.runs_dir, re.sub(r"[^\w.+=-]", "-", name))
-    directory.mkdir(parents=True)
-    return directory
 
 
 def last_checkpoint(flags):
@@ -341,10 +329,18 @@ class Run:
             check(learns, f"no optimizer has {name}, so it would never learn")
         flags = {"script": Path(script).stem, **vars(args), "resume": None}
         path = last_checkpoint(flags) if args.resume == "auto" else args.resume
-        saved = self.restore(path) if path else {}
-        self.step = saved.get("step", 0)
-        self.dir = saved.get("dir") or new_directory(args)
-        self.id = saved.get("id", self.dir.name)  # of W&B; a directory may be renamed
+        if path:  # parts are as they were; new episodes begin
+            saved = load(path, **self.parts)
+            num_envs = saved["args"]["num_envs"]
+            check(args.num_envs == num_envs, f"--resume needs --num-envs {num_envs}, as before")
+            self.dir, self.step, self.id = saved["dir"], saved["step"], saved["id"]
+            seed_all(args.seed + self.step)
+            envs.begin(self.step)
+        else:
+            name = f"{args.env_id}__{args.exp_name}__{args.seed}__{time.time():.2f}"
+            self.id = re.sub(r"[^\w.+=-]", "-", name)[-128:]  # one that W&B takes
+            self.dir, self.step = Path(args.runs_dir, self.id), 0
+            self.dir.mkdir(parents=True)
         self.lock = FileLock(self.dir / "lock", timeout=0)
         with suppress(Timeout):
             self.lock.acquire()
@@ -357,16 +353,6 @@ class Run:
         self.log_time = time.perf_counter()
         seconds = 0.1 if sys.stderr.isatty() else 10  # a log file gets fewer lines
         self.bar = tqdm(initial=self.step, total=args.total_timesteps, mininterval=seconds)
-
-    def restore(self, path):
-        """Continues a run: its parts are as they were; new episodes begin."""
-        saved = load(path)
-        num_envs = saved["args"]["num_envs"]
-        check(self.args.num_envs == num_envs, f"--resume needs --num-envs {num_envs}, as before")
-        load(path, **self.parts)
-        seed_all(self.args.seed + saved["step"])
-        self.envs.begin(saved["step"])
-        return saved
 
     def log(self, writer, scalars):
         """Writes {tag: number} and the speed; refuses NaN."""
@@ -553,16 +539,12 @@ def in_numpy(module, live=False):
             x = IN_NUMPY[type(layer)](x, *weights)
         return x
 
-    @torch.no_grad()
-    def in_torch(x):
-        return module(torch.as_tensor(x, device=device)).cpu().numpy()
-
     hooked = any(m._forward_hooks or m._forward_pre_hooks for m in module.modules())
     known = not hooked and all(type(layer) in IN_NUMPY for layer in layers)
     if known and not (live and device.type == "cuda"):  # whose weights are copies here
         return forward
     warnings.warn("a network acts in torch: numpy is for Linear, Tanh and ReLU", stacklevel=2)
-    return in_torch
+    return lambda x: module(torch.as_tensor(x, device=device)).numpy(force=True)
 
 
 @keep_random_states()

@@ -182,8 +182,8 @@ def make_envs(args, make_env):
     before = signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
     vector_env = kind(makers, autoreset_mode=gym.vector.AutoresetMode.DISABLED)
     signal.pthread_sigmask(signal.SIG_SETMASK, before)
-    for process in getattr(vector_env, "processes", []):
-        atexit.register(process.kill)  # also after an error
+    if args.async_envs:  # after an error too
+        atexit.register(lambda: [process.kill() for process in vector_env.processes])
     return Envs(args, vector_env)
 
 

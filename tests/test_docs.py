@@ -32,11 +32,6 @@ def test_commands_have_flags_that_exist(page):
         tyro.cli(helpers.module(script).Args, args=values)
 
 
-def test_the_pattern_finds_commands():
-    """One at least on the page of each script."""
-    assert all([*commands(f"docs/{script}.md")] for script in helpers.SCRIPTS)
-
-
 def test_the_tools_that_the_pages_name_exist():
     text = "".join((ROOT / page).read_text() for page in TEXTS if page != "CHANGELOG.md")
     tools = set(re.findall(r"python -m ((?:benchmark|cleanrl_lite)[.\w]*\w)", text))
@@ -67,10 +62,20 @@ def test_tables_are_those_of_the_files(page):
     assert text.count("<!-- table ") == len(pages.MARK.findall(text))
 
 
-def test_each_script_says_what_its_evidence_is():
-    for script in helpers.SCRIPTS:
-        text = (ROOT / f"docs/{script}.md").read_text()
-        assert re.search(r"^Evidence: \*(benchmarked|learns|tested)\*", text, re.M), script
+@pytest.mark.parametrize("script", helpers.SCRIPTS)
+def test_the_page_of_a_script(script):
+    """A command, its evidence, and in italic code (which becomes links) only names that exist."""
+    pytest.importorskip("mkdocs")
+    from docs.hooks import line_of
+
+    text = (ROOT / f"docs/{script}.md").read_text()
+    assert [*commands(f"docs/{script}.md")]
+    assert re.search(r"^Evidence: \*(benchmarked|learns|tested)\*", text, re.M)
+    details = text.split("\n## Implementation details")[1].split("\n## ")[0]
+    italic = re.findall(r"(?<!\*)\*(?:Class(?:es)? |Functions? )?`[^*]+\*", details)
+    names = re.findall(r"`([\w.]+)`", "".join(italic))
+    source = (ROOT / f"cleanrl_lite/{script}.py").read_text()
+    assert [name for name in names if not line_of(source, name)] == []
 
 
 @pytest.mark.slow

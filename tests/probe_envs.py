@@ -806,3 +806,18 @@ def probe(name, script):
     """The id of a probe that exists for both kinds of action, as the script wants it."""
     continuous = "continuous" in script or script in BOX_SCRIPTS
     return f"tests.probe_envs:Probe{name}{'Box' if continuous else 'Discrete'}-v0"
+
+
+def large(observations=1.0, rewards=1.0, render_mode=None):
+    """Pendulum-v1 with observations and rewards multiplied by constants."""
+    env = gym.make("Pendulum-v1", render_mode=render_mode)
+    space = env.observation_space
+    env = gym.wrappers.TransformObservation(
+        env,
+        lambda obs: (obs * observations).astype(np.float32),
+        gym.spaces.Box(space.low * observations, space.high * observations),
+    )
+    return gym.wrappers.TransformReward(env, lambda reward: reward * rewards)
+
+
+gym.register("Large-v0", large, max_episode_steps=200)

@@ -277,7 +277,7 @@ def test_the_environment_of_the_guide(tmp_path, monkeypatch):
     assert np.mean(returns) > 0.7  # 20 steps at most
 
 
-LARGE = dict(env_id="benchmark.measure.scaling:Large-v0", observations=1e6, rewards=-1e3)
+LARGE = dict(env_id="tests.probe_envs:Large-v0", observations=1e6, rewards=-1e3)
 
 
 def test_scaled_environments_have_the_same_constants(scaled, capsys):
@@ -296,7 +296,7 @@ def test_scaled_environments_have_the_same_constants(scaled, capsys):
     assert np.array_equal(obs, again) and reward == reward_again
     assert (
         capsys.readouterr().out.count(
-            "returns are those of benchmark.measure.scaling:Large-v0 divided by"
+            "returns are those of tests.probe_envs:Large-v0 divided by"
         )
         == 1
     )

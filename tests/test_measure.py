@@ -72,6 +72,7 @@ def test_stable_baselines3_updates_as_often_as_ours(script, delay, tmp_path, mon
     assert times["marks"][-1][0] == 100
 
 
+@pytest.mark.slow
 def test_a_run_begins_with_nothing_compiled(tmp_path, monkeypatch):
     """Neither kernels nor torch's headers are those of runs before it."""
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path / "filled"))

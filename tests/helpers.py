@@ -84,7 +84,6 @@ MJX_SCRIPTS = [name for name in SCRIPTS if re.search("^ *(import|from) brax", TE
 ENVPOOL_SCRIPTS = [name for name in SCRIPTS if name.endswith("_envpool")]
 GODOT = importlib.util.find_spec("godot_rl") is not None
 BRAX = importlib.util.find_spec("brax") is not None
-PLAYGROUND = importlib.util.find_spec("mujoco_playground") is not None
 JAVA = all(map(importlib.util.find_spec, ["jpype", "gym_microrts"]))
 JAVA = JAVA and shutil.which("java") is not None
 # They take any environment of gymnasium with vectors as observations.
@@ -95,9 +94,9 @@ MLP_SCRIPTS = [
     and "utils.flatten(" in TEXT[name]
     and ":" not in default(name, "env_id")
 ]
-# They train as their parents: test_visual.py has what they add.
+# They train as their parents: test_visual.py has what they add, test_envpool.py what others do.
 VISUAL_SCRIPTS = [name for name in SCRIPTS if name.endswith("_visual")]
-TRAINING_SCRIPTS = [name for name in SCRIPTS if name not in VISUAL_SCRIPTS]
+TRAINING_SCRIPTS = [name for name in SCRIPTS if name not in VISUAL_SCRIPTS + ENVPOOL_SCRIPTS]
 ATARI_SCRIPTS = [name for name in SCRIPTS if "NoFrameskip" in default(name, "env_id")]
 # The first tier trains ppo_atari and dqn_atari; these share their games, and their updates are those
 # of scripts for vectors, which it trains too.

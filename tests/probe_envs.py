@@ -194,20 +194,12 @@ class Scripted(Probe):
         )
 
 
-class Loud(Scripted):
-    """Scripted, with a huge observation at step 500 and a huge reward at step 900, counted over
-    all episodes."""
-
-    steps = 0
+class Distance(Probe):
+    """Ten steps; each info has a distance, 0.5 at the last one."""
 
     def step(self, action):
-        self.steps += 1
-        obs, reward, *rest = super().step(action)
-        return (
-            obs * (1000 if self.steps == 500 else 1),
-            reward + (1e3 if self.steps == 900 else 0),
-            *rest,
-        )
+        self.t += 1
+        return self.vector(self.t), 1.0, self.t == 10, False, dict(distance=5 / self.t)
 
 
 class Steady(Scripted):
@@ -546,31 +538,6 @@ class PrivilegedPendulum(gym.ObservationWrapper):
         return dict(state=obs[:2], privileged_state=obs)
 
 
-class GoalPendulum(gym.Wrapper):
-    """Pendulum as a goal environment: where the pole points, of an environment that pickles."""
-
-    goal = np.array([1.0, 0.0], dtype=np.float32)  # up
-
-    def __init__(self, render_mode=None):
-        super().__init__(gym.make("Pendulum-v1", render_mode=render_mode))
-        goal, speed = Box(-1.0, 1.0, (2,)), Box(-8.0, 8.0, (1,))
-        self.observation_space = Dict(achieved_goal=goal, desired_goal=goal, observation=speed)
-
-    def parts(self, obs):
-        return dict(achieved_goal=obs[:2], desired_goal=self.goal.copy(), observation=obs[2:])
-
-    def compute_reward(self, achieved_goal, desired_goal, info):
-        return -(np.linalg.norm(achieved_goal - desired_goal, axis=-1) > 0.5).astype(np.float32)
-
-    def reset(self, *, seed=None, options=None):
-        obs, info = self.env.reset(seed=seed)
-        return self.parts(obs), info
-
-    def step(self, action):
-        obs, _, *rest = self.env.step(action)
-        return self.parts(obs), float(self.compute_reward(obs[:2], self.goal, {})), *rest
-
-
 class Switches(Constant):
     """MultiBinary actions of two rows."""
 
@@ -637,13 +604,6 @@ class Plain(Constant):
 
     def __init__(self):
         self.action_space = Discrete(2)
-
-
-class Hidden(Constant):
-    """Takes a render mode, and has none."""
-
-    def __init__(self, render_mode=None):
-        super().__init__()
 
 
 class Blind(Constant):
@@ -757,7 +717,6 @@ BOTH = dict(
     ProbeTerminated=Terminated,
     ProbeScripted=Scripted,
     ProbeLogged=Logged,
-    ProbeLoud=Loud,
     ProbeSteady=Steady,
     ProbeLarge=Large,
     ProbeFaulty=Faulty,
@@ -774,8 +733,8 @@ for kind in ("dict", "tuple", "discrete", "bytes", "sequence", "image"):
             gym.register(f"Probe{kind.title()}Obs{ending}-v0", Structured, kwargs=kwargs)
 OTHERS = dict(
     ProbeCorner=Corner,
+    ProbeDistance=Distance,
     ProbePlain=Plain,
-    ProbeHidden=Hidden,
     ProbeUnbounded=Unbounded,
     ProbeDouble=Double,
 )
@@ -788,7 +747,6 @@ OTHERS |= dict(
 )
 OTHERS |= dict(ProbeCountedParts=CountedParts, ProbeReach=Reach, ProbeDrawn=Drawn)
 OTHERS |= dict(ProbeMixedPendulum=MixedPendulum, ProbePrivilegedPendulum=PrivilegedPendulum)
-OTHERS |= dict(ProbeGoalPendulum=GoalPendulum)
 OTHERS |= dict(
     ProbeMixed=Mixed, ProbePrivileged=Privileged, ProbeTeam=Team, ProbeAlone=Alone, ProbeNim=Nim
 )

@@ -174,17 +174,6 @@ def rollouts_of(monkeypatch, tmp_path, note, **flags):
     return rollouts
 
 
-def test_rewards_are_clipped_for_learning(monkeypatch, tmp_path):
-    seen = []
-
-    def note(envs, actions, result):
-        return seen.append(result[1].copy())
-
-    rollouts = rollouts_of(monkeypatch, tmp_path, note, env_id="SpaceInvadersNoFrameskip-v4")
-    np.testing.assert_array_equal(rollouts[0][0], np.sign(seen))
-    assert np.max(seen) > 1
-
-
 REPLAY_SCRIPTS = [name for name in helpers.ATARI_SCRIPTS if name in helpers.OFF_POLICY_SCRIPTS]
 
 
@@ -246,40 +235,6 @@ def test_fire_after_a_lost_life(monkeypatch):
         lost = terminated & ~infos.get("_final_info", np.zeros(2, dtype=bool))
     assert forced > 2
     assert envs.env.ale.get_action_set()[1] == ale_py.Action.FIRE
-
-
-def test_no_fire_button():
-    """Freeway has none: no action is ever replaced, not even when a life is reported as lost."""
-    envs = games(1, "FreewayNoFrameskip-v4")
-    sent = []
-    assert envs.fire == 0
-    envs.reset(seed=[1])
-    step = envs.env.step
-
-    def noted(actions):
-        sent.append(int(actions[0]))
-        return step(actions)
-
-    envs.env.step = noted
-    for _ in range(20):
-        envs.step(np.full(1, 1, dtype=np.int64))
-        assert not envs.lost_life.any()
-    assert sent == [1] * 20
-
-
-@pytest.mark.parametrize(
-    "env_id, sticky, actions",
-    [
-        ("BreakoutNoFrameskip-v4", 0.0, 4),
-        ("ALE/Breakout-v5", 0.25, 4),
-        ("ALE/Pong-v5", 0.25, 6),
-    ],
-)
-def test_ids_mean_what_they_mean(env_id, sticky, actions):
-    assert game_settings(env_id)["repeat_action_probability"] == sticky
-    env = ppo_atari.make_env(helpers.small_args("ppo_atari", "unused", env_id=env_id))
-    assert env.unwrapped.ale.getFloat("repeat_action_probability") == pytest.approx(sticky)
-    assert env.action_space.n == games(1, env_id).single_action_space.n == actions
 
 
 def test_sticky_actions_are_random_per_environment():
@@ -403,30 +358,6 @@ def test_ppo_atari_samples_in_training_and_not_in_evaluation(monkeypatch, tmp_pa
     assert len(actions) == 500
     assert (np.abs(found - probs) < 4.5 * (probs * (1 - probs) / 500) ** 0.5).all()
     assert BiasedAgent(4).act(torch.zeros((1, 4, 84, 84), dtype=torch.uint8)) == 0
-
-
-def test_idle_frames_at_a_games_start(monkeypatch):
-    """Up to 30, in training and in evaluation: without them the greedy policy's games would all
-    be the same."""
-    found = {}
-    original = ale_py.vector_env.AtariVectorEnv
-
-    def spy(**kwargs):
-        return found.update(kwargs) or original(**kwargs)
-
-    monkeypatch.setattr(ale_py.vector_env, "AtariVectorEnv", spy)
-    games().close()
-    env = ppo_atari.make_env(ppo_atari.Args())
-    assert found["noop_max"] == env.get_wrapper_attr("noop_max") == 30
-
-
-@pytest.mark.parametrize("script", ["ppo_atari", "dqn_atari"])
-def test_networks_compute_in_channels_last(script, monkeypatch, tmp_path):
-    """The form in which the convolutions are fastest."""
-    agent = helpers.fresh_agent(script, monkeypatch, tmp_path)
-    weights = [param for param in agent.parameters() if param.dim() == 4]
-    assert weights
-    assert all(weight.is_contiguous(memory_format=torch.channels_last) for weight in weights)
 
 
 def test_games_begin_as_their_seeds_say():

@@ -317,30 +317,6 @@ def test_updates_without_targets(warmup, monkeypatch, tmp_path):
     assert actor == critic // 3
 
 
-def test_statistics_belong_to_the_checkpoint(tmp_path):
-    """And there are no targets."""
-    state = logged("crossq", tmp_path)["agent"]
-    assert not [name for name in state if "target" in name]
-    updates = state["qf1.norm1.step"]
-    assert state["qf2.norm3.step"] == updates
-    assert 0 < state["actor.norm2.step"] < updates
-    assert (state["actor.norm1.running_mean"] != 0).any()
-
-
-def test_beta1_below_1(tmp_path):
-    with pytest.raises(SystemExit, match=r"--beta1 must be below 1, got 1\.0"):
-        helpers.train("crossq", tmp_path, beta1=1.0)
-
-
-def test_widths(monkeypatch):
-    """The actor's and the critics' are set apart: the paper widens the critics only."""
-    monkeypatch.setattr(crossq, "CRITIC_UNITS", 2048)
-    agent = crossq.Agent(4, BOX, 100)
-    assert agent.actor.fc2.weight.shape == (256, 256)
-    assert agent.qf1.fc2.weight.shape == (2048, 2048)
-    assert agent.qf2.fc2.weight.shape == (2048, 2048)
-
-
 def test_whoever_calls_a_network_says_which_statistics():
     """A critic that someone adds must not take running statistics that nothing moves."""
     agent = crossq.Agent(4, BOX, 100)

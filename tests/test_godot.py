@@ -11,7 +11,6 @@ import os
 import re
 import shutil
 import signal
-import subprocess
 import sys
 
 import numpy as np
@@ -20,7 +19,6 @@ import pytest
 
 from cleanrl_lite import ppo_godot
 from tests import helpers
-from tests.test_slurm import free_port
 
 pytestmark = pytest.mark.skipif(not helpers.GODOT, reason="godot-rl is not installed")
 ENGINE = pytest.mark.skipif(
@@ -59,25 +57,6 @@ def messages(game, direction, kind):
 
 
 # --- what is learned
-@pytest.mark.parametrize(
-    "actions", [*(pytest.param(kind, marks=pytest.mark.slow) for kind in KINDS[:2]), "mixed"]
-)
-def test_the_right_answer(actions, tmp_path):
-    """Numbers, choices, and both in one action: the greedy policy gives nearly the best answers."""
-    learn = dict(
-        learning_rate=1e-2,
-        num_minibatches=4,
-        update_epochs=4,
-        total_timesteps=6_144,
-        gamma=0.5,
-    )
-    learn |= dict(num_envs=16, num_steps=16, eval_episodes=30) | asked(actions=actions, agents=8)
-    run_dir, returns = helpers.train("ppo_godot", tmp_path, **learn)
-    lengths = helpers.read_json(run_dir / "eval.json")["lengths"]
-    # 1 for each step, 2 for the last; by chance 0.3
-    assert sum(returns) / (sum(lengths) + len(lengths)) > 0.85
-    first = np.mean([value for _, value in helpers.scalars(run_dir)["charts/episodic_return"]][:50])
-    assert np.mean(returns) > 1.5 * first
 
 
 @pytest.mark.parametrize("actions", KINDS)
@@ -215,79 +194,6 @@ def test_episodes(tmp_path):
 
 
 # --- how games are started
-def test_flags_of_the_games(tmp_path):
-    """Ports and seeds of their own, --speedup and what --env-kwargs adds; a resumed run plays
-    other episodes."""
-    run_dir, _, games = train(tmp_path, overrides=dict(speedup=17), action_repeat=3)
-    flags = [flags_of(game) for game in games]
-    assert len({flag["port"] for flag in flags}) == 3
-    assert all(
-        flag["speedup"] == "17" and flag["action_repeat"] == "3" and "headless" in flag
-        for flag in flags
-    )
-    seeds = [int(flag["env_seed"]) for flag in flags]
-    assert seeds[0] == 1
-    assert seeds[1] > 100
-    assert seeds[2] == 10_001
-    helpers.next_second()
-    (tmp_path / "log").unlink()
-    again = dict(total_timesteps=640, speedup=17) | asked(
-        log=str(tmp_path / "log"), action_repeat=3
-    )
-    helpers.main(
-        "ppo_godot", helpers.small_args("ppo_godot", tmp_path, resume=str(run_dir), **again)
-    )
-    started = [
-        json.loads(line)
-        for line in (tmp_path / "log").read_text().splitlines()
-        if '"start"' in line
-    ]
-    new = [int(flags_of([line])["env_seed"]) for line in started]
-    # the first one only told its spaces
-    assert new[0] == 1
-    assert not {*new[1:-1]} & {*seeds}
-    assert len(new) == 4
-    assert helpers.load(run_dir)["global_step"] == 640
-
-
-def test_windows(monkeypatch, tmp_path):
-    """--viz shows training's games, --render evaluations."""
-    monkeypatch.setenv("SDL_VIDEODRIVER", "x11")  # as with a display
-    for name, flags in dict(viz=[True, True, False], render=[False, False, True]).items():
-        _, _, games = train(tmp_path / name, overrides={name: True, "total_timesteps": 128})
-        assert ["headless" not in flags_of(game) for game in games] == flags
-
-
-def test_a_path_without_a_slash(monkeypatch, tmp_path):
-    """It is a file in the current folder, with or without godot-rl's suffix."""
-    for name in ("like_godot.x86_64", "like_godot.py"):
-        shutil.copy(helpers.ROOT / "tests" / name, tmp_path)
-    monkeypatch.chdir(tmp_path)
-    for path in ("like_godot", "like_godot.x86_64"):
-        helpers.train("ppo_godot", tmp_path / f"runs of {path}", env_path=path, total_timesteps=128)
-
-
-def test_connecting_to_the_editor(monkeypatch, tmp_path, capfd):
-    """Without --env-path the client waits for a game that somebody else starts, and says so."""
-    games = []
-    wait = ppo_godot.GodotEnv._start_server
-
-    def press_play(game):
-        game.port = free_port()  # the usual one may be in use
-        words = [
-            helpers.SMALL["ppo_godot"]["env_path"],
-            f"--port={game.port}",
-            "--env_seed=5",
-        ]
-        # It leaves at once where nobody listens yet.
-        again = 'until "$0" "$@" 2> /dev/null; do sleep 0.2; done'
-        games.append(subprocess.Popen(["sh", "-c", again, *words, "--agents=4"]))
-        return wait(game)
-
-    monkeypatch.setattr(ppo_godot.GodotEnv, "_start_server", press_play)
-    helpers.train("ppo_godot", tmp_path, env_path=None)
-    assert [game.wait(10) for game in games] == [0, 0]
-    assert "press PLAY" in capfd.readouterr().out
 
 
 # --- what can be wrong
@@ -332,17 +238,6 @@ def test_wrong_games(name, monkeypatch, capfd, tmp_path):
     assert error[0].startswith("error: ")
     assert re.search(line, error[0]), error[0]
     assert not (tmp_path / "runs").exists()
-
-
-def test_without_godot_rl(monkeypatch, capfd, tmp_path):
-    monkeypatch.setitem(sys.modules, "godot_rl", None)
-    assert (
-        helpers.command_line("ppo_godot", helpers.small_flags("ppo_godot", tmp_path / "runs")) == 1
-    )
-    assert (
-        capfd.readouterr().err
-        == "error: godot-rl is missing: pip install --no-deps godot-rl==0.8.2\n"
-    )
 
 
 def test_a_game_that_ends(capfd, tmp_path):
@@ -429,22 +324,6 @@ def test_godot_learns(actions, tmp_path):
 
 @ENGINE
 @pytest.mark.slow
-def test_godot_repeats(tmp_path):
-    """The same seed is the same run, with two games and evaluations in between."""
-    flags = PLAYED | dict(num_envs=32, num_steps=16, total_timesteps=2048)
-    one, other = (
-        helpers.train("ppo_godot", tmp_path / str(every), **flags, eval_every=every)[0]
-        for every in (0, 600)
-    )
-    helpers.assert_same_run(
-        one, other, helpers.UNSEEDED | {"eval/episodic_return", "eval/episodic_length"}
-    )
-    third, _ = helpers.train("ppo_godot", tmp_path / "third", **flags, seed=2)
-    assert helpers.scalars(one)["losses/value_loss"] != helpers.scalars(third)["losses/value_loss"]
-
-
-@ENGINE
-@pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGKILL])
 def test_godot_and_signals(number, tmp_path):
     """Godot ends with the script, however that ends; the run resumes and is evaluated."""
@@ -473,17 +352,3 @@ def test_godot_and_signals(number, tmp_path):
     record = helpers.main("ppo_godot", helpers.small_args("ppo_godot", tmp_path, **args))
     assert len(record["returns"]) == 3
     assert helpers.load(run_dir)["agent"]["obs_stats.count"] == trained == step + 4096
-
-
-@ENGINE
-@pytest.mark.slow
-def test_godot_crashes(tmp_path):
-    """The traceback ends with what happened, and stdout says how to go on."""
-    process = start(tmp_path, **PLAYED)
-    under_way(tmp_path)
-    (game,) = [game for game in children(process) if "godot3-server" in game.name()]
-    game.kill()
-    output, error = process.communicate(timeout=120)
-    assert process.returncode == 1
-    assert re.match(r"Connection\w*Error: ", error.splitlines()[-1])
-    assert re.search(r"^stopped. Resume at step [\d,]+ with --resume ", output, re.MULTILINE)

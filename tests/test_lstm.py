@@ -1,15 +1,12 @@
 """ppo_lstm.py, ppo_continuous_lstm.py and ppo_atari_lstm.py: the LSTM against torch's, where
 memory begins and ends, what sequences hold."""
 
-import sys
-
-import gymnasium as gym
 import numpy as np
 import pytest
 import torch
 from torch import nn
 
-from cleanrl_lite import ppo_atari_lstm, ppo_continuous, ppo_continuous_lstm, ppo_lstm, utils
+from cleanrl_lite import ppo_atari_lstm, ppo_continuous, ppo_continuous_lstm, ppo_lstm
 from tests import helpers
 from tests.probe_envs import probe
 
@@ -88,72 +85,6 @@ def test_the_flag_forgets():
     for t in range(12):
         output, state = step(obs[t].numpy(), state)
         np.testing.assert_allclose(output, cut[t], rtol=1e-4, atol=1e-5)
-
-
-def test_gradients_flow_back_to_the_beginning_of_an_episode():
-    network = random_network()
-    obs, state = sequence(8, 1)
-    obs[3, :, -1] = 1
-    obs.requires_grad_()
-    outputs, _ = network(obs, state)
-    (gradient,) = torch.autograd.grad(outputs[7].sum(), obs)
-    assert gradient[:3].abs().max() == 0
-    assert gradient[3:].abs().amax((1, 2)).min() > 0
-
-
-@each
-def test_initialisation(script):
-    """As the others: orthogonal, of gain sqrt(2) and, in the LSTM, 1; no biases."""
-    agent = helpers.module(script).Agent(3, 4)
-    for network, last_gain in ((agent.actor, 0.01), (agent.critic, 1.0)):
-        gains = (2**0.5, 1.0, 1.0, last_gain)
-        for layer, gain in zip(network.children(), gains, strict=True):
-            weight = layer.weight
-            if len(weight) > weight.shape[1]:
-                weight = weight.T
-            torch.testing.assert_close(
-                weight @ weight.T / gain**2,
-                torch.eye(len(weight)),
-                rtol=1e-4,
-                atol=1e-5,
-            )
-            assert not layer.bias.any()
-    assert script == "ppo_lstm" or agent.actor_logstd.tolist() == [0, 0, 0, 0]
-
-
-@each
-def test_the_flag_is_behind_the_observation(script):
-    env = helpers.module(script).make_env(helpers.small_args(script, "unused"))
-    for _ in range(2):
-        obs, _ = env.reset(seed=1)
-        assert obs[-1] == 1
-        assert len(obs) == 5  # CartPole's and InvertedPendulum's have four numbers
-        assert env.observation_space.contains(obs)
-        assert obs.dtype == env.observation_space.dtype
-        obs, *_ = env.step(env.action_space.sample())
-        assert obs[-1] == 0
-        assert env.observation_space.contains(obs)
-
-
-@each
-def test_something_behind_the_flag_stops_the_run(script, monkeypatch, tmp_path):
-    """The networks take the last number for the flag, and would forget by it."""
-    make_env = helpers.module(script).make_env
-
-    def with_one_more(args, render_mode=None):
-        env = make_env(args, render_mode)
-        low = np.append(env.observation_space.low, np.float32(-np.inf))
-        high = np.append(env.observation_space.high, np.float32(np.inf))
-        space = gym.spaces.Box(low, high)
-
-        def add(obs):
-            return np.append(obs, np.float32(0.5))
-
-        return gym.wrappers.TransformObservation(env, add, space)
-
-    monkeypatch.setattr(helpers.module(script), "make_env", with_one_more)
-    with pytest.raises(SystemExit, match="must be BeginFlag's"):
-        helpers.train(script, tmp_path)
 
 
 def rollout_of(script, monkeypatch, tmp_path, **flags):
@@ -311,24 +242,6 @@ def test_sequences_are_consecutive_steps(script, monkeypatch, tmp_path):
     assert sorted(torch.cat(used, 1).flatten().tolist()) == list(range(128))
 
 
-@pytest.mark.parametrize("script", helpers.LSTM_SCRIPTS)
-@pytest.mark.parametrize(
-    "flags",
-    [
-        dict(seq_len=3),
-        dict(
-            seq_len=8,
-            num_minibatches=4,
-            num_envs=1,
-            num_steps=24,
-        ),
-    ],
-)
-def test_sequences_that_do_not_fit(script, flags, tmp_path):
-    with pytest.raises(SystemExit, match="must be multiples of --seq-len"):
-        helpers.train(script, tmp_path, **flags)
-
-
 def test_act_remembers_one_episode():
     """It gives what the network gives for the whole episode, and the next episode does not know
     of it."""
@@ -371,61 +284,6 @@ def test_act_normalises_and_remembers():
     for episode in (actions[:20], actions[20:]):
         torch.testing.assert_close(episode, dist.mean[:, 0])
     assert (actions[1:20] - actions[:19]).abs().min() > 0
-
-
-HIDDEN = [
-    ("CartPoleHidden-v0", "CartPole-v1", [0, 2], 500),
-    ("PendulumHidden-v0", "Pendulum-v1", [0, 1], 200),
-    ("MountainCarContinuousHidden-v0", "MountainCarContinuous-v0", [0], 999),
-]
-
-
-@pytest.mark.parametrize("name, original, seen, steps", HIDDEN)
-def test_without_velocities(name, original, seen, steps):
-    """The numbers that are seen are the original's at every step; so are rewards and ends."""
-    env = gym.make(f"benchmark.environments.memory:{name}")
-    whole = gym.make(original)
-    hidden, _ = env.reset(seed=1)
-    obs, _ = whole.reset(seed=1)
-    env.action_space.seed(1)
-    over = False
-    length = 0
-    while not over:
-        assert hidden.tolist() == obs[seen].tolist()
-        assert env.observation_space.contains(hidden)
-        action = env.action_space.sample()
-        hidden, *mine, _ = env.step(action)
-        obs, *theirs, _ = whole.step(action)
-        assert mine == theirs
-        over = mine[1] or mine[2]
-        length += 1
-    assert env.spec.max_episode_steps == steps
-    assert length == steps or "CartPole" in original
-
-
-@pytest.mark.slow
-def test_minigrids_memory(real_envpool):
-    """The view as one-hot numbers; episodes of a seed repeat, and differ from one another."""
-    env = gym.make("benchmark.environments.memory:MemoryS7-v0")
-    starts = []
-    for seed in (1, 1, 2):
-        env.action_space.seed(0)
-        views = [env.reset(seed=seed)[0]]
-        for _ in range(600):
-            obs, reward, terminated, truncated, _ = env.step(env.action_space.sample())
-            assert env.observation_space.contains(obs)
-            assert obs.sum() == 3 * 49
-            assert 0 <= reward <= 1
-            views.append(env.reset()[0] if terminated or truncated else obs)
-        starts.append(np.array(views))
-    assert (starts[0] == starts[1]).all()
-    assert (starts[0] != starts[2]).any()
-
-
-def test_without_envpool(monkeypatch, tmp_path):
-    monkeypatch.setitem(sys.modules, "envpool", None)
-    with pytest.raises(SystemExit, match=r"MemoryS7-v0 .*envpool"):
-        helpers.train("ppo_lstm", tmp_path, env_id="benchmark.environments.memory:MemoryS7-v0")
 
 
 FLAGS = dict(
@@ -484,54 +342,6 @@ def test_values_of_an_episode(name, expected, script, monkeypatch, tmp_path):
     assert values == pytest.approx(expected, abs=0.05 if name == "Delayed" else 1)
 
 
-@pytest.mark.parametrize(
-    "script", [*VECTORS, pytest.param("ppo_atari_lstm", marks=pytest.mark.slow)]
-)
-def test_an_evaluation_during_training_leaves_the_memory_alone(script, tmp_path):
-    """Training goes on as if there had been none; and the evaluation is the same as the one
-    after it."""
-    total = helpers.SMALL[script]["total_timesteps"]
-    one, _ = helpers.train(script, tmp_path / "one", eval_every=total // 4)
-    other, _ = helpers.train(script, tmp_path / "other")
-    helpers.assert_same_run(
-        one, other, helpers.UNSEEDED | {"eval/episodic_return", "eval/episodic_length"}
-    )
-
-
-@pytest.mark.parametrize(
-    "script, env_id", [("ppo_lstm", "CartPole-v1"), ("ppo_continuous_lstm", "Pendulum-v1")]
-)
-def test_the_memory_is_in_the_checkpoint(script, env_id, monkeypatch, tmp_path):
-    """In mid-episode; where the environments cannot be saved, new episodes begin, and with
-    nothing remembered."""
-    seen = []
-    goes_on = utils.Run.goes_on
-
-    def spied(run, global_step, obs, **values):
-        seen.append((obs.copy(), values["state"].clone()))
-        return goes_on(run, global_step, obs, **values)
-
-    monkeypatch.setattr(utils.Run, "goes_on", spied)
-    flags = dict(
-        env_id=env_id,
-        num_envs=2,
-        num_minibatches=2,
-        total_timesteps=1024,
-    )
-    with monkeypatch.context() as patch, pytest.raises(SystemExit, match="143"):
-        helpers.stop_at(512, patch)
-        helpers.train(script, tmp_path, **flags)
-    run_dir = helpers.only_run(tmp_path)
-    last = seen[-1][1]
-    assert torch.equal(helpers.values(run_dir)["state"], last)
-    assert last.abs().amax((1, 2)).min() > 0
-    helpers.next_second()
-    seen.clear()
-    helpers.train(script, tmp_path, **flags, resume=str(run_dir))
-    assert torch.equal(seen[0][1], last)
-    assert (seen[0][0][:, -1] == 0).all()
-
-
 # --- Atari
 
 
@@ -574,18 +384,6 @@ def test_frames_and_flags_of_games():
         ends = ends + over.sum()
     assert lives > 1
     assert ends > 1
-
-
-def test_the_flag_in_evaluations_of_games():
-    env = ppo_atari_lstm.make_env(helpers.small_args("ppo_atari_lstm", "unused"))
-    for _ in range(2):
-        obs, _ = env.reset(seed=1)
-        assert env.observation_space.contains(obs)
-        assert (obs[-1] == 1).all()
-        obs, *_ = env.step(0)
-        assert env.observation_space.contains(obs)
-        assert (obs[-1] == 0).all()
-        assert obs[:-1].any()
 
 
 @torch.no_grad()

@@ -6,24 +6,17 @@ What has the same text in several scripts (test_consistency) is tested in one of
 
 import copy
 import math
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
-import stable_baselines3
 import torch
 from gymnasium.spaces import Box
-from stable_baselines3.common.logger import Logger
 from torch import nn
 from torch.distributions import (
-    AffineTransform,
-    Independent,
     Normal,
-    TanhTransform,
-    TransformedDistribution,
 )
 
-from cleanrl_lite import c51, dqn_atari, ppo_atari, sac, td3
+from cleanrl_lite import c51, sac, td3
 from tests import helpers, probe_envs
 from tests.probe_envs import Corner, probe
 
@@ -91,26 +84,6 @@ def test_projection(v_min, v_max, n_atoms, gamma):
     np.testing.assert_allclose(projected, expected, atol=1e-4)
     np.testing.assert_allclose(projected.sum(1), 1, atol=1e-5)
     assert projected.min() >= 0
-
-
-@pytest.mark.parametrize(
-    "reward, terminated, expected",
-    [
-        (0, 0, [0.1, 0.2, 0.3, 0.25, 0.15]),
-        (2, 0, [0, 0.1, 0.2, 0.3, 0.4]),
-        (-99, 0, [1, 0, 0, 0, 0]),
-        (3, 1, [0, 0, 0.5, 0.5, 0]),
-        (4, 1, [0, 0, 0, 1, 0]),
-    ],
-)
-def test_projection_on_the_atoms(reward, terminated, expected):
-    """With gamma 1: no reward moves nothing, one spacing moves all by one; the ends take what is
-    beyond."""
-    probs = [[0.1, 0.2, 0.3, 0.25, 0.15]]
-    atoms = np.linspace(-2, 6, 5)
-    np.testing.assert_allclose(
-        project(probs, [reward], [terminated], 1.0, atoms), [expected], atol=1e-7
-    )
 
 
 # --- updates
@@ -385,156 +358,7 @@ def test_update_of_actors_and_critics(script, autotune, monkeypatch, tmp_path):
 # --- the same as Stable-Baselines3
 
 
-def replace_batch(theirs, obs, actions, rewards, next_obs, terminations):
-    """Makes their next training use this minibatch."""
-    parts = dict(
-        observations=obs,
-        actions=actions,
-        next_observations=next_obs,
-        discounts=None,
-        dones=terminations[:, None],
-        rewards=rewards[:, None],
-    )
-    theirs.replay_buffer.sample = lambda *_, **__: SimpleNamespace(**parts)
-    theirs.set_logger(Logger(None, []))
-
-
-@torch.no_grad()
-def copy_params(theirs, ours):
-    for param, value in zip(theirs.parameters(), ours.parameters(), strict=True):
-        param.copy_(value)
-
-
-def test_dqn_like_stable_baselines3(monkeypatch, tmp_path):
-    """The same minibatches: the same losses and parameters as their DQN, with the squared error
-    in place of theirs."""
-    options = dict(
-        policy_kwargs=dict(net_arch=[120, 84]),
-        max_grad_norm=1e9,
-        device="cpu",
-    )
-    theirs = stable_baselines3.DQN(
-        "MlpPolicy", "CartPole-v1", learning_rate=1e-3, gamma=0.9, **options
-    )
-    monkeypatch.setattr("stable_baselines3.dqn.dqn.F.smooth_l1_loss", nn.functional.mse_loss)
-
-    def check(update, main, tensors):
-        agent = main["agent"]
-        obs, actions, *rest = main["replay"].unpack(*tensors)
-        replace_batch(theirs, obs, actions[:, None], *rest)
-        theirs.q_net.q_net.load_state_dict(agent.q_network.state_dict())
-        theirs.q_net_target.q_net.load_state_dict(agent.target_network.state_dict())
-        theirs.train(1, len(obs))
-        metrics = update(*tensors)
-        assert metrics["losses/td_loss"].item() == pytest.approx(
-            theirs.logger.name_to_value["train/loss"], rel=1e-4
-        )
-        helpers.assert_stepped(agent.q_network, theirs.q_net.q_net, 1e-3)
-        return metrics
-
-    calls = helpers.spy_on_updates(monkeypatch, check)
-    helpers.train("dqn", tmp_path, learning_rate=1e-3, gamma=0.9)
-    assert len(calls) > 50
-
-
-@pytest.mark.parametrize(
-    "script, policy_frequency", [("ddpg", 1), pytest.param("td3", 2, marks=pytest.mark.slow)]
-)
-def test_ddpg_and_td3_like_stable_baselines3(script, policy_frequency, monkeypatch, tmp_path):
-    """The same minibatches and noise, on BipedalWalker: the same losses, networks and targets as
-    theirs."""
-    options = dict(learning_rate=1e-3, gamma=0.9, tau=0.1)
-    critics = range(2 if script == "td3" else 1)
-    noises = dict(target_policy_noise=0.3, target_noise_clip=0.35) if script == "td3" else {}
-    kind = getattr(stable_baselines3, script.upper())
-    sizes = dict(net_arch=[256, 256])
-    theirs = kind(
-        "MlpPolicy", "BipedalWalker-v3", device="cpu", policy_kwargs=sizes, **options, **noises
-    )
-    theirs.policy_delay = policy_frequency
-    pairs = dict(actor=theirs.actor.mu, target_actor=theirs.actor_target.mu)
-    for n in critics:
-        pairs[f"qf{n + 1}"] = theirs.critic.q_networks[n]
-        pairs[f"qf{n + 1}_target"] = theirs.critic_target.q_networks[n]
-    terminated = []
-
-    def compare(agent, metrics, ours, loss, names):
-        expected = theirs.logger.name_to_value[f"train/{loss}"]
-        assert metrics[f"losses/{ours}"].item() == pytest.approx(expected, rel=1e-4, abs=1e-6)
-        for name in names:
-            helpers.assert_stepped(agent.get_submodule(name), pairs[name], 1e-3)
-
-    def check(update, main, tensors):
-        agent = main["agent"]
-        # theirs has trained its actor with its critics, below
-        if update.__name__ == "update_actor":
-            metrics = update(*tensors)
-            compare(agent, metrics, "actor_loss", "actor_loss", pairs)
-            return metrics
-        rows, *noise = tensors
-        batch = main["replay"].unpack(rows)
-        replace_batch(theirs, *batch)
-        for name, network in pairs.items():
-            copy_params(network, agent.get_submodule(name))
-        # theirs draws the target policy's noise with this, ours is given it
-        with monkeypatch.context() as patch:
-            patch.setattr(
-                torch.Tensor,
-                "normal_",
-                lambda self, mean, std: noise[0] * std if noise else self.zero_(),
-            )
-            theirs.train(1, len(rows))
-        metrics = update(*tensors)
-        ours = "qf_loss" if script == "td3" else "qf1_loss"
-        compare(agent, metrics, ours, "critic_loss", [f"qf{n + 1}" for n in critics])
-        terminated.append(batch[4].sum())
-        return metrics
-
-    calls = helpers.spy_on_updates(monkeypatch, check)
-    flags = dict(policy_noise=0.3, noise_clip=0.35) if script == "td3" else {}
-    flags |= dict(
-        env_id="BipedalWalker-v3",
-        policy_frequency=policy_frequency,
-        total_timesteps=400,
-    )
-    helpers.train(script, tmp_path, **options, **flags)
-    assert calls.count("update_critic") > 50
-    assert calls.count("update_actor") > 20
-    assert sum(terminated) > 0
-
-
 # --- sac's policy
-
-
-def test_sac_log_probability():
-    """Against torch.distributions: tanh of a normal distribution, scaled and moved to uneven
-    bounds."""
-    agent = sac.Agent(4, BOX).double()
-    actor = nn.Sequential(nn.Linear(4, 64), nn.ReLU(), nn.Linear(64, 6))
-    agent.actor = actor.double()
-    for name, param in agent.actor.named_parameters():  # means and widths all over their ranges
-        nn.init.normal_(param, std=0.3 if name != "2.bias" else 0.5)
-    obs = torch.randn(200, 4, dtype=torch.float64)
-    noise = torch.randn(200, 3, dtype=torch.float64)
-    with torch.no_grad():
-        actions, log_probs = agent.policy(obs, noise)
-        mean, log_std = agent.actor(obs).chunk(2, dim=1)
-    half_range = (2 - -5) / 2
-    log_std = -5 + half_range * (torch.tanh(log_std) + 1)
-    std = torch.exp(log_std)
-    assert std.min() < 0.05
-    assert std.max() > 2
-    assert (mean + std * noise).abs().max() > 3
-    transforms = [
-        TanhTransform(cache_size=1),
-        AffineTransform(BIAS.double(), SCALE.double(), cache_size=1),
-    ]
-    dist = Independent(TransformedDistribution(Normal(mean, std), transforms), 1)
-    expected = mean + std * noise
-    for transform in transforms:
-        expected = transform(expected)
-    torch.testing.assert_close(actions, expected)
-    torch.testing.assert_close(log_probs, dist.log_prob(expected), rtol=1e-8, atol=1e-8)
 
 
 def test_sac_log_probability_far_from_zero():
@@ -1023,49 +847,6 @@ def test_bfloat16_between_the_hidden_layers():
     assert_rough(rough(obs), expected, dtypes, 0.02)
     assert dtypes[0] == (torch.float32, torch.float32)
     assert dtypes[1][1] == torch.bfloat16
-
-
-@torch.no_grad()
-def test_bfloat16_convolutions():
-    obs = torch.randint(256, (4, 4, 84, 84), dtype=torch.uint8)
-    exact = dqn_atari.QNetwork(4)
-    rough = dqn_atari.QNetwork(4, True)
-    rough.load_state_dict(exact.state_dict())
-    dtypes = dtypes_of(rough.head)
-    expected = exact.head(exact.network(obs.float() / 255))
-    torch.testing.assert_close(exact(obs), expected, rtol=1e-4, atol=1e-5)
-    assert_rough(rough(obs), expected, dtypes, 0.05)
-    exact = ppo_atari.Agent(4)
-    rough = ppo_atari.Agent(4, True)
-    rough.load_state_dict(exact.state_dict())
-    dtypes = dtypes_of(rough.critic)
-    expected = exact.critic(exact.network(obs.float() / 255))[:, 0]
-    torch.testing.assert_close(exact(obs)[1], expected, rtol=1e-4, atol=1e-5)
-    assert_rough(rough(obs)[1], expected, dtypes, 0.05)
-
-
-def test_bfloat16_in_training(monkeypatch, tmp_path):
-    agents = helpers.spy_on_agents(monkeypatch, "sac")
-    state = logged("sac", tmp_path, bf16=True)
-    assert agents[0].actor.bf16
-    assert agents[0].qf2_target.bf16
-    assert all(
-        tensor.dtype == torch.float32 and tensor.isfinite().all()
-        for tensor in state["agent"].values()
-    )
-
-
-@pytest.mark.parametrize("script", helpers.CONTINUOUS_SCRIPTS)
-def test_actions_in_float64(script, tmp_path):
-    """Bounds in float64 of which some lie outside in float32: training and evaluation stay
-    inside."""
-    flags = dict(env_id="tests.probe_envs:ProbeDouble-v0", total_timesteps=256)
-    state = logged(script, tmp_path, **flags)
-    assert all(
-        state["agent"][name].dtype == torch.float32
-        for name in state["agent"]
-        if "stats" not in name
-    )
 
 
 def test_update_target_copies_buffers(off_policy_script):

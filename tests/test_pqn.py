@@ -4,7 +4,6 @@ What they share has the same text in each of them (test_copies).
 """
 
 import copy
-import inspect
 
 import numpy as np
 import pytest
@@ -16,25 +15,6 @@ from tests import helpers, probe_envs
 from tests.probe_envs import probe
 
 q_script = pytest.mark.parametrize("script", helpers.Q_SCRIPTS)
-
-
-def test_these_are_the_scripts():
-    assert helpers.Q_SCRIPTS == ["pqn", "pqn_atari"]
-    assert not {*helpers.Q_SCRIPTS} & {*helpers.ROLLOUT_SCRIPTS}
-
-
-@pytest.mark.parametrize("name", ["compute_q_lambda", "linear_schedule", "RAdam"])
-def test_copies(name):
-    """Their parents do not have them, so test_consistency.py does not compare them."""
-    texts = {
-        inspect.getsource(getattr(helpers.module(script), name)) for script in helpers.Q_SCRIPTS
-    }
-    assert len(texts) == 1
-
-
-def test_the_schedule_is_that_of_dqn():
-    theirs = inspect.getsource(helpers.module("dqn").linear_schedule)
-    assert inspect.getsource(pqn.linear_schedule) == theirs
 
 
 # --- returns
@@ -79,18 +59,6 @@ def test_q_lambda(gamma, q_lambda):
         rtol=1e-4,
         atol=1e-4,
     )
-
-
-def test_q_lambda_by_hand():
-    """Four steps: an episode that terminates after two, one that is truncated after one, one that
-    the rollout cuts."""
-    rewards = np.array([[1.0], [2.0], [4.0], [8.0]])
-    next_values = np.array([[10.0], [1e6], [20.0], [30.0]])
-    terminations = np.array([[False], [True], [False], [False]])
-    dones = np.array([[False], [True], [True], [False]])
-    returns = pqn.compute_q_lambda(rewards, next_values, terminations, dones, 0.5, 0.5)
-    first = 1 + 0.5 * (0.5 * 10 + 0.5 * 2)
-    assert returns[:, 0].tolist() == [first, 2, 4 + 10, 8 + 15]
 
 
 # --- the optimizer
@@ -398,13 +366,6 @@ def test_epsilon(script, epsilon, monkeypatch, tmp_path):
     }
 
 
-def test_another_network_acts_than_learns(monkeypatch, tmp_path):
-    """numpy acts with q_network; if a copy's agent computes something else, the run stops."""
-    monkeypatch.setattr(pqn.Agent, "forward", lambda agent, obs: agent.q_network(-obs))
-    with pytest.raises(SystemExit, match="the policy that acts is not the one that learns"):
-        helpers.train("pqn", tmp_path, start_e=0.5)
-
-
 @q_script
 def test_random_actions_are_uniform(script, monkeypatch, tmp_path):
     taken = []
@@ -431,17 +392,6 @@ def test_random_actions_are_uniform(script, monkeypatch, tmp_path):
     expected = actions.size / len(counts)
     assert np.abs(counts - expected).max() < 4.5 * expected**0.5
     assert_independent(actions)
-
-
-@q_script
-def test_epsilon_falls_by_environment_steps(script, tmp_path):
-    """Within a rollout too; logged is the last step's."""
-    flags = dict(start_e=0.9, end_e=0.1, exploration_fraction=0.5)
-    run_dir, _ = helpers.train(script, tmp_path, **flags)
-    args = helpers.small_args(script, tmp_path)
-    for step, value in helpers.scalars(run_dir)["charts/epsilon"]:
-        part = min((step - args.num_envs) / (0.5 * args.total_timesteps), 1)
-        assert value == pytest.approx(0.9 - 0.8 * part, rel=1e-5)
 
 
 # --- networks
@@ -476,12 +426,3 @@ def test_network(script, monkeypatch, tmp_path):
 
 
 # --- learning
-
-
-@pytest.mark.slow
-def test_learns_cartpole(tmp_path):
-    """With the default hyperparameters; the random policy gets 22."""
-    run_dir = helpers.train_defaults("pqn", tmp_path, total_timesteps=150_000)
-    returns = [value for _, value in helpers.scalars(run_dir)["charts/episodic_return"]]
-    means = np.convolve(returns, np.full(20, 1 / 20), "valid")
-    assert means.max() >= 300

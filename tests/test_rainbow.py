@@ -13,8 +13,6 @@ from scipy.special import rel_entr
 from cleanrl_lite import c51, rainbow, rainbow_atari
 from cleanrl_lite.rainbow import NoisyLinear, ReplayBuffer, SumTree
 from tests import helpers, test_replay
-from tests.probe_envs import probe
-from tests.test_consistency import definitions
 from tests.test_off_policy import assert_metrics, assert_unchanged, logged, project_by_hand
 
 CPU = torch.device("cpu")
@@ -95,60 +93,6 @@ def test_draws_are_proportional_and_stratified():
     assert np.abs(errors).max() < 5 * (0.5 / 2000) ** 0.5
     minibatches = {tuple(draw(buffer, 8).tolist()) for _ in range(20)}
     assert len(minibatches) > 10
-
-
-class BinarySumTree:
-    """Prioritised replay, appendix B.2.1: a node is the sum of its two children; a draw walks from
-    the root to a leaf."""
-
-    def __init__(self, leaves):
-        self.leaves = leaves  # a power of 2
-        self.sums = np.zeros(2 * leaves)
-
-    def set(self, place, priority):
-        node = self.leaves + place
-        change = priority - self.sums[node]
-        while node > 0:
-            self.sums[node] += change
-            node //= 2
-
-    def draw(self, point):
-        node = 1
-        while node < self.leaves:
-            node *= 2
-            if point >= self.sums[node]:
-                point -= self.sums[node]
-                node += 1
-        return node - self.leaves
-
-
-def test_like_a_binary_tree():
-    """With the same random numbers: the same minibatches, while what was drawn gets new priorities.
-
-    In place of torchrl's sampler: none of its releases is compiled for the torch of
-    constraints.txt (0.13.3 needs an older one, 0.14.0 a newer one)."""
-    rng = np.random.default_rng(1)
-    size = 60
-    alpha = 0.6
-    priorities = rng.uniform(0.01, 4, size) ** alpha
-    buffer = filled(priorities)
-    tree = BinarySumTree(64)
-    drawn = set()
-    for place, priority in enumerate(priorities):
-        tree.set(place, priority)
-    for _ in range(300):
-        with torch.random.fork_rng():
-            draws = torch.rand(32, dtype=torch.float64)
-        index = draw(buffer, 32)
-        part = tree.sums[1] / 32
-        places = [tree.draw((k + each) * part) for k, each in enumerate(draws.tolist())]
-        assert index.tolist() == places
-        priorities = rng.uniform(0.01, 4, size) ** alpha
-        buffer.set_priorities(index, torch.from_numpy(priorities[places]))
-        for place in places:
-            tree.set(place, priorities[place])
-        drawn.update(places)
-    assert len(drawn) == size
 
 
 # --- priorities
@@ -329,43 +273,6 @@ def test_a_window_that_straddles_the_write_position():
     assert {2, 3} <= set(index.tolist())
 
 
-def test_n_step_returns_of_an_endless_episode():
-    """The sums of the definition, of whole windows."""
-    rewards = torch.tensor([[1.0, 2, 4], [3, 0, 5]])
-    steps = torch.tensor([[7.0, 8, 9], [0, 1, 2]])
-    stored = torch.ones(2, 3, dtype=torch.bool)
-    returns, lengths = rainbow.n_step_returns(rewards, steps, stored, 0.5)
-    assert returns.tolist() == [1 + 1 + 1, 3 + 0 + 1.25]
-    assert lengths.tolist() == [3, 3]
-
-
-@pytest.mark.parametrize("pickles", [True, False])
-def test_windows_across_a_resume(pickles, monkeypatch, tmp_path):
-    """Where the environments go on in their episodes, windows do too; where these begin anew, their
-    steps do, and so no window leads into them."""
-    # gymnasium's own environments are saved with a checkpoint, those of the tests are not
-    env_id = "CartPole-v1" if pickles else probe("Scripted", "rainbow")
-    flags = {
-        "env_id": env_id,
-        "num_envs": 2,
-        "buffer_size": 1000,
-        "seed": 3,
-    }
-    flags["total_timesteps"] = 400
-    with monkeypatch.context() as patch, pytest.raises(SystemExit, match="143"):
-        helpers.stop_at(200, patch)
-        helpers.train("rainbow", tmp_path, **flags)
-    run_dir = helpers.only_run(tmp_path)
-    before = helpers.load(run_dir)
-    assert (before["envs"] is not None) == pickles
-    going = (before["replay"]["rows"][198:200, -1] + 1).tolist()
-    helpers.next_second()
-    helpers.train("rainbow", tmp_path, **flags, resume=str(run_dir))
-    rows = helpers.load(run_dir)["replay"]["rows"]
-    assert rows[198:200, -1].tolist() == [step - 1 for step in going]
-    assert rows[200:202, -1].tolist() == (going if pickles else [0, 0])
-
-
 def test_saved_and_loaded(tmp_path):
     """Rows, priorities and position come back exactly, and go on as they would have."""
     journal = Journal(2, 21, 3)
@@ -478,40 +385,6 @@ def test_windows_of_frames_across_a_resume(frame_buffers, num_envs, steps, tmp_p
         for _ in range(5):
             games.step(1)
             games.check()
-
-
-def test_rainbow_atari_has_rainbows_parts():
-    """Its parent is c51_atari: these come from rainbow."""
-    names = [
-        "NoisyLinear",
-        "NoisyLinear.__init__",
-        "NoisyLinear.forward",
-        "SumTree",
-        "SumTree.__init__",
-        "SumTree.set",
-        "SumTree.draw",
-        "first_beyond",
-        "Agent.logits",
-        "Agent.draw_noise",
-    ]
-    mine = definitions("rainbow_atari")
-    theirs = definitions("rainbow")
-    for name in names:
-        assert mine[name] == theirs[name], name
-    of_frames = mine["FrameReplayBuffer.set_priorities"]
-    assert of_frames == theirs["ReplayBuffer.set_priorities"]
-
-    def acting(script):
-        _, _, stage = helpers.TEXT[script].partition("        # act\n")
-        return stage.partition("        # learn")[0]
-
-    assert acting("rainbow_atari") == acting("rainbow") != ""
-    # the update except for its first lines, which unpack
-    _, _, update = mine["update"].partition("discounts = ")
-    _, _, expected = theirs["update"].partition("discounts = ")
-    expected = expected.replace("obs[:, 0], noise", "frames[:, :4], noise")
-    expected = expected.replace("actions[:, 0].long", "actions.long")
-    assert update == expected
 
 
 # --- noise

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch.distributions import Categorical
 
-from tests import helpers, probe_envs
+from tests import helpers
 from tests.probe_envs import probe
 from tests.test_off_policy import (
     actions_of,
@@ -257,15 +257,6 @@ def test_the_policy_is_the_softmax_of_the_values(monkeypatch, tmp_path):
     assert probs == pytest.approx(expected, abs=0.04)
 
 
-def test_values_hold_the_entropy_to_come(monkeypatch, tmp_path):
-    """Two steps in which the actions are the same. After the first one comes a step with entropy
-    log 2 and the reward 1, after the second one nothing, not even entropy."""
-    agent, _ = trained("Delayed", monkeypatch, tmp_path, autotune=False, alpha=0.8)
-    values = agent.qf1(torch.tensor([[0.0], [1.0]])).detach().numpy()
-    first = 0.9 * (1 + 0.8 * math.log(2))
-    assert values == pytest.approx(np.array([[first] * 2, [1.0, 1.0]]), abs=0.06)
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("scale", [0.3, 0.8])
 def test_the_temperature_finds_the_target_entropy(scale, monkeypatch, tmp_path):
@@ -286,30 +277,3 @@ def test_the_temperature_finds_the_target_entropy(scale, monkeypatch, tmp_path):
         last[tag] = np.mean([value for _, value in points[-10:]])
     assert last["losses/entropy"] == pytest.approx(scale * math.log(2), abs=0.06)
     assert last["losses/alpha"] == pytest.approx(alpha, rel=0.2)
-
-
-def test_a_single_action(monkeypatch, tmp_path):
-    """Entropy and target entropy are 0, and so is what the temperature learns."""
-
-    class Single(probe_envs.Constant):
-        def __init__(self, **kwargs):
-            super().__init__(**kwargs)
-            self.action_space = probe_envs.Discrete(1)
-
-    monkeypatch.setattr(probe_envs.gym.registry["ProbeConstantDiscrete-v0"], "entry_point", Single)
-    _, logged = trained("Constant", monkeypatch, tmp_path, total_timesteps=400)
-    assert {value for _, value in logged["losses/alpha_loss"]} == {0.0}
-    assert logged["losses/alpha"][-1][1] == 1.0
-
-
-def test_both_scripts_have_one_update():
-    """sac_atari.py's is sac_discrete.py's, but for the minibatch and Adam's epsilon."""
-
-    def update(module):
-        text = helpers.TEXT[module]
-        start = text.index("    def temperature():")
-        return text[start : text.index("    update = run.compile", start)]
-
-    expected = update("sac_discrete").replace("(rows)", "(frames, rows)")
-    expected = expected.replace("q_lr)", "q_lr, eps=1e-4)")
-    assert update("sac_atari") == expected.replace("policy_lr)", "policy_lr, eps=1e-4)")

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import nn
 
-from cleanrl_lite import a2c, a2c_continuous, ppo, ppo_simple, ppo_simple_continuous, vpg
+from cleanrl_lite import a2c, a2c_continuous, vpg
 from tests import helpers, probe_envs
 from tests.probe_envs import probe
 from tests.test_math import actions_of
@@ -60,15 +60,6 @@ def test_returns(module):
                 expected += discount * next_values[k, n]
             found = returns[t, n].item()
             assert found == pytest.approx(expected, rel=1e-4, abs=1e-5)
-
-
-@pytest.mark.parametrize("module", [ppo_simple, ppo_simple_continuous])
-def test_advantages_are_those_of_ppo(module):
-    sample = rollout()
-    expected = ppo.compute_gae(*sample, 0.9, 0.8)
-    np.testing.assert_allclose(
-        module.compute_gae(*tensors(sample), 0.9, 0.8), expected, rtol=1e-4, atol=1e-5
-    )
 
 
 @pytest.mark.parametrize("script", OPTIMIZERS)
@@ -190,18 +181,6 @@ def test_a_resumed_run_takes_a_new_learning_rate(script, tmp_path):
     assert group["lr"] == 5e-4
 
 
-@pytest.mark.parametrize("script", OPTIMIZERS)
-def test_one_sample_at_a_time(script, tmp_path):
-    """A rollout of one step, which has no variance."""
-    flags = helpers.rollout_only(
-        script,
-        num_envs=1,
-        num_steps=1,
-        num_minibatches=1,
-    )
-    helpers.train(script, tmp_path, **flags, total_timesteps=5)
-
-
 @pytest.mark.parametrize("script", helpers.others_slow(["vpg", "a2c", "ppo_simple"], ["vpg"]))
 def test_learns_cartpole(script, tmp_path):
     """The best mean of 20 training episodes: seeds 1 to 6 get 277 or more, a random policy 22.
@@ -218,48 +197,6 @@ def test_learns_cartpole(script, tmp_path):
         total_timesteps=60_000,
     )
     assert helpers.means20(run_dir).max() >= 200
-
-
-@pytest.mark.parametrize("script", helpers.others_slow(CONTINUOUS, ["a2c_continuous"]))
-def test_learns_to_balance(script, tmp_path):
-    flags = dict(num_envs=1, num_steps=512)
-    if script in A2C:
-        flags = dict(num_envs=8, num_steps=5)
-    run_dir, _ = helpers.train(
-        script, tmp_path, **flags, learning_rate=3e-3, total_timesteps=20_000
-    )
-    points = helpers.scalars(run_dir)["charts/episodic_return"]
-    returns = [value for _, value in points]
-    assert np.mean(returns[:20]) < 30
-    assert np.mean(returns[-20:]) > 150
-
-
-@pytest.mark.parametrize("script", CONTINUOUS)
-def test_gaussian_policy(script):
-    """Log-probability and entropy are sums over the dimensions; the deviation starts at 1 and is
-    the same for all observations."""
-    agent = helpers.module(script).Agent(3, 2)
-    dist, _ = agent(torch.randn(5, 3))
-    assert dist.stddev.tolist() == [[1.0, 1.0]] * 5
-    std = np.array([0.5, 2.0])
-    with torch.no_grad():
-        agent.actor_logstd[:] = torch.from_numpy(np.log(std))
-    obs = torch.randn(5, 3)
-    actions = torch.randn(5, 2)
-    dist, value = agent(obs)
-    mean = agent.actor(obs).detach().numpy()
-    z = (actions.numpy() - mean) / std
-    constant = math.log(2 * math.pi) / 2
-    of_dimensions = -(z**2) / 2 - np.log(std) - constant
-    logprobs = of_dimensions.sum(1)
-    found = dist.log_prob(actions).detach()
-    np.testing.assert_allclose(found, logprobs, rtol=1e-5)
-    entropy = (np.log(std) + constant + 0.5).sum()
-    found = dist.entropy().detach()
-    np.testing.assert_allclose(found, [entropy] * 5, rtol=1e-6)
-    found = agent.act(obs.double()).detach()
-    np.testing.assert_allclose(found, mean, rtol=1e-5)
-    assert value.shape == (5,)
 
 
 @pytest.mark.parametrize("script", helpers.others_slow(OPTIMIZERS, PPO))

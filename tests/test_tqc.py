@@ -178,19 +178,3 @@ def test_updates_of_quantiles(autotune, monkeypatch, tmp_path):
     )
     assert calls.count("update_critic") > 15
     assert calls.count("update_actor") > 15
-
-
-def test_sizes_that_leave_nothing(tmp_path):
-    for flags, message in (
-        (dict(n_critics=0), "--n-critics must be > 0, got 0"),
-        (dict(n_quantiles=2), "--top-quantiles-to-drop must be below --n-quantiles 2"),
-    ):
-        with pytest.raises(SystemExit, match=message):
-            helpers.train("tqc", tmp_path, **flags)
-    helpers.train(
-        "tqc",
-        tmp_path,
-        n_critics=1,
-        n_quantiles=1,
-        top_quantiles_to_drop=0,
-    )

@@ -79,23 +79,6 @@ def test_evaluations_put_the_random_streams_back(monkeypatch, tmp_path):
     )
 
 
-def test_evaluations_leave_each_part_in_its_mode(monkeypatch, tmp_path):
-    """A part that the copy has put into evaluation mode, such as a frozen encoder, stays there."""
-    ppo, init = helpers.module("ppo"), helpers.module("ppo").Agent.__init__
-    agents = []
-
-    def with_frozen_part(agent, *args):
-        init(agent, *args)
-        agent.frozen = torch.nn.Dropout().eval()
-        agents.append(agent)
-
-    monkeypatch.setattr(ppo.Agent, "__init__", with_frozen_part)
-    helpers.train("ppo", tmp_path)
-    assert agents[0].training
-    assert agents[0].actor.training
-    assert not agents[0].frozen.training
-
-
 class Drawing(gym.Env):
     """Its observation is what it draws from the processes' own random generators."""
 
@@ -129,24 +112,6 @@ def test_another_seed_another_run(script, finished, tmp_path):
     mine = helpers.scalars(one)
     theirs = helpers.scalars(other)
     assert all(mine[tag] != theirs[tag] for tag in losses(script))
-
-
-def test_setup_seeds_everything(tmp_path):
-    args = helpers.small_args("ppo", tmp_path, torch_deterministic=False)
-    drawn = []
-    deterministic = torch.backends.cudnn.deterministic
-    try:
-        for args.torch_deterministic in (False, True):
-            utils.setup(args)
-            drawn.append((random.random(), np.random.random(), torch.rand(()).item()))
-            assert torch.backends.cudnn.deterministic == args.torch_deterministic
-        args.seed = 2
-        utils.setup(args)
-        other = random.random(), np.random.random(), torch.rand(()).item()
-    finally:
-        torch.backends.cudnn.deterministic = deterministic
-    assert drawn[0] == drawn[1]
-    assert not {*drawn[0]} & {*other}
 
 
 @pytest.mark.parametrize("script", ["ppo", "ppo_continuous", "dqn", "sac"])
@@ -232,7 +197,7 @@ def test_steps_of_the_evaluations(script, flags, steps, tmp_path):
     assert [step for step, _ in helpers.scalars(run_dir)["eval/episodic_return"]] == steps
 
 
-@pytest.mark.parametrize("script", helpers.variants_slow(helpers.SCRIPTS))
+@pytest.mark.parametrize("script", helpers.variants_slow(helpers.TRAINING_SCRIPTS))
 def test_what_a_run_leaves(script, finished):
     """The arguments, the script, the last evaluation; --evaluate plays that again and leaves the
     checkpoint alone."""
@@ -330,18 +295,6 @@ def test_neighbouring_seeds_share_no_game(monkeypatch, tmp_path):
     assert len(set(seeds)) == 6
 
 
-def test_seeds_of_an_evaluation(monkeypatch, tmp_path):
-    """Of its own, and the same at every step: evaluations can be compared."""
-    assert seeds_of(
-        "ppo",
-        monkeypatch,
-        tmp_path,
-        num_envs=1,
-        eval_every=32,
-        num_minibatches=1,
-    ) == [1] + 5 * [10_001]
-
-
 # --- compilation
 
 COMPILED = [name for name in helpers.TRAINING_SCRIPTS if name not in helpers.PLAIN_SCRIPTS]
@@ -418,14 +371,6 @@ def test_compiled_is_eager(script, capfd, monkeypatch, tmp_path):
         )
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("script", ["ppo", "ppo_atari", "c51", "sac"])
-def test_compiled_runs_repeat(script, tmp_path):
-    """Bit for bit. What is compiled is inductor's own, and alike in all scripts."""
-    one, other = (helpers.train(script, tmp_path / folder, compile=True)[0] for folder in "ab")
-    helpers.assert_same_run(one, other)
-
-
 # --- learning
 
 
@@ -499,19 +444,6 @@ def test_learns_pendulum(script, bar, monkeypatch, tmp_path):
         eval_every=1_000,
     )
     reaches(bar, script, tmp_path, monkeypatch, **flags)
-
-
-@pytest.mark.slow
-def test_learns_inverted_pendulum_off_policy(monkeypatch, tmp_path):
-    """1000 is the most, the random policy gets 6. With the learning rate and the batch of the
-    published curves: with the defaults, one to two seeds of four are there after 30,000 steps."""
-    flags = dict(
-        env_id="InvertedPendulum-v4",
-        total_timesteps=30_000,
-        learning_starts=1_000,
-        eval_every=2_500,
-    )
-    reaches(900, "td3", tmp_path, monkeypatch, learning_rate=1e-3, batch_size=100, **flags)
 
 
 @pytest.mark.parametrize("script, total", [("ppo", 1024), ("dqn", 1004)])

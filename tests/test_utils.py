@@ -1,12 +1,10 @@
 """utils.py by itself: acting in numpy, compiled updates, what main() leaves behind."""
 
 import contextlib
-import copy
 import inspect
 import multiprocessing
 import signal
 import sys
-import threading
 from dataclasses import dataclass
 from types import SimpleNamespace
 
@@ -125,20 +123,6 @@ def test_acting_in_numpy_with_weights_that_change(name):
         assert_acts_as_torch(acting, network)
 
 
-@pytest.mark.filterwarnings("ignore:.*weight_norm.*")
-@pytest.mark.parametrize("live", [False, True])
-def test_acting_with_the_old_weight_norm(live):
-    """Its layer is an ordinary Linear whose weight a hook makes of other parameters."""
-    network = weight_normed(nn.utils.weight_norm)
-    for _ in range(3):
-        acting = utils.numpy_forward(network, CPU, live)
-        for _ in range(3):
-            assert_acts_as_torch(acting, network)
-            if live:
-                network[0].weight_g.data.mul_(1.5)
-        network[0].weight_g.data.add_(1e-4)  # as a small step of an optimizer
-
-
 @pytest.mark.parametrize("change", ["layer", "hook"])
 def test_acting_with_a_network_that_is_changed_later(change):
     """Noticed within a thousand calls."""
@@ -221,11 +205,6 @@ def compiled(weight, bias):
     return run_of().compile(update), rebind
 
 
-@pytest.mark.slow
-def test_compiled_updates_notice_what_changes():
-    notice_what_changes()
-
-
 def test_traced_updates_notice_what_changes(traced):
     notice_what_changes()
 
@@ -275,47 +254,6 @@ def test_an_update_that_cannot_be_compiled_loses_no_call(capfd):
     for calls in (1, 2, 3):
         assert call(torch.ones(2))["z"].tolist() == [1, 1] and count == calls
     assert capfd.readouterr().err.count("continuing in eager mode: ") == 1
-
-
-def test_a_compiler_that_fails_is_named(monkeypatch, capfd):
-    """torch's first line names only its backend, the second one the cause."""
-    torch._dynamo.reset()
-
-    def fail(*_, **__):
-        raise OSError("no space left")
-
-    monkeypatch.setattr("torch._inductor.compile_fx.compile_fx", fail)
-    call = run_of().compile(lambda x: {"y": x + 1})
-    assert call(torch.ones(2))["y"].tolist() == [2, 2]
-    assert "raised: OSError: no space left" in capfd.readouterr().err
-
-
-def test_triton_is_loaded_before_anything_renders(monkeypatch, tmp_path):
-    """The trap: Mesa and triton each bring an LLVM, and this order is the one that works."""
-    monkeypatch.setitem(sys.modules, "triton", None)  # put back afterwards
-    del sys.modules["triton"]
-    (tmp_path / "triton.py").touch()
-    monkeypatch.syspath_prepend(tmp_path)
-    utils.setup(helpers.small_args("ppo", tmp_path))
-    assert sys.modules["triton"].__file__ == str(tmp_path / "triton.py")
-
-
-def test_a_torch_that_cannot_compile(monkeypatch, capfd):
-    """Before 2.11, torch.compile knows no torch.autograd.grad."""
-    monkeypatch.setattr(torch._dynamo, "config", SimpleNamespace())
-
-    def update(x):
-        return x
-
-    assert run_of().compile(update) is update
-    assert "to compile update, torch must be 2.11 or newer" in capfd.readouterr().out
-
-
-def test_no_compile():
-    def update(x):
-        return x
-
-    assert run_of(compile=False).compile(update) is update
 
 
 def test_a_cuda_graph_gets_the_inputs_of_every_call(monkeypatch):
@@ -470,36 +408,7 @@ def test_a_signal_leaves_no_trace(three_threads, monkeypatch, tmp_path):
     assert process_state() == three_threads
 
 
-def test_bad_input_leaves_no_trace(three_threads, tmp_path):
-    with pytest.raises(SystemExit, match=r"^error: "):
-        helpers.train("ppo", tmp_path, env_id="NoSuch-v0")
-    assert process_state() == three_threads
-
-
-def test_a_run_in_a_thread(three_threads, tmp_path):
-    """As in a notebook's or a server's: the same run as in the main thread."""
-    whole, _ = helpers.train("ppo", tmp_path / "whole")
-    thread = threading.Thread(target=helpers.train, args=("ppo", tmp_path / "thread"))
-    thread.start()
-    thread.join(120)
-    assert process_state() == three_threads
-    helpers.assert_same_run(whole, helpers.only_run(tmp_path / "thread"))
-
-
 # --- small things
-
-
-def test_random_numbers_are_put_back():
-    """Those of Python, numpy and torch."""
-    state = copy.deepcopy(utils.rng_state())
-
-    def draw():
-        return (utils.random.random(), np.random.random(), torch.rand(()).item())
-
-    drawn = draw()
-    assert draw() != drawn
-    utils.set_rng_state(state)
-    assert draw() == drawn
 
 
 @pytest.mark.parametrize(

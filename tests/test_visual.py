@@ -83,60 +83,6 @@ def test_bars_of_probabilities(env):
     assert_bars(env, [291, 10, 10, 10], best=0)
 
 
-@pytest.mark.parametrize("script", ["c51_atari_visual"], indirect=True)
-def test_bars_of_distributions(env):
-    """A bar for each atom, 80 % of a row high for the most probable one of all actions, and a
-    line below all."""
-    probs = torch.zeros(4, 51)
-    probs[0, 10] = 1.0
-    probs[1, [0, 50]] = 0.5
-    probs[2, 20:40] = 0.05
-    probs[3, 30:32] = torch.tensor([0.25, 0.75])
-    outputs(env, probs.clamp(1e-30).log())
-    seen = rows(env)
-    for i, row in enumerate(seen):
-        bright = 100 if i == 3 else 50
-        for atom, p in enumerate(probs[i].tolist()):
-            middle = int((atom + 0.5) * 320 / 51)
-            # 105 lines of pixels, for which linspace(1.25, 0) has these probabilities.
-            above = 104 * (1 - p / 1.25)
-            expected = bright * (np.arange(105) >= above)
-            np.testing.assert_array_equal(
-                row[20:, middle],
-                expected[20:],
-                err_msg=f"{NAMES[i]}, {atom}",
-            )
-
-
-def test_names_and_numbers(script, env, monkeypatch):
-    """The texts are written into the rows of their actions, and nothing else is."""
-    texts = []
-    write = cv2.putText
-
-    def spy(row, text, *how):
-        texts.append(text)
-        return write(row, text, *how)
-
-    monkeypatch.setattr(cv2, "putText", spy)
-    means = np.array([0.2, 0.5, 0.1, 0.2])
-    shown = means
-    if script.startswith("ppo"):
-        shown = np.log(means)
-    elif script.startswith("c51"):
-        means = np.array([-10.0, 10.0, 2.0, -0.4])
-        atoms = np.linspace(-10, 10, 51)
-        distances = np.abs(means[:, None] - atoms)
-        shown = -1000.0 * distances
-    outputs(env, shown)
-    seen = rows(env)
-    for text, name, mean in zip(texts, NAMES, means, strict=True):
-        assert text == f"{name} {mean:.2f}"
-    for i, row in enumerate(seen):
-        white = 254 if i == 1 else 127
-        assert (row == white).sum() > 50
-        assert row.max() == white
-
-
 def test_numbers_belong_to_the_frame(script, env, tmp_path):
     """What RecordVideo gets after each reset and step was computed from the observation that
     they returned."""
@@ -160,16 +106,6 @@ def test_numbers_belong_to_the_frame(script, env, tmp_path):
     frames = np.array(video.recorded_frames)
     assert (frames[1:] != frames[:-1]).any()
     video.close()
-
-
-def test_it_trains_with_its_parents_lines(script):
-    """From replay buffer and pure functions to the training loop."""
-    mine = helpers.TEXT[script].split("# === ")
-    parent = helpers.PARENT[script]
-    theirs = helpers.TEXT[parent].split("# === ")
-    for one, other in zip(mine, theirs, strict=True):
-        if one.startswith(("replay", "pure functions", "update", "training")):
-            assert one == other
 
 
 def curves_of(run):
@@ -216,34 +152,3 @@ def test_a_run_is_its_parents(script, tmp_path):
     assert frames.shape[1:] == (420, 640, 3)
     beside = frames[:, :, 320:]
     assert beside.max((1, 2, 3)).min() > 80
-
-
-@pytest.mark.parametrize("script", ["ppo_atari_visual"], indirect=True)
-def test_a_copy_watches_a_run_of_the_parent(script, tmp_path, monkeypatch):
-    """As its page says: under the parent's name, elsewhere."""
-    parent = helpers.PARENT[script]
-    run_dir, _ = helpers.train(parent, tmp_path / "runs", total_timesteps=16)
-    path = tmp_path / f"{parent}.py"
-    path.write_text((helpers.SOURCE / f"{script}.py").read_text())
-    copied = helpers.import_file(path)
-    make_env = copied.make_env
-
-    def short_games(*how):
-        return gym.wrappers.TimeLimit(make_env(*how), 5)
-
-    monkeypatch.setattr(copied, "make_env", short_games)
-    args = helpers.small_args(parent, tmp_path, evaluate=str(run_dir), capture_video=True)
-    record = copied.main(copied.Args(**vars(args)))
-    assert len(record["returns"]) == 1
-    (video,) = (run_dir / "videos").glob("eval_*/*.mp4")
-    frames = imageio.imread(video)
-    assert frames.shape[1:] == (420, 640, 3)
-
-
-def test_its_page_shows_a_frame(script):
-    kind, _, _ = script.partition("_")
-    picture = helpers.ROOT / f"docs/img/visual_{kind}.png"
-    page = helpers.ROOT / f"docs/{script}.md"
-    assert f"](img/{picture.name})" in page.read_text()
-    assert picture.stat().st_size < 60_000
-    assert cv2.imread(str(picture)).shape == (420, 640, 3)

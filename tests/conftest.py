@@ -128,11 +128,7 @@ def each(scripts, explanation):
 
 
 script = each(helpers.SCRIPTS, "Every script.")
-atari_script = each(helpers.ATARI_SCRIPTS, "Every script for Atari games.")
 rollout_script = each(helpers.ROLLOUT_SCRIPTS, "Every script that learns from rollouts.")
-rollout_mlp_script = each(
-    [name for name in helpers.ROLLOUT_SCRIPTS if name in helpers.MLP_SCRIPTS], "With vectors."
-)
 off_policy_script = each(
     helpers.OFF_POLICY_SCRIPTS, "Every script that learns from a replay buffer."
 )

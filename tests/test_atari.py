@@ -11,7 +11,6 @@ import gymnasium as gym
 import numpy as np
 import pytest
 import torch
-from gymnasium.vector import AutoresetMode
 
 from cleanrl_lite import ppo_atari
 from tests import helpers
@@ -237,24 +236,6 @@ def test_fire_after_a_lost_life(monkeypatch):
     assert envs.env.ale.get_action_set()[1] == ale_py.Action.FIRE
 
 
-def test_sticky_actions_are_random_per_environment():
-    """Two environments with the same actions: the same game without sticky actions and no-ops,
-    different ones with."""
-    for env_id, same in (("BreakoutNoFrameskip-v4", True), ("ALE/Breakout-v5", False)):
-        settings = {**game_settings(env_id), "use_fire_reset": True}
-        options = dict(
-            num_envs=2,
-            noop_max=0,
-            autoreset_mode=AutoresetMode.SAME_STEP,
-            num_threads=1,
-        )
-        envs = ale_py.vector_env.AtariVectorEnv(**options, **settings)
-        envs.reset(seed=1)
-        for t in range(60):
-            obs, *_ = envs.step(np.full(2, 2 + t % 2))
-        assert np.array_equal(obs[0], obs[1]) == same
-
-
 def test_every_truncated_game_is_over():
     """However short it was: the next game's idle frames can be more than all of its own."""
     envs = games(4, max_num_frames_per_episode=20)
@@ -327,37 +308,6 @@ def test_truncated_games_bootstrap_from_their_last_observation(monkeypatch, tmp_
         assert next_values[t, n] == pytest.approx(expected, rel=1e-4, abs=1e-5)
     after = np.concatenate([values[1:], [last]])
     np.testing.assert_allclose(next_values[~dones], after[~dones], rtol=1e-4, atol=1e-5)
-
-
-def test_ppo_atari_samples_in_training_and_not_in_evaluation(monkeypatch, tmp_path):
-    logits = torch.tensor([1.0, 0.0, 0.3, -1.0])
-    actions = []
-    step = ppo_atari.Games.step
-    Agent = ppo_atari.Agent
-
-    class BiasedAgent(Agent):
-        def __init__(self, *sizes):
-            super().__init__(*sizes)
-            torch.nn.init.zeros_(self.actor.weight)
-            self.actor.bias.data.copy_(logits)
-
-    monkeypatch.setattr(ppo_atari, "Agent", BiasedAgent)
-    monkeypatch.setattr(
-        ppo_atari.Games, "step", lambda self, a: actions.extend(a.tolist()) or step(self, a)
-    )
-    helpers.train(
-        "ppo_atari",
-        tmp_path,
-        num_steps=250,
-        total_timesteps=500,
-        learning_rate=1e-20,
-        update_epochs=1,
-    )
-    probs = logits.softmax(0).numpy()
-    found = np.bincount(actions, minlength=4) / len(actions)
-    assert len(actions) == 500
-    assert (np.abs(found - probs) < 4.5 * (probs * (1 - probs) / 500) ** 0.5).all()
-    assert BiasedAgent(4).act(torch.zeros((1, 4, 84, 84), dtype=torch.uint8)) == 0
 
 
 def test_games_begin_as_their_seeds_say():

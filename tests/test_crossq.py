@@ -9,7 +9,7 @@ from torch import nn
 
 from cleanrl_lite import crossq
 from tests import helpers
-from tests.test_off_policy import BIAS, BOX, SCALE, assert_metrics, logged
+from tests.test_off_policy import BIAS, SCALE, assert_metrics, logged
 
 
 def renorm_by_hand(norm, x, running_mean, running_var, renormalise):
@@ -103,16 +103,6 @@ def test_renormalisation():
         rtol=1e-4,
         atol=1e-4,
     )
-
-
-def test_running_statistics_move_in_updates_only():
-    norm = random_norm(4, 3)
-    before = copy.deepcopy(norm.state_dict())
-    norm.train()(torch.randn(8, 4), False)
-    helpers.assert_same_state(dict(norm.state_dict()), dict(before))
-    norm.eval()(torch.randn(8, 4), True)  # train() and eval() mean nothing to it
-    assert not torch.equal(norm.running_mean, before["running_mean"])
-    assert norm.step == 1
 
 
 class ByHand:
@@ -315,17 +305,3 @@ def test_updates_without_targets(warmup, monkeypatch, tmp_path):
     actor = calls.count("update_actor")
     assert critic > 30
     assert actor == critic // 3
-
-
-def test_whoever_calls_a_network_says_which_statistics():
-    """A critic that someone adds must not take running statistics that nothing moves."""
-    agent = crossq.Agent(4, BOX, 100)
-    obs = torch.zeros(2, 4)
-    actions = torch.zeros(2, 3)
-    told = pytest.raises(TypeError, match="batch_stats")
-    with told:
-        agent.policy(obs, actions)
-    with told:
-        agent.value(agent.qf1, obs, actions)
-    with told:
-        agent.actor(obs)

@@ -2,8 +2,6 @@
 nowhere; the pool's seeds, episodes and faults. fast_td3.py, which resets at once: its steps are
 those of utils.vector_env. Fast tests step tests/like_envpool.py, slow ones envpool itself."""
 
-import importlib.util
-
 import numpy as np
 import pytest
 
@@ -173,31 +171,6 @@ def test_a_resumed_run_plays_other_episodes(envpool_script, tmp_path):
     assert [step for step, _ in losses] == [128, 256, 384, 512]
 
 
-@pytest.mark.parametrize("what, told", [(0, "observation [nan "), (1, "reward inf")])
-def test_nothing_is_learned_from_nan(what, told, envpool_script, monkeypatch, capfd, tmp_path):
-    step = like_envpool.make_gymnasium.step
-
-    def broken(pool, actions):
-        result = step(pool, actions)
-        if len(pool.steps) == 70:
-            result[what][1] = np.inf if what else np.nan
-        return result
-
-    monkeypatch.setattr(like_envpool.make_gymnasium, "step", broken)
-    words = helpers.small_flags(
-        envpool_script,
-        tmp_path,
-        num_envs=2,
-        num_steps=32,
-        save_every=64,
-    )
-    assert helpers.command_line(envpool_script, words) == 1
-    line = capfd.readouterr().err.strip().splitlines()[-1]
-    assert line.startswith("FloatingPointError: environment 1: observation [")
-    assert told in line
-    assert helpers.load(helpers.only_run(tmp_path))["global_step"] == 128
-
-
 # --- fast_td3.py
 def fast_args(env_id, num_envs=3, **others):
     return fast_td3.Args(env_id=f"envpool/{env_id}", num_envs=num_envs, **others)
@@ -259,52 +232,3 @@ def test_fast_td3_learns_from_whole_episodes(fake_envpool, tmp_path):
 
 
 # --- envpool itself
-REAL = pytest.mark.skipif(not importlib.util.find_spec("envpool"), reason="envpool is missing")
-
-
-@REAL
-def test_a_reset_of_some_environments():
-    """What fast_td3.py relies on: they begin anew at once, the others go on; the order is kept."""
-    args = fast_args("Hopper-v4", num_envs=4, max_episode_steps=25)
-    envs = fast_td3.EnvPool(args)
-    obs, _ = envs.reset([1, 2, 3, 4])
-    space = envs.action_space
-    space.seed(1)
-    together = 0
-    lengths = np.zeros(4, dtype=int)
-    for _ in range(200):
-        last = obs.copy()
-        obs, rewards, terminations, truncations, infos = envs.step(space.sample())
-        ended = terminations | truncations
-        lengths += 1
-        assert (rewards != 0).all()  # every step is one of an episode
-        assert list(infos.get("final_info", {})) == np.flatnonzero(ended).tolist()
-        for n in np.flatnonzero(ended):
-            assert infos["final_info"][n]["statistics"][1] == lengths[n]
-            assert abs(obs[n, 1:]).max() < 0.01  # a start
-            assert abs(infos["final_obs"][n] - last[n]).max() < 10
-            assert abs(infos["final_obs"][n, 1:]).max() > 0.01
-        together += ended.sum() > 1
-        lengths[ended] = 0
-    assert together > 1
-
-
-@REAL
-@pytest.mark.parametrize(
-    "script, env_id",
-    [("ppo_envpool", "LunarLander-v3"), *((name, None) for name in helpers.ENVPOOL_SCRIPTS)],
-)
-def test_a_run_with_envpool(script, env_id, tmp_path):
-    """Trains, resumes, evaluates; the same seed is the same run, also with two threads."""
-    flags = dict(env_id=env_id, max_episode_steps=None) if env_id else {}
-    one, returns = helpers.train(script, tmp_path / "one", **flags)
-    other, same = helpers.train(script, tmp_path / "other", **flags, env_threads=2)
-    assert returns == same
-    helpers.assert_same_run(one, other)
-    helpers.next_second()
-    again = dict(resume=str(one), total_timesteps=1024)
-    record = helpers.main(script, helpers.small_args(script, tmp_path, **flags, **again))
-    again = dict(evaluate=str(one))
-    played = helpers.main(script, helpers.small_args(script, tmp_path, **flags, **again))
-    assert played["returns"] == record["returns"]
-    assert helpers.scalars(one)["losses/value_loss"][-1][0] == 1024

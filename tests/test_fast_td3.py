@@ -367,14 +367,6 @@ def training_envs():
 # --- exploration noise
 
 
-def test_sizes_of_the_noise():
-    args = helpers.module("fast_td3").Args(std_min=0.1, std_max=0.5)
-    drawn = np.array([fast_td3.draw_std(args) for _ in range(4000)])
-    counts, _ = np.histogram(drawn, bins=8, range=(0.1, 0.5))
-    assert counts.sum() == 4000
-    assert ((counts - 500) ** 2 / 500).sum() < 40
-
-
 def test_each_environment_has_noise_of_its_own_size(monkeypatch, tmp_path):
     """Drawn for each episode; in units of it, what is added to the policy is standard normal in
     every dimension."""

@@ -5,9 +5,7 @@ Fast tests play tests/like_godot.py, slow ones tests/godot_game in Godot itself,
 godot3-server is installed.
 """
 
-import functools
 import json
-import os
 import re
 import shutil
 import signal
@@ -46,10 +44,6 @@ def train(folder, *, overrides=(), **options):
     return run_dir, returns, [*games.values()]
 
 
-def flags_of(game):
-    return dict(word.removeprefix("--").partition("=")[::2] for word in game[0]["start"])
-
-
 def messages(game, direction, kind):
     return [
         line[direction] for line in game if direction in line and line[direction]["type"] == kind
@@ -84,30 +78,6 @@ def test_what_the_games_are_told(actions, tmp_path):
             assert {action[name] for action in sent} == {0, 1, 2}
     if actions == "discrete":
         assert any(action["side"] != action["again"] for action in sent)
-
-
-def test_the_largest_number_of_a_choice_is_taken():
-    """An action of a game with a choice of three, a number and a choice of two, in the order of
-    the game."""
-    told = []
-    args = helpers.small_args("ppo_godot", "", **asked(actions="mixed"))
-    games = ppo_godot.Games(args, 1, False)
-    games.reset([1, 1, 2, 2])
-    kinds = {name: str(space) for name, space in games.games[0].action_spaces[0].items()}
-    assert [*kinds] == ["number", "side"] or [*kinds] == ["side", "number"]
-    rows = dict(side=[[0.1, 3.0, -5.0], [9.0, 8.0, 7.0]] * 2, number=[[5.0], [-0.25]] * 2)
-
-    def noted(send, message):
-        told.append(message)
-        send(message)
-
-    for game in games.games:
-        game._send_as_json = functools.partial(noted, game._send_as_json)
-    games.step(np.hstack([rows[name] for name in kinds]).astype(np.float32))
-    assert [message["action"] for message in told] == [
-        [dict(side=1, number=[1.0]), dict(side=0, number=[-0.25])]
-    ] * 2
-    games.close()
 
 
 def test_every_answer_is_stored(monkeypatch, tmp_path):
@@ -153,44 +123,6 @@ def test_every_answer_is_stored(monkeypatch, tmp_path):
     np.testing.assert_allclose(obs, flat, rtol=1e-6)  # the first rollout's statistics are 0 and 1
     agent = helpers.load(run_dir)["agent"]
     np.testing.assert_allclose(agent["obs_stats.mean"], flat.mean((0, 1)), rtol=1e-5)
-
-
-def test_episodes(tmp_path):
-    """Each in training, with its return and length, and in the evaluation those of the first
-    agent, from a reset on."""
-    run_dir, returns, games = train(tmp_path, overrides=dict(eval_episodes=5))
-    expected = []
-    totals = np.zeros(4)
-    lengths = np.zeros(4)
-    for t, answers in enumerate(zip(*[messages(game, "sent", "step") for game in games[:2]])):
-        reward, done = (
-            np.hstack([answer[name] for answer in answers]) for name in ("reward", "done")
-        )
-        totals = totals + reward
-        lengths = lengths + 1
-        expected += [
-            (4 * (t + 1), pytest.approx(totals[n], rel=1e-5), lengths[n])
-            for n in np.flatnonzero(done)
-        ]
-        totals = totals * ~done
-        lengths = lengths * ~done
-    logged = helpers.scalars(run_dir)
-    assert [
-        (s, r, n)
-        for (s, r), (_, n) in zip(
-            logged["charts/episodic_return"], logged["charts/episodic_length"]
-        )
-    ] == (expected)
-    played = []
-    total = 0.0
-    for answer in messages(games[2], "sent", "step"):
-        total += answer["reward"][0]
-        if answer["done"][0]:
-            played = [*played, total]
-            total = 0.0
-    assert played == pytest.approx(returns)
-    assert len(played) == 5
-    assert len(messages(games[2], "sent", "reset")) == 6  # the last one after the last episode
 
 
 # --- how games are started
@@ -290,65 +222,17 @@ def test_no_game_is_left_behind(fault, tmp_path):
     assert psutil.wait_procs(games, 5)[1] == []
 
 
-PLAYED = dict(
-    env_id="Reach-v0",
-    env_path=GAME,
-    speedup=1000,
-    num_envs=16,
-    num_steps=128,
-    num_minibatches=32,
-)
-
-
 @ENGINE
 @pytest.mark.slow
 @pytest.mark.parametrize("actions", KINDS)
 def test_godot_learns(actions, tmp_path):
     """By chance an episode returns 0.2, or -1.0 where it may grab; at best 1 and the way to the
     target: 2.0."""
-    flags = (
-        PLAYED
-        | dict(
-            total_timesteps=30_720,
-            update_epochs=10,
-            eval_episodes=30,
-        )
-        | asked(actions=actions)
-    )
+    flags = dict(env_id="Reach-v0", env_path=GAME, speedup=1000, num_envs=16, num_steps=128)
+    flags |= dict(num_minibatches=32, total_timesteps=30_720, update_epochs=10, eval_episodes=30)
+    flags |= asked(actions=actions)
     run_dir, returns = helpers.train("ppo_godot", tmp_path, **flags)
     trained = [value for _, value in helpers.scalars(run_dir)["charts/episodic_return"]]
     assert np.mean(trained[:50]) < 0.5
     assert np.mean(trained[-100:]) > 1.6
     assert np.mean(returns) > 1.6
-
-
-@ENGINE
-@pytest.mark.slow
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGKILL])
-def test_godot_and_signals(number, tmp_path):
-    """Godot ends with the script, however that ends; the run resumes and is evaluated."""
-    process = start(tmp_path, **PLAYED, save_every=2048)
-    under_way(tmp_path)
-    games = children(process)
-    assert any("godot3-server" in game.name() for game in games)
-    os.killpg(process.pid, number)
-    process.communicate(timeout=120)
-    assert process.returncode == (-number if number == signal.SIGKILL else 128 + number)
-    assert psutil.wait_procs(games, 10)[1] == []
-    run_dir = helpers.only_run(tmp_path)
-    step = helpers.load(run_dir)["global_step"]
-    assert step >= 2048 or number == signal.SIGKILL
-    helpers.next_second()
-    args = dict(PLAYED, resume=str(run_dir), total_timesteps=step + 4096)
-    helpers.main("ppo_godot", helpers.small_args("ppo_godot", tmp_path, **args))
-    assert helpers.load(run_dir)["global_step"] == step + 4096
-    trained = helpers.load(run_dir)["agent"]["obs_stats.count"]
-    args = dict(
-        PLAYED,
-        total_timesteps=4096,
-        evaluate=str(run_dir),
-        eval_episodes=3,
-    )
-    record = helpers.main("ppo_godot", helpers.small_args("ppo_godot", tmp_path, **args))
-    assert len(record["returns"]) == 3
-    assert helpers.load(run_dir)["agent"]["obs_stats.count"] == trained == step + 4096

@@ -2,10 +2,8 @@
 learned from pixels."""
 
 import json
-import math
 
 import cv2
-import gymnasium as gym
 import numpy as np
 import pytest
 import torch
@@ -55,34 +53,6 @@ def test_images(layout):
         frames.append(picture(env))
 
 
-class Counter(gym.Env):
-    """Draws the number of the step, each time into the same array."""
-
-    observation_space = gym.spaces.Box(0, 255, (36, 36, 3), np.uint8)
-    action_space = gym.spaces.Discrete(2)
-    image = np.zeros((36, 36, 3), np.uint8)
-
-    def reset(self, *, seed=None, options=None):
-        self.image[:] = 0
-        return self.image, {}
-
-    def step(self, action):
-        self.image += 1
-        return self.image, 0.0, False, False, {}
-
-
-gym.register("Counter-v0", Counter)
-
-
-def test_an_environment_that_draws_into_the_same_array():
-    sizes = dict(image_size=36, stack_size=3)
-    env = ppo_image.make_env(ppo_image.Args(env_id="Counter-v0", **sizes))
-    env.reset(seed=1)
-    for _ in range(4):
-        obs, *_ = env.step(0)
-    assert obs[:, 0, 0, 0].tolist() == [2, 3, 4]
-
-
 def test_box_actions_reach_the_environment_in_its_own_bounds(monkeypatch, tmp_path):
     """-1 and 1 are the bounds of every dimension, and samples beyond them are clipped: the probe
     checks the bounds."""
@@ -97,34 +67,6 @@ def test_box_actions_reach_the_environment_in_its_own_bounds(monkeypatch, tmp_pa
     ]:
         env.reset()
         assert env.step(action)[1] == pytest.approx(reward)
-
-
-def test_policies():
-    """Categorical for Discrete actions, Gaussian with a deviation for each dimension for Box;
-    act() takes the mode."""
-    obs = torch.randint(0, 256, (6, 1, 3, 36, 36), dtype=torch.uint8)
-    for discrete in (True, False):
-        agent = ppo_image.Agent((1, 3, 36, 36), 3, discrete)
-        torch.nn.init.normal_(agent.actor.weight)
-        dist, _ = agent(obs)
-        head = agent.actor(agent.network(obs.flatten(1, 2) / 255.0))
-        if discrete:
-            torch.testing.assert_close(dist.probs, head.softmax(-1))
-            assert torch.equal(agent.act(obs), head.argmax(-1))
-            continue
-        agent.actor_logstd.data.copy_(torch.tensor([-0.5, 0.0, 0.3]))
-        dist = agent(obs)[0]
-        actions = torch.randn(6, 3)
-        std = np.exp([-0.5, 0.0, 0.3])
-        expected = (
-            -0.5 * ((actions - head).detach().numpy() / std) ** 2
-            - np.log(std)
-            - 0.5 * math.log(2 * math.pi)
-        )
-        np.testing.assert_allclose(
-            dist.log_prob(actions).detach(), expected.sum(1), rtol=1e-5, atol=1e-5
-        )
-        torch.testing.assert_close(agent.act(obs), head)
 
 
 def test_rewards_are_divided_by_the_deviation_of_the_return(monkeypatch, tmp_path):

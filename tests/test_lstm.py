@@ -316,74 +316,7 @@ def test_recalls_what_was_seen_first(script, without, tmp_path):
     assert 0.2 < np.mean(returns) < 0.8
 
 
-EPISODES = [
-    ("Delayed", (0.9, 1)),
-    pytest.param("Truncated", (-1, 10), marks=pytest.mark.slow),
-    pytest.param("Terminated", (-8.36, 1.82), marks=pytest.mark.slow),
-]
-
-
-@each
-@pytest.mark.parametrize("name, expected", EPISODES)
-def test_values_of_an_episode(name, expected, script, monkeypatch, tmp_path):
-    """The probes of test_probe.py: truncation bootstraps with what is remembered, termination
-    does not. ppo_continuous_lstm learns scaled rewards."""
-    agents = helpers.spy_on_agents(monkeypatch, script)
-    flags = FLAGS | dict(total_timesteps=5_120 if name == "Delayed" else 20_480)
-    helpers.train(script, tmp_path, **LSTM, env_id=probe(name, script), **flags)
-    episode = torch.tensor([[[0.0, 1]], [[1, 0]]])
-    agent = agents[0]
-    scale = 1.0
-    if script == "ppo_continuous_lstm":
-        episode = agent.normalize(episode)
-        scale = (agent.return_stats.var + 1e-8).sqrt().item()
-    value, _ = agent.critic(episode, torch.zeros(1, 2, 64))
-    values = (value.flatten() * scale).tolist()
-    assert values == pytest.approx(expected, abs=0.05 if name == "Delayed" else 1)
-
-
 # --- Atari
-
-
-def games(script, **settings):
-    kinds = helpers.module(script)
-    args = kinds.Args(env_id="BreakoutNoFrameskip-v4")
-    return kinds.Games(
-        2,
-        **kinds.game_settings(args)
-        | dict(num_threads=1, max_num_frames_per_episode=800)
-        | settings,
-    )
-
-
-def test_frames_and_flags_of_games():
-    """The image is the newest of ppo_atari.py's four; the row says where a game begins, and not
-    where a life ends."""
-    one = games("ppo_atari_lstm")
-    four = games("ppo_atari")
-    rng = np.random.default_rng(1)
-    lives = 0
-    ends = 0
-    obs, _ = one.reset([1, 2])
-    stacks, _ = four.reset([1, 2])
-    assert obs.shape == (
-        2,
-        *one.single_observation_space.shape,
-    )
-    assert one.single_observation_space.contains(obs[0])
-    assert (obs[:, -1] == 1).all()
-    for _ in range(240):
-        actions = rng.integers(4, size=2)
-        obs, _, terminated, _, infos = one.step(actions)
-        stacks, *_ = four.step(actions)
-        assert (obs[:, :-1] == stacks[:, -1]).all()
-        assert obs.dtype == np.uint8
-        over = infos.get("_final_info", np.zeros(2, dtype=bool))
-        assert (obs[:, -1] == over[:, None]).all()
-        lives = lives + (terminated & ~over).sum()
-        ends = ends + over.sum()
-    assert lives > 1
-    assert ends > 1
 
 
 @torch.no_grad()

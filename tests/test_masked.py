@@ -101,9 +101,6 @@ def test_where_masks_come_from(source):
     assert seen == {0, 1}
 
 
-WITHOUT = [(source, False) for source in SOURCES]
-
-
 @pytest.mark.parametrize(
     "name, shape",
     [

@@ -146,17 +146,6 @@ def test_log_probability_and_entropy_by_hand():
     np.testing.assert_allclose(dist.entropy(), entropies, rtol=1e-4)
 
 
-def test_entropy_is_that_of_the_samples():
-    """The mean of -log p over many samples of one state."""
-    draws = 20_000
-    mask = masks(np.random.default_rng(2), 1, 4, 3)
-    mask = torch.as_tensor(mask).expand(draws, 4, 78)
-    logits = torch.randn(1, 4, 78).expand(draws, 4, 78)
-    dist = distribution(logits, mask)
-    mean = -dist.log_prob(dist.sample()).mean()
-    assert mean.item() == pytest.approx(dist.entropy()[0].item(), rel=0.02)
-
-
 def test_what_is_sampled():
     """Only valid choices, in every part that the chosen action needs."""
     mask = masks(np.random.default_rng(3), 400, 5, 2)
@@ -174,33 +163,6 @@ def test_what_is_sampled():
         assert set(kinds) == set(range(6))
 
 
-def sum_of_parts(numbers):
-    """(..., 78) to (..., 7)."""
-    parts = numbers.split(PARTS, -1)
-    return torch.stack([part.sum(-1) for part in parts], -1)
-
-
-def test_what_does_not_count_has_no_gradient():
-    mask = masks(np.random.default_rng(4), 50, 5, 3)
-    valid = torch.as_tensor(mask)
-    logits = torch.randn(50, 5, 78, requires_grad=True)
-    dist = distribution(logits, mask)
-    actions = dist.sample()
-    entropy = dist.entropy().sum()
-    logprob = dist.log_prob(actions).sum()
-    (of_entropy,) = torch.autograd.grad(entropy, logits, retain_graph=True)
-    (of_logprob,) = torch.autograd.grad(logprob, logits)
-    assert not of_entropy[valid == 0].any()
-    assert not of_logprob[valid == 0].any()
-    used = torch.zeros(50, 5, 7, dtype=torch.bool)
-    for place in counted(mask, actions):
-        used[place] = True
-    has_gradient = sum_of_parts(of_logprob.abs()) > 1e-6
-    # what has one valid choice has no gradient either
-    has_choice = sum_of_parts(valid) > 1
-    assert torch.equal(has_gradient, used & has_choice)
-
-
 def test_at_most_so_many_orders():
     """Units beyond --max-orders do nothing, and do not count."""
     mask = masks(np.random.default_rng(5), 30, 6, 4)
@@ -216,24 +178,6 @@ def test_at_most_so_many_orders():
     of_two = two_units.entropy()
     assert (of_two <= of_all + 1e-6).all()
     assert of_two.mean() < of_all.mean()
-
-
-def test_encode():
-    """One-hot planes, with numbers that are too large in the last one; the mask as it is."""
-    rng = np.random.default_rng(6)
-    numbers = rng.integers(0, 12, (5, 2, 3))
-    mask = rng.integers(0, 2, (2, 3, 78))
-    planes = ppo_microrts.encode(numbers, mask)
-    assert planes.dtype == np.uint8
-    assert planes.shape == (2, 3, 105)
-    assert (planes[..., 27:] == mask).all()
-    for cell in np.ndindex(2, 3):
-        expected = []
-        for plane, n in zip(numbers, (5, 5, 3, 8, 6)):
-            one_hot = [0] * n
-            one_hot[min(plane[cell], n - 1)] = 1
-            expected += one_hot
-        assert planes[cell][:27].tolist() == expected
 
 
 def spy_on_gae(monkeypatch):
@@ -311,12 +255,3 @@ def test_a_game_at_the_time_limit_bootstraps(monkeypatch, tmp_path):
     with torch.no_grad():
         expected = [agents[0](obs)[1].numpy() for obs in led_to]
     np.testing.assert_allclose(next_values, expected, rtol=1e-4, atol=1e-5)
-
-
-SIX = "--reward-weights must be six numbers, got"
-
-
-# --- the real game
-
-
-OURS, THEIRS = 11, 12  # planes

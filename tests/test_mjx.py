@@ -9,6 +9,7 @@ import torch
 
 from cleanrl_lite import fast_td3_mjx, ppo_continuous, ppo_continuous_mjx
 from tests import helpers
+from tests.test_off_policy import learns_as_often_after_a_resume
 
 SCRIPT = "ppo_continuous_mjx"
 needs_brax = pytest.mark.skipif(not helpers.BRAX, reason="brax is not installed")
@@ -160,40 +161,6 @@ def test_a_batch_is_what_was_played(monkeypatch, tmp_path, steps):
     np.testing.assert_allclose(agent["obs_stats.var"], obs.var((0, 1)), rtol=1e-4)
 
 
-def test_a_resumed_run_is_the_run(monkeypatch, tmp_path, steps):
-    """It goes on in the middle of the episodes."""
-    with monkeypatch.context() as patch, pytest.raises(SystemExit, match="143"):
-        helpers.stop_at(240, patch)
-        helpers.train(SCRIPT, tmp_path / "part", **LOGGED)
-    part = helpers.only_run(tmp_path / "part")
-    whole, returns = helpers.train(SCRIPT, tmp_path / "whole", **LOGGED)
-    helpers.next_second()
-    _, again = helpers.train(SCRIPT, tmp_path / "part", **LOGGED, resume=str(part))
-    assert again == returns
-    mine = helpers.load(part)
-    theirs = helpers.load(whole)
-    for name in ("agent", "adam", "rng"):
-        helpers.assert_same_state(mine[name], theirs[name])
-
-
-@pytest.mark.parametrize("part", [1, 4])  # rewards, and observations before a reset
-def test_nothing_is_learned_from_nan(part, monkeypatch, tmp_path, steps):
-    step = ppo_continuous_mjx.Brax.step
-
-    def broken(brax, actions):
-        results = [*step(brax, actions)]
-        if len(steps) == 70:
-            results[part] = results[part] * torch.nan
-        return results
-
-    monkeypatch.setattr(ppo_continuous_mjx.Brax, "step", broken)
-    with pytest.raises(FloatingPointError, match="is nan"):
-        helpers.train(SCRIPT, tmp_path, **LOGGED | dict(save_every=120))
-    checkpoint = helpers.load(helpers.only_run(tmp_path))
-    assert checkpoint["global_step"] == 120
-    assert checkpoint["agent"]["return_stats.var"].isfinite()
-
-
 # --- fast_td3_mjx without JAX
 FAST = dict(
     num_envs=3,
@@ -240,25 +207,9 @@ def test_noise_is_drawn_anew_where_episodes_end(monkeypatch, tmp_path, steps):
     np.testing.assert_array_equal(changed, done[:-1])
 
 
-def test_a_resumed_run_of_fast_td3_is_the_run(monkeypatch, tmp_path, steps):
-    with monkeypatch.context() as patch, pytest.raises(SystemExit, match="143"):
-        helpers.stop_at(150, patch)
-        helpers.train("fast_td3_mjx", tmp_path / "part", **FAST)
-    part = helpers.only_run(tmp_path / "part")
-    whole, returns = helpers.train("fast_td3_mjx", tmp_path / "whole", **FAST)
-    helpers.next_second()
-    _, again = helpers.train("fast_td3_mjx", tmp_path / "part", **FAST, resume=str(part))
-    assert again == returns
-    mine = helpers.load(part)
-    theirs = helpers.load(whole)
-    for name in ("agent", "critic_adam", "actor_adam", "replay", "rng", "simulation"):
-        if name == "simulation":  # the rest is a stand-in's
-            mine[name] = {key: mine[name][key] for key in ("stds", "ended")}
-            theirs[name] = {key: theirs[name][key] for key in ("stds", "ended")}
-        helpers.assert_same_state(mine[name], theirs[name])
-
-
-# --- flags
+def test_a_resumed_actor_learns_as_often(monkeypatch, tmp_path, steps):
+    flags = dict(v_min=-10.0, v_max=10.0, max_episode_steps=9)
+    learns_as_often_after_a_resume("fast_td3_mjx", monkeypatch, tmp_path, **flags)
 
 
 # --- brax itself
@@ -306,6 +257,3 @@ def test_episodes_of_brax(pendulums):
     assert lost >= 5
     assert len({*map(tuple, begun)}) == len(begun)
     assert np.abs(begun).max() <= 0.01
-
-
-# --- Playground itself

@@ -194,53 +194,6 @@ def test_rows_of_the_batch(central, monkeypatch, tmp_path):
     torch.testing.assert_close(rows["b_returns"], rows["b_advantages"] + rows["b_values"])
 
 
-@CRITICS
-def test_each_agents_step_is_a_sample(central, monkeypatch, tmp_path):
-    """The update's losses are means over rows of (step, agent), each with a ratio of its own,
-    clipped by itself."""
-
-    def check(update, main, tensors):
-        agent = main["agent"]
-        args = main["args"]
-        (inds,) = tensors
-        with torch.no_grad():
-            dist, value = agent(main["b_obs"][inds])
-            logprobs = dist.log_prob(main["b_actions"][inds])
-            value = value.expand(-1, 3)
-        losses = []
-        errors = []
-        for row, i in enumerate(inds.tolist()):
-            for k in range(3):
-                log_ratio = logprobs[row, k] - main["b_logprobs"][i, k]
-                ratio = log_ratio.exp().item()
-                column = 0 if central else k
-                advantage = main["b_advantages"][i, column].item()
-                target = main["b_returns"][i, column].item()
-                clipped = min(max(ratio, 1 - args.clip_coef), 1 + args.clip_coef)
-                losses.append(-min(ratio * advantage, clipped * advantage))
-                error = value[row, k].item() - target
-                errors.append(0.5 * error**2)
-        metrics = update(*tensors)
-        assert metrics["losses/policy_loss"].item() == pytest.approx(
-            np.mean(losses), rel=1e-3, abs=1e-5
-        )
-        assert metrics["losses/value_loss"].item() == pytest.approx(
-            np.mean(errors), rel=1e-3, abs=1e-5
-        )
-        return metrics
-
-    calls = helpers.spy_on_updates(monkeypatch, check)
-    helpers.train(
-        "ppo_multiagent",
-        tmp_path,
-        **FLAGS,
-        central_critic=central,
-        norm_adv=False,
-        total_timesteps=256,
-    )
-    assert len(calls) == 16
-
-
 def test_a_team_of_one_is_ppo(tmp_path):
     """Who sees the state: the same random numbers, so the same run as ppo.py's."""
     flags = dict(

@@ -7,11 +7,8 @@ import json
 import multiprocessing
 import os
 import signal
-import subprocess
-import sys
 import tempfile
 from concurrent.futures import ProcessPoolExecutor
-from pathlib import Path
 from unittest import mock
 
 import numpy as np
@@ -178,22 +175,6 @@ def test_averaged_gradients_by_hand(pair):
         assert exp_avg == pytest.approx((0.1 * 0.5 * mean / mean.norm()).tolist(), rel=1e-4)
 
 
-@pytest.mark.slow
-def test_a_process_alone_is_ppo_atari(tmp_path):
-    """The same random numbers, so the same run: curves, networks, random generators."""
-    alone, plain = (
-        helpers.train(script, tmp_path / script, **FLAGS)[0] for script in (SCRIPT, "ppo_atari")
-    )
-    mine, theirs = helpers.scalars(alone), helpers.scalars(plain)
-    assert mine.keys() == theirs.keys()
-    for tag in mine.keys() - helpers.UNSEEDED:
-        np.testing.assert_allclose(mine[tag], theirs[tag], rtol=1e-3, atol=1e-5, err_msg=tag)
-    alone, plain = helpers.load(alone), helpers.load(plain)
-    helpers.assert_same_state(alone["rng"], plain["rng"])
-    for name, weight in alone["agent"].items():
-        torch.testing.assert_close(weight, plain["agent"][name], rtol=1e-3, atol=2e-5)
-
-
 def look(runs_dir, *patches, **flags):
     """What this process had: seeds of its environments, their actions, the weights and Adam's
     steps of each update."""
@@ -268,82 +249,4 @@ def test_a_group_stops_and_goes_on(pair, tmp_path):
     assert helpers.load(run_dir)["adam"]["step"] == 12
 
 
-def updates_with(runs_dir, **flags):
-    """How many updates there were where the first one's divergence is 1 and the other's 0."""
-    updates = []
-
-    def compile(run, update):
-        def spied(inds):
-            updates.append(inds)
-            return update(inds) | {"losses/approx_kl": torch.tensor(1.0 - RANK)}
-
-        return spied
-
-    train(runs_dir, lambda: mock.patch.object(utils.Run, "compile", compile), **flags)
-    return len(updates)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("bound, updates", [(0.4, 2), (0.6, 4)])
-def test_target_kl_is_decided_together(bound, updates, pair, tmp_path):
-    assert pair(updates_with, tmp_path, target_kl=bound, total_timesteps=32) == [updates, updates]
-
-
 # --- torchrun
-
-
-def torchrun(tmp_path, *words, **flags):
-    """Two processes, in the background; their output goes to tmp_path/log."""
-    flags = (
-        dict(num_envs=4, num_steps=16, num_minibatches=2, resume="auto", save_every=64, threads=1)
-        | flags
-    )
-    command = [
-        sys.executable,
-        "-m",
-        "torch.distributed.run",
-        "--standalone",
-        "--nproc_per_node=2",
-        *words,
-    ]
-    command += [
-        helpers.SOURCE / f"{SCRIPT}.py",
-        *helpers.small_flags(SCRIPT, tmp_path / "runs", **flags),
-    ]
-    with open(tmp_path / "log", "a") as log:
-        return subprocess.Popen(
-            list(map(str, command)),
-            env=helpers.environment(),
-            stdout=log,
-            stderr=log,
-            start_new_session=True,
-        )
-
-
-def saved_step(tmp_path):
-    found = [helpers.load(path.parent) for path in (tmp_path / "runs").glob("*/checkpoint.pt")]
-    return max((state["global_step"] for state in found), default=0)
-
-
-def workers(torchrun):
-    """The processes that torchrun has started."""
-    children = Path(f"/proc/{torchrun.pid}/task/{torchrun.pid}/children").read_text().split()
-    return [int(pid) for pid in children if SCRIPT in Path(f"/proc/{pid}/cmdline").read_text()]
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_signal_to_torchrun(number, tmp_path):
-    """The group saves and ends within torchrun's 30 s; the same command goes on, in the same run
-    directory."""
-    process = torchrun(tmp_path, total_timesteps=1_000_000)
-    helpers.wait_for(lambda: saved_step(tmp_path) > 0)
-    process.send_signal(number)
-    assert process.wait(40) != 0
-    run_dir, stopped = helpers.only_run(tmp_path / "runs"), saved_step(tmp_path)
-    assert f"with --resume {run_dir}" in (tmp_path / "log").read_text()
-    flags = dict(total_timesteps=stopped + 128, resume=run_dir)
-    assert torchrun(tmp_path, **flags).wait(120) == 0
-    assert helpers.only_run(tmp_path / "runs") == run_dir and saved_step(tmp_path) == stopped + 128
-    steps = [step for step, _ in helpers.scalars(run_dir)["charts/learning_rate"]]
-    assert steps == [*range(64, stopped + 129, 64)]

@@ -355,9 +355,6 @@ def test_update_of_actors_and_critics(script, autotune, monkeypatch, tmp_path):
     assert len(torch.unique(noise)) > 0.99 * noise.numel()
 
 
-# --- the same as Stable-Baselines3
-
-
 # --- sac's policy
 
 
@@ -460,6 +457,32 @@ def test_number_of_gradient_steps(
     assert steps[0] == 240
     assert updates == expected_updates(script, helpers.small_args(script, tmp_path, **flags))
     assert len(updates) > 18
+
+
+DELAYED = [name for name in helpers.SCRIPTS if helpers.default(name, "policy_frequency")]
+
+
+def learns_as_often_after_a_resume(script, monkeypatch, tmp_path, **flags):
+    """The actor learns after every third update of the critics, also where a run is resumed in
+    between."""
+    names = helpers.spy_on_updates(monkeypatch)
+    flags |= dict(train_frequency=1, policy_frequency=3, learning_starts=20, batch_size=4)
+    run_dir, _ = helpers.train(script, tmp_path, num_envs=1, total_timesteps=32, **flags)
+    assert names.count("update_critic") % 3
+    helpers.train(script, tmp_path, num_envs=1, total_timesteps=50, resume=str(run_dir), **flags)
+    critics = 0
+    actor = set()
+    for name in names:
+        critics += name == "update_critic"
+        if name == "update_actor":
+            actor.add(critics)
+    assert critics > 25
+    assert actor == {*range(3, critics + 1, 3)}
+
+
+@pytest.mark.parametrize("script", [name for name in DELAYED if name not in helpers.MJX_SCRIPTS])
+def test_a_resumed_actor_learns_as_often(script, monkeypatch, tmp_path):
+    learns_as_often_after_a_resume(script, monkeypatch, tmp_path)
 
 
 @pytest.mark.parametrize("num_envs, every, tau", [(1, 10, 1.0), (3, 25, 0.25)])
@@ -631,6 +654,16 @@ def test_actions_are_clipped_to_each_dimensions_bounds(monkeypatch, tmp_path):
 SAC = ["sac", "tqc", "crossq"]
 
 
+@pytest.mark.parametrize("script", SAC)
+def test_rounding_does_not_leave_the_bounds(script, monkeypatch, tmp_path):
+    """Where tanh is 1, its product with the scale plus the bias is beyond these bounds, by
+    rounding; the environment refuses that."""
+    output = [40.0] * 3 + [-9.0] * 3
+    flags = dict(env_id="tests.probe_envs:ProbeEdge-v0", learning_starts=0, steps=20, num_envs=1)
+    actions = actions_of(script, monkeypatch, tmp_path, output, **flags)
+    assert (actions == probe_envs.Edge.high).all()
+
+
 @pytest.mark.parametrize("script", helpers.others_slow(SAC, ["sac"]))
 def test_sac_samples_its_distribution(script, monkeypatch, tmp_path):
     """tanh of a normal distribution with the actor's mean and log sigma, scaled to the bounds of
@@ -671,7 +704,10 @@ def test_epsilon_greedy(script, monkeypatch, tmp_path):
     assert_independent((actions == 0).astype(float))
 
 
-@pytest.mark.parametrize("script", ["dqn", "c51", *POLICY, "dqn_atari"])
+ACTING = ["dqn", "c51", *POLICY, "dqn_atari", "sac_discrete"]
+
+
+@pytest.mark.parametrize("script", [*ACTING, pytest.param("sac_atari", marks=pytest.mark.slow)])
 def test_the_acting_networks_are_the_learning_ones(script, monkeypatch, tmp_path):
     """numpy acts as torch would, with the weights of this moment: each action is that of the
     agent as it is then."""
@@ -697,8 +733,10 @@ def test_the_acting_networks_are_the_learning_ones(script, monkeypatch, tmp_path
         batch_size=4,
     )
     stochastic = "sac" in helpers.lineage(script)
-    flags |= dict(policy_lr=1e-2) if stochastic else dict(learning_rate=1e-2)
-    if stochastic:
+    soft = stochastic or script.startswith("sac_")
+    flags |= dict(policy_lr=1e-2) if soft else dict(learning_rate=1e-2)
+    if soft:
+        monkeypatch.setattr(torch.Tensor, "exponential_", lambda noise: noise.fill_(1.0))
         monkeypatch.setattr(torch, "randn", torch.zeros)
     elif script == "fast_td3":
         flags |= dict(std_min=0.0, std_max=0.0)
@@ -708,7 +746,7 @@ def test_the_acting_networks_are_the_learning_ones(script, monkeypatch, tmp_path
         flags |= dict(start_e=0.0, end_e=0.0)
         flags |= dict(n_atoms=11, v_min=-2.0, v_max=2.0) if "c51" in script else {}
     logged(script, tmp_path, **flags)
-    for t in range(20 if script in POLICY else 1, 50):
+    for t in range(20 if soft or script in POLICY else 1, 50):
         np.testing.assert_allclose(chosen[t], expected[t], rtol=1e-4, atol=1e-5)
     # it did learn meanwhile, and not always the same
     assert len(weights) > 10

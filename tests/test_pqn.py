@@ -252,49 +252,6 @@ def test_next_values_belong_to_the_true_next_observation(monkeypatch, tmp_path):
     assert (gamma, q_lambda) == (0.99, 0.9)
 
 
-def test_truncated_games_bootstrap_from_their_last_observation(monkeypatch, tmp_path):
-    """The best value in final_obs at a truncation, elsewhere that of the next stored observation."""
-    script = helpers.module("pqn_atari")
-    agents = helpers.spy_on_agents(monkeypatch, "pqn_atari")
-    finals = {}
-    values = []
-    steps = []
-
-    def best(obs):
-        with torch.no_grad():
-            return agents[0](torch.from_numpy(obs)).amax(1).numpy()
-
-    def note(envs, actions, result):
-        obs, _, _, truncations, infos = result
-        t = len(steps)
-        steps.append(t)
-        if t < 64:
-            for n in np.flatnonzero(truncations):
-                finals[t, n] = best(infos["final_obs"])[n]
-            values.append(best(obs))
-
-    helpers.spy_on_steps(monkeypatch, "pqn_atari", note)
-    settings = script.game_settings
-    short = dict(max_num_frames_per_episode=160)
-    monkeypatch.setattr(script, "game_settings", lambda args: settings(args) | short)
-    flags = dict(num_steps=64, total_timesteps=128, update_epochs=1)
-    rollout = rollouts_of("pqn_atari", monkeypatch, tmp_path, **flags)[0]
-    _, next_values, terminations, dones = rollout[:4]
-    assert len(finals) >= 2
-    assert not dones[-1].all()
-    for (t, n), expected in finals.items():
-        assert dones[t, n]
-        assert not terminations[t, n]
-        assert next_values[t, n] == pytest.approx(expected, rel=1e-4, abs=1e-5)
-    values = np.array(values)
-    np.testing.assert_allclose(
-        next_values[~dones],
-        values[~dones],
-        rtol=1e-4,
-        atol=1e-5,
-    )
-
-
 def test_rewards_are_clipped_for_learning(monkeypatch, tmp_path):
     """Rewards from -3 to 3, which the game's own would seldom be."""
     Games = helpers.module("pqn_atari").Games
@@ -366,63 +323,7 @@ def test_epsilon(script, epsilon, monkeypatch, tmp_path):
     }
 
 
-@q_script
-def test_random_actions_are_uniform(script, monkeypatch, tmp_path):
-    taken = []
-    helpers.spy_on_steps(
-        monkeypatch, script, lambda envs, actions, result: taken.append(np.array(actions))
-    )
-    flags = dict(
-        num_envs=4,
-        num_steps=250,
-        total_timesteps=1000,
-        num_minibatches=1,
-    )
-    helpers.train(
-        script,
-        tmp_path,
-        start_e=1.0,
-        end_e=1.0,
-        update_epochs=1,
-        **flags,
-    )
-    actions = np.array(taken)
-    counts = np.bincount(actions.flatten())
-    assert len(counts) == (2 if script == "pqn" else 4)
-    expected = actions.size / len(counts)
-    assert np.abs(counts - expected).max() < 4.5 * expected**0.5
-    assert_independent(actions)
-
-
 # --- networks
-
-
-@q_script
-def test_network(script, monkeypatch, tmp_path):
-    """Every layer but the last one is normalised before its activation. Weights are PyTorch's own,
-    or orthogonal without biases."""
-    agent = helpers.fresh_agent(script, monkeypatch, tmp_path)
-    modules = [m for m in agent.modules() if not [*m.children()]]
-    modules = [m for m in modules if not isinstance(m, nn.Flatten)]
-    layers = [m for m in modules if isinstance(m, nn.Linear | nn.Conv2d)]
-    kinds = [type(m).__name__ for m in modules]
-    assert kinds[-1] == "Linear"
-    assert len(layers) == (3 if script == "pqn" else 5)
-    hidden = len(layers) - 1
-    assert kinds[1:-1:3] == ["LayerNorm"] * hidden
-    assert kinds[2:-1:3] == ["ReLU"] * hidden
-    for layer in layers:
-        weight = layer.weight.flatten(1)
-        gain = 1.0 if layer is layers[-1] else 2**0.5
-        if script == "pqn":
-            largest = weight.shape[1] ** -0.5
-            assert 0.9 * largest < weight.abs().max() <= largest
-            continue
-        assert not layer.bias.any()
-        weight = weight if len(weight) <= weight.shape[1] else weight.T
-        identity = torch.eye(len(weight))
-        product = weight @ weight.T / gain**2
-        torch.testing.assert_close(product, identity, rtol=1e-4, atol=1e-5)
 
 
 # --- learning

@@ -2,7 +2,6 @@
 definitions; without its five parts, rainbow is c51."""
 
 import copy
-import functools
 from dataclasses import dataclass
 
 import numpy as np
@@ -10,7 +9,7 @@ import pytest
 import torch
 from scipy.special import rel_entr
 
-from cleanrl_lite import c51, rainbow, rainbow_atari
+from cleanrl_lite import c51, rainbow
 from cleanrl_lite.rainbow import NoisyLinear, ReplayBuffer, SumTree
 from tests import helpers, test_replay
 from tests.test_off_policy import assert_metrics, assert_unchanged, logged, project_by_hand
@@ -293,98 +292,6 @@ def test_saved_and_loaded(tmp_path):
 
 
 # --- windows of frames
-
-
-class Games(test_replay.Journal):
-    """Steps of games, in a buffer of frames and in a list."""
-
-    def window(self, number):
-        """The steps of the window that begins there, one by one."""
-        env = self.list[number].env
-        following = self.list[number :: self.games.num_envs]
-        window = []
-        for stepped in following[: self.buffer.n_step]:
-            if window and not 0 <= stepped.slot < self.slots[env] - 1:
-                break  # its last frame has not come, or never will
-            window.append(stepped)
-            if stepped.terminated or stepped.truncated:
-                break
-        return window
-
-    def check(self, draws_each=10):
-        """Every draw is a window of the list, and every transition that can be drawn is."""
-        possible, spared = self.drawable()
-        # the first slots are given up a little early, once
-        for number, stepped in enumerate(self.list):
-            if self.slots[stepped.env] + 2 - self.buffer.length >= stepped.slot:
-                spared.add(number)
-        drawn = set()
-        lengths = set()
-        for _ in range(1 + draws_each * len(possible) // 500):
-            packed, rows, stored, index = self.buffer.sample(500)
-            frames, actions, rewards, terminations, ages = self.buffer.unpack(packed, rows)
-            returns, ends = rainbow_atari.n_step_returns(
-                rewards,
-                terminations,
-                ages,
-                stored,
-                gamma=0.9,
-            )
-            frames = frames.numpy()
-            numbers = actions.int().tolist()
-            assert possible.issuperset(numbers)
-            for k, number in enumerate(numbers):
-                window = self.window(number)
-                length = len(window)
-                last = window[-1]
-                expected = discounted([stepped.reward for stepped in window], 0.9)
-                assert returns[k].item() == pytest.approx(expected, abs=1e-5)
-                assert ends[k] == length
-                assert (frames[k, :4] == window[0].obs).all()
-                assert terminations[k, length - 1] == last.terminated
-                if last.next_obs is not None:
-                    assert (frames[k, length : length + 4] == last.next_obs).all()
-            drawn.update(numbers)
-            lengths.update(ends.tolist())
-            self.buffer.set_priorities(index, torch.rand(500) + 0.5)
-        assert drawn >= possible - spared
-        return lengths
-
-
-@pytest.fixture
-def frame_buffers(request, monkeypatch):
-    """test_replay's games are stored in rainbow_atari's buffers."""
-    buffer = functools.partial(rainbow_atari.FrameReplayBuffer, n_step=request.param)
-    monkeypatch.setattr(test_replay, "FrameReplayBuffer", buffer)
-
-
-@pytest.mark.parametrize("buffer_size, num_envs", [(40, 1), (61, 3), (8, 1)])
-@pytest.mark.parametrize("frame_buffers", [1, 3], indirect=True)
-def test_windows_of_frames(frame_buffers, buffer_size, num_envs):
-    """Before and after the wrap-around: they end with lives, with games, and at the newest frame;
-    no stack has a frame of another game, or one that was overwritten."""
-    games = Games(test_replay.ScriptedGames(num_envs), buffer_size)
-    lengths = set()
-    games.step(2)
-    for _ in range(40):
-        lengths |= games.check()
-        games.step(1)
-    assert lengths == set(range(1, games.buffer.n_step + 1))
-    assert games.slots.min() > games.buffer.length / 2
-
-
-@pytest.mark.parametrize("num_envs, steps", [(1, 5), (3, 17), (3, 61)])
-@pytest.mark.parametrize("frame_buffers", [3], indirect=True)
-def test_windows_of_frames_across_a_resume(frame_buffers, num_envs, steps, tmp_path):
-    """A resumed run begins new games: no window leads into them."""
-    games = Games(test_replay.ScriptedGames(num_envs, 1), 20 * num_envs)
-    games.step(steps)
-    for _ in range(2):  # a run may be resumed again
-        test_replay.resume(games, tmp_path / "checkpoint.pt")
-        games.check()  # the first training of the resumed run comes before its first step
-        for _ in range(5):
-            games.step(1)
-            games.check()
 
 
 # --- noise

@@ -187,55 +187,6 @@ def test_samples_the_policy(monkeypatch, tmp_path):
     assert_independent((actions == 2).astype(float))
 
 
-def test_random_actions_at_the_start(monkeypatch, tmp_path):
-    """Uniform before learning_starts, whatever the policy wants."""
-    flags = dict(steps=4001, learning_starts=16_000, buffer_size=1000)
-    actions = actions_of("sac_discrete", monkeypatch, tmp_path, [0.0, 0.0, 9.0], **flags)[:4000]
-    found = np.stack([(actions == action).mean(0) for action in range(3)])
-    assert np.abs(found - 1 / 3).max() < 5 * (2 / 9 / 4000) ** 0.5
-    assert_independent((actions == 0).astype(float))
-
-
-@pytest.mark.parametrize("script", ["sac_discrete", "sac_atari"])
-def test_the_acting_policy_is_the_learning_one(script, monkeypatch, tmp_path):
-    """Without noise each action is agent.act's of that moment, while the weights change."""
-    monkeypatch.setattr(torch.Tensor, "exponential_", lambda self: self.fill_(1.0))
-    chosen = []
-    expected = [None]
-    weights = set()
-    agents = helpers.spy_on_agents(monkeypatch, script)
-
-    def note(envs, actions, result):
-        chosen.append(np.array(actions))
-        with torch.no_grad():
-            obs = torch.from_numpy(np.array(result[0]))
-            expected.append(agents[0].act(obs).numpy())
-            probs = agents[0].policy(obs.float() if script == "sac_discrete" else obs).exp()
-        torch.testing.assert_close(probs.sum(1), torch.ones(3))
-        sizes = [param.abs().sum().item() for param in agents[0].actor.parameters()]
-        weights.add(sum(sizes))
-
-    helpers.spy_on_steps(monkeypatch, script, note)
-    flags = dict(
-        num_envs=3,
-        learning_starts=60,
-        total_timesteps=150,
-        train_frequency=3,
-    )
-    logged(
-        script,
-        tmp_path,
-        **flags,
-        batch_size=4,
-        policy_lr=1e-2,
-        q_lr=1e-2,
-    )
-    for t in range(20, 50):
-        np.testing.assert_array_equal(chosen[t], expected[t])
-    assert len(weights) > 10
-    assert len(np.unique(chosen)) > 1
-
-
 # --- known answers
 
 

@@ -9,7 +9,6 @@ from cleanrl_lite import ppo_selfplay
 from tests import helpers
 
 NIM = "tests.probe_envs:ProbeNim-v0"
-ROUND = "tests.probe_envs:ProbeMasked-v0"
 FLAGS = dict(
     env_id=NIM,
     num_envs=16,

@@ -35,16 +35,12 @@ def finished(tmp_path_factory):
 # --- determinism
 
 
-GAMES = [name for name in helpers.ATARI_SCRIPTS if name not in ("ppo_atari", "dqn_atari")]
-# A resumed run of the others is the run, and so is one with the same seed: test_reliability.py.
 EVERY = dict.fromkeys(helpers.ATARI_SCRIPTS, 32)
 EVERY["dqn_atari"] = 64
-NOT_RESUMED = {*helpers.TRAINING_SCRIPTS} - {*helpers.MLP_SCRIPTS, *helpers.IMAGE_SCRIPTS, *GAMES}
+FIRST = {"ppo", "dqn", "sac", "ppo_atari"}
 
 
-@pytest.mark.parametrize(
-    "script", helpers.others_slow(helpers.TRAINING_SCRIPTS, {"ppo", "dqn", *NOT_RESUMED})
-)
+@pytest.mark.parametrize("script", helpers.others_slow(helpers.TRAINING_SCRIPTS, FIRST))
 def test_same_seed_same_run(script, finished, tmp_path):
     """Bit for bit, and evaluations and checkpoints in between change nothing."""
     one, returns = finished(script)
@@ -105,7 +101,7 @@ def test_each_worker_draws_its_own_random_numbers():
         assert len(set(column.tolist())) == 3
 
 
-@pytest.mark.parametrize("script", ["ppo", "dqn", "sac"])
+@pytest.mark.parametrize("script", ["ppo", "sac"])
 def test_another_seed_another_run(script, finished, tmp_path):
     one = finished(script)[0]
     other = helpers.train(script, tmp_path, seed=2)[0]
@@ -114,7 +110,7 @@ def test_another_seed_another_run(script, finished, tmp_path):
     assert all(mine[tag] != theirs[tag] for tag in losses(script))
 
 
-@pytest.mark.parametrize("script", ["ppo", "ppo_continuous", "dqn", "sac"])
+@pytest.mark.parametrize("script", ["ppo_continuous", "dqn"])
 def test_vector_environments_are_alike(script, monkeypatch, tmp_path):
     """The lean VectorEnv, gymnasium's SyncVectorEnv and one process for each environment: the
     same run."""
@@ -135,7 +131,7 @@ def test_vector_environments_are_alike(script, monkeypatch, tmp_path):
 # --- what is logged
 
 
-@pytest.mark.parametrize("script", ["ppo", "ppo_continuous", "dqn", "sac"])
+@pytest.mark.parametrize("script", ["ppo", "sac"])
 def test_every_finished_episode_is_logged(script, tmp_path):
     """Five environments whose episodes are one step long: five episodes at every step, counted
     as environment steps."""
@@ -197,7 +193,7 @@ def test_steps_of_the_evaluations(script, flags, steps, tmp_path):
     assert [step for step, _ in helpers.scalars(run_dir)["eval/episodic_return"]] == steps
 
 
-@pytest.mark.parametrize("script", helpers.variants_slow(helpers.TRAINING_SCRIPTS))
+@pytest.mark.parametrize("script", helpers.others_slow(helpers.TRAINING_SCRIPTS, FIRST))
 def test_what_a_run_leaves(script, finished):
     """The arguments, the script, the last evaluation; --evaluate plays that again and leaves the
     checkpoint alone."""
@@ -312,7 +308,8 @@ def enough_updates(script, updates):
     return {"total_timesteps": rollouts * args.num_envs * args.num_steps}
 
 
-@pytest.mark.parametrize("script", helpers.others_slow(COMPILED, ["dqn"]))
+@pytest.mark.slow
+@pytest.mark.parametrize("script", COMPILED)
 def test_compiled_is_eager(script, capfd, monkeypatch, tmp_path):
     """The compiled update is the eager one, over all the updates of several rollouts.
 

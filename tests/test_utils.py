@@ -1,7 +1,5 @@
 """utils.py by itself: acting in numpy, compiled updates, what main() leaves behind."""
 
-import contextlib
-import inspect
 import multiprocessing
 import signal
 import sys
@@ -256,24 +254,6 @@ def test_an_update_that_cannot_be_compiled_loses_no_call(capfd):
     assert capfd.readouterr().err.count("continuing in eager mode: ") == 1
 
 
-def test_a_cuda_graph_gets_the_inputs_of_every_call(monkeypatch):
-    """And metrics that were returned do not change at the next replay."""
-
-    class Graph:
-        """Computes again what was recorded, in the same memory."""
-
-        def replay(self):
-            known = inspect.getclosurevars(call).nonlocals
-            metrics = known["function"](*known["inputs"])
-            known["values"].copy_(torch.stack(list(metrics.values())))
-
-    monkeypatch.setattr(torch.cuda, "CUDAGraph", Graph)
-    monkeypatch.setattr(torch.cuda, "graph", lambda graph: contextlib.nullcontext())
-    call = run_of(cuda_graph=True).cuda_graph(lambda x: {"sum": x.sum(), "max": x.max()})
-    returned = [call(torch.full((3,), float(n))) for n in range(8)]
-    assert [(float(m["sum"]), float(m["max"])) for m in returned] == [(3 * n, n) for n in range(8)]
-
-
 @dataclass
 class Own:
     """Flags that a researcher might add."""
@@ -376,36 +356,6 @@ def test_a_run_that_fails_leaves_no_trace(async_envs, three_threads, monkeypatch
     run_dir = helpers.only_run(tmp_path)
     helpers.train("ppo", tmp_path, **flags, resume=str(run_dir), total_timesteps=256)
     assert helpers.load(run_dir)["global_step"] == 256
-
-
-def test_an_update_that_fails_leaves_gradients_on(tmp_path, monkeypatch):
-    """Compiled, an error within torch.no_grad() switches them off for good."""
-
-    def fails(run, update):
-        def call(*tensors):
-            torch.set_grad_enabled(False)
-            raise RuntimeError("in the update")
-
-        return call
-
-    monkeypatch.setattr(utils.Run, "compile", fails)
-    with pytest.raises(RuntimeError, match="in the update"):
-        helpers.train("ppo", tmp_path, compile=True)
-    assert torch.is_grad_enabled()
-
-
-def test_a_signal_leaves_no_trace(three_threads, monkeypatch, tmp_path):
-    """Of its handlers neither: the next signal is the process's own affair."""
-    goes_on = utils.Run.goes_on
-
-    def spied(run, *rest, **values):
-        signal.raise_signal(signal.SIGTERM)
-        return goes_on(run, *rest, **values)
-
-    monkeypatch.setattr(utils.Run, "goes_on", spied)
-    with pytest.raises(SystemExit, match="143"):
-        helpers.train("ppo", tmp_path)
-    assert process_state() == three_threads
 
 
 # --- small things

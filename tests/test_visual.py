@@ -1,7 +1,6 @@
 """The *_visual scripts: their videos show what the agent makes of each frame, and all else is
 their parents'."""
 
-import cv2
 import gymnasium as gym
 import imageio.v3 as imageio
 import numpy as np
@@ -9,8 +8,6 @@ import pytest
 import torch
 
 from tests import helpers
-
-NAMES = ["NOOP", "FIRE", "RIGHT", "LEFT"]  # of Breakout
 
 
 @pytest.fixture(params=helpers.VISUAL_SCRIPTS)
@@ -29,58 +26,6 @@ def env(script, monkeypatch):
     env.reset(seed=1)
     yield env
     env.close()
-
-
-def outputs(env, numbers):
-    """Whatever it sees, the agent's last layer gives these."""
-    ppo = hasattr(env.agent, "actor")
-    layer = env.agent.actor if ppo else env.agent.q_network.head
-    with torch.no_grad():
-        layer.weight.zero_()
-        layer.bias.copy_(torch.as_tensor(numbers).flatten())
-
-
-def rows(env):
-    """What is drawn beside the picture: for each action an array (height, 320)."""
-    with torch.no_grad():
-        shown = env.render()
-    assert shown.shape == (420, 640, 3)
-    assert shown.dtype == np.uint8
-    game = gym.wrappers.FrameStackObservation.render(env)
-    picture, beside = np.split(shown, 2, axis=1)
-    np.testing.assert_array_equal(picture, cv2.resize(game, (320, 420)))
-    gray = beside[:, :, 0]
-    assert (beside == gray[:, :, None]).all()
-    return np.split(gray, 4)
-
-
-def assert_bars(env, lengths, best):
-    """As long as this, below the text; twice as bright for the best action."""
-    shown = zip(rows(env), lengths, strict=True)
-    for i, (row, length) in enumerate(shown):
-        (bar,) = np.unique(row[20:-2], axis=0)
-        bright = 100 if i == best else 50
-        expected = np.where(np.arange(320) < length, bright, 0)
-        np.testing.assert_array_equal(bar, expected, err_msg=NAMES[i])
-
-
-@pytest.mark.parametrize("script", ["dqn_atari_visual"], indirect=True)
-def test_bars_of_q_values(env):
-    """From the lowest to the highest, wherever zero is."""
-    outputs(env, [0.5, 1.0, 0.0, -1.0])
-    assert_bars(env, [240, 320, 160, 1], best=1)
-    outputs(env, [-103.0, -102.0, -104.0, -100.0])
-    assert_bars(env, [80, 160, 1, 320], best=3)
-    outputs(env, [2.0, 2.0, 2.0, 2.0])  # a network whose units are all dead
-    rows(env)
-
-
-@pytest.mark.parametrize("script", ["ppo_atari_visual"], indirect=True)
-def test_bars_of_probabilities(env):
-    outputs(env, np.log([0.1, 0.2, 0.3, 0.4]))
-    assert_bars(env, [32, 64, 96, 128], best=3)
-    outputs(env, np.log([0.91, 0.03, 0.03, 0.03]))
-    assert_bars(env, [291, 10, 10, 10], best=0)
 
 
 def test_numbers_belong_to_the_frame(script, env, tmp_path):

@@ -154,13 +154,7 @@ def shorten(monkeypatch, script, frames):
 def rollouts_of(monkeypatch, tmp_path, note, **flags):
     """What compute_gae is given in a run of ppo_atari; note(envs, actions, result) is called
     after each step."""
-    rollouts = []
-    gae = ppo_atari.compute_gae
-
-    def spy(*rollout):
-        return rollouts.append(copy.deepcopy(rollout)) or gae(*rollout)
-
-    monkeypatch.setattr(ppo_atari, "compute_gae", spy)
+    rollouts = helpers.spy_on_calls(monkeypatch, "ppo_atari")
     helpers.spy_on_steps(monkeypatch, "ppo_atari", note)
     helpers.train(
         "ppo_atari",

@@ -63,8 +63,6 @@ RECOMPILES = "continuing in eager mode: update reads a Python number that change
 IN_TORCH = "acts in torch: numpy"
 SAYS = {"residual": IN_TORCH, "hook": IN_TORCH}
 NO_EFFECT = {"log_distance"}  # on what a run computes
-# These change what acts.
-ACTORS = {"bigger_network", "hook", "layer_norm_silu_sac", "residual", "state_dependent_std"}
 # The first tier traces these (torch.compile without its code generation); the second compiles the
 # others that change what is compiled.
 TRACED = ["clip_number", "torch_optim"]
@@ -253,57 +251,6 @@ def test_traced(name, eager, traced, few_recompilations, tmp_path, capfd):
 @pytest.mark.parametrize("name", [name for name in NAMES if name not in NOT_COMPILED])
 def test_compiled(name, eager, few_recompilations, tmp_path, capfd):
     run_again("compiled", name, read(name)[0][-1], eager, tmp_path, capfd)
-
-
-@pytest.mark.parametrize("name, script", second_slow([pair for pair in PAIRS if pair[0] in ACTORS]))
-def test_acts_with_the_network_that_learns(name, script, monkeypatch, tmp_path):
-    """Where no noise is drawn, each action of the training is agent.act's of that moment."""
-    monkeypatch.setattr(np.random, "gumbel", lambda size: np.zeros(size))
-    monkeypatch.setattr(np.random, "standard_normal", np.zeros)
-    randn = torch.randn
-
-    def without_noise(shape, **kwargs):
-        return randn(shape, **kwargs) * (shape[0] > 2)
-
-    monkeypatch.setattr(torch, "randn", without_noise)
-    monkeypatch.setattr(torch.Tensor, "exponential_", lambda noise: noise.fill_(1.0))
-    flags = {"start_e": 0.0, "end_e": 0.0} if script == "dqn" else {}
-    ppo = script.startswith("ppo")
-    init = utils.Run.__init__
-    runs = []
-    monkeypatch.setattr(
-        utils.Run,
-        "__init__",
-        lambda run, *args, **parts: runs.append(run) or init(run, *args, **parts),
-    )
-    greedy = []  # the actions that are due
-    checked = []
-
-    @torch.no_grad()
-    def act(obs):
-        (run,) = runs
-        action = run.agent.act(torch.as_tensor(obs, dtype=torch.float32)).numpy()
-        space = run.envs.single_action_space
-        discrete = script in ("ppo", "dqn", "sac_discrete")
-        return action if discrete else action.clip(space.low, space.high)
-
-    def spied(step, envs, actions):
-        if greedy:  # PPO learns after this step, the others before it
-            expected = act(greedy.pop()) if ppo else greedy.pop()
-            checked.append(np.allclose(actions, expected, 1e-3, 1e-3))
-        result = step(envs, actions)
-        greedy.append(result[0] if ppo else act(result[0]))
-        return result
-
-    helpers.in_training(monkeypatch, utils.VectorEnv, spied)
-    outcome = Outcome(name, script, tmp_path, "eager", **flags)
-    assert outcome.stopped is None
-    # The first actions of td3, sac and sac_discrete are random.
-    explores = script in ("td3", "sac", "sac_discrete")
-    random_steps = SIZES[script].get("learning_starts", 0) // 2 if explores else 0
-    assert len(checked) > random_steps + 40
-    resets = 2 if name == "layer_reset" else 0  # come after `spied` has looked
-    assert checked[random_steps:].count(False) <= resets
 
 
 @pytest.mark.parametrize("num_envs", [1, 3])

@@ -162,6 +162,7 @@ def test_networks_only(tmp_path):
         helpers.main("sac", args)
 
 
+@pytest.mark.slow
 def test_progress_on_a_terminal(tmp_path):
     """One line that is written over; evaluations and the end have lines of their own."""
     import fcntl

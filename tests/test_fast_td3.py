@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from cleanrl_lite import fast_td3, utils
+from cleanrl_lite import fast_td3, rainbow, utils
 from tests import helpers, probe_envs
 from tests.test_off_policy import (
     BIAS,
@@ -32,9 +32,10 @@ class Journal:
 
     SHAPES = (2,), (1,), (), (2,), (), ()  # obs, action, reward, next_obs, terminated, step
 
-    def __init__(self, num_envs, buffer_size, n_step):
+    def __init__(self, num_envs, buffer_size, n_step, module=fast_td3):
         self.rng = np.random.default_rng(1)
-        self.buffer = fast_td3.ReplayBuffer(buffer_size, num_envs, self.SHAPES, CPU, n_step)
+        self.n_step_returns = module.n_step_returns
+        self.buffer = module.ReplayBuffer(buffer_size, num_envs, self.SHAPES, CPU, n_step)
         self.lists = [[] for _ in range(num_envs)]
         self.drawn = set()
         self.ages = np.zeros(num_envs, dtype=np.int64)
@@ -73,9 +74,9 @@ class Journal:
 
     def check(self, gamma=0.9, draws=100):
         """Every window that can be drawn; returns their lengths."""
-        rows, stored = self.buffer.sample(draws)
+        rows, stored, *_ = self.buffer.sample(draws)
         obs, actions, rewards, next_obs, terminations, steps = self.buffer.unpack(rows)
-        returns, lengths = fast_td3.n_step_returns(rewards, steps, stored, gamma)
+        returns, lengths = self.n_step_returns(rewards, steps, stored, gamma)
         numbers = actions[:, 0, 0].long().tolist()
         for k, number in enumerate(numbers):
             first, total, length, last_obs, terminated = self.expected(number, gamma)
@@ -92,12 +93,12 @@ class Journal:
         return lengths.tolist()
 
 
-@pytest.mark.parametrize("num_envs, buffer_size", [(1, 24), (3, 61), (8, 40)])
-@pytest.mark.parametrize("n_step", [1, 3, 5])
-def test_windows(n_step, num_envs, buffer_size):
-    """Before and after the wrap-around, in each environment by itself: windows end with episodes
-    and at the newest transition, and bootstrap from the last observation there."""
-    journal = Journal(num_envs, buffer_size, n_step)
+@pytest.mark.parametrize("num_envs, buffer_size, n_step", [(1, 24, 3), (3, 61, 5), (8, 40, 1)])
+@pytest.mark.parametrize("module", [fast_td3, rainbow])
+def test_windows(module, num_envs, buffer_size, n_step):
+    """At every fill, before and after the wrap-around, in each environment by itself: windows end
+    with episodes and at the newest transition, and bootstrap from the last observation there."""
+    journal = Journal(num_envs, buffer_size, n_step, module)
     lengths = set()
     for _ in range(3 * buffer_size // num_envs):
         journal.step()
@@ -232,27 +233,6 @@ def critic_losses(reference, args, windows, noise):
     return found | {"qf_loss": found["qf1_loss"] + found["qf2_loss"]}
 
 
-def assert_stepped(agent, reference, learning_rate, names):
-    """As in helpers, but where a gradient is not rounding alone: the probabilities of far atoms
-    are nearly those of the target, and Adam makes steps of what is left."""
-    errors = []
-    clear = []
-    for name in names:
-        mine = agent.get_submodule(name)
-        theirs = reference.get_submodule(name)
-        pairs = zip(mine.parameters(), theirs.parameters(), strict=True)
-        for ours, other in pairs:
-            error = (ours - other).detach().abs() / learning_rate
-            errors.append(error.flatten())
-            grad = other.grad.abs().flatten()
-            clear.append(grad > 1e-4 * grad.max())
-    errors = torch.cat(errors)
-    clear = torch.cat(clear)
-    assert clear.float().mean() > 0.2
-    assert (errors[clear] < 0.05).float().mean() > 0.999
-    assert errors[clear].mean() < 0.002
-
-
 @pytest.mark.parametrize("n_step", [1, 3])
 def test_updates(n_step, monkeypatch, tmp_path):
     """Every update's metrics, every parameter after it, and the targets' step, by hand with
@@ -299,7 +279,7 @@ def test_updates(n_step, monkeypatch, tmp_path):
         metrics = update(*tensors)
         assert_metrics(metrics, expected)
         stepped = {"qf1", "qf2"} if critic else {"actor"}
-        assert_stepped(agent, reference, args.learning_rate, stepped)
+        helpers.assert_mostly_stepped(agent, reference, args.learning_rate, stepped)
         changed = stepped if critic else {*stepped, *targets}
         assert_unchanged(agent, before, {name.split(".")[0] for name in before} - changed)
         after = agent.state_dict()
@@ -408,17 +388,16 @@ def test_each_environment_has_noise_of_its_own_size(monkeypatch, tmp_path):
 # --- flags
 
 
-@pytest.mark.parametrize("v_min, v_max, warned", [(-50.0, 50.0, []), (-50.0, 0.2, ["--v-max 0.2"])])
-def test_a_support_that_is_too_narrow(v_min, v_max, warned, capfd, tmp_path):
+def test_a_support_that_is_too_narrow(capfd, tmp_path):
     """One warning, which names the end where the targets pile up."""
     utils.say_once.cache_clear()
     flags = dict(
-        v_min=v_min,
-        v_max=v_max,
+        v_min=-50.0,
+        v_max=0.2,
         n_atoms=51,
-        total_timesteps=400,
+        total_timesteps=300,
         gamma=0.9,
     )
     helpers.train("fast_td3", tmp_path, env_id="tests.probe_envs:ProbeTruncatedBox-v0", **flags)
     found = [line for line in capfd.readouterr().out.splitlines() if "warning: --v-" in line]
-    assert [" ".join(line.split()[1:3]) for line in found] == warned
+    assert [" ".join(line.split()[1:3]) for line in found] == ["--v-max 0.2"]

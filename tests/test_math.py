@@ -287,6 +287,9 @@ OPTIONS = dict(
 )
 
 
+FAST_UPDATES = {"ppo_continuous", "ppo_continuous_adaptive", "ppo_atari", "ppo_lstm", "ppo_masked"}
+
+
 def half_a_run(script):
     return helpers.SMALL[script]["total_timesteps"] // 2
 
@@ -296,8 +299,12 @@ def half_a_run(script):
     [
         ("ppo", {}),
         ("ppo", PLAIN),
-        *((name, OPTIONS.get(name, {})) for name in helpers.ROLLOUT_SCRIPTS if name != "ppo"),
-        ("ppo_image", dict(env_kwargs='{"env_id": "Pendulum-v1"}', max_episode_steps=50)),
+        *(
+            pytest.param(*name.values, OPTIONS.get(name.values[0], {}), marks=name.marks)
+            for name in helpers.others_slow(
+                [name for name in helpers.ROLLOUT_SCRIPTS if name != "ppo"], FAST_UPDATES
+            )
+        ),
         ("ppo_multiagent", dict(central_critic=False)),
     ],
 )
@@ -421,13 +428,7 @@ def test_epochs(script, monkeypatch, tmp_path):
 def rollouts_of(script, monkeypatch, tmp_path, env="Logged", **flags):
     """What compute_gae is given in a run on three environments, rollouts of 40 steps; and the
     agent's final state."""
-    rollouts = []
-    gae = helpers.module(script).compute_gae
-
-    def spy(*rollout):
-        return rollouts.append(copy.deepcopy(rollout)) or gae(*rollout)
-
-    monkeypatch.setattr(helpers.module(script), "compute_gae", spy)
+    rollouts = helpers.spy_on_calls(monkeypatch, script)
     probe_envs.TRANSITIONS.clear()
     sizes = dict(
         num_envs=3,

@@ -1,8 +1,6 @@
 """ppo_microrts.py: the distribution of many units' actions by hand, a made-up game, and the real
 one where it is."""
 
-import copy
-
 import gymnasium as gym
 import numpy as np
 import pytest
@@ -180,24 +178,11 @@ def test_at_most_so_many_orders():
     assert of_two.mean() < of_all.mean()
 
 
-def spy_on_gae(monkeypatch):
-    """A list that gets copies of the arguments of each rollout's compute_gae."""
-    calls = []
-    gae = ppo_microrts.compute_gae
-
-    def spied(*args):
-        calls.append(copy.deepcopy(args))
-        return gae(*args)
-
-    monkeypatch.setattr(ppo_microrts, "compute_gae", spied)
-    return calls
-
-
 def test_learns_to_march(march, monkeypatch, tmp_path):
     """Which unit waits, and where to: the greedy policy makes no mistake. Rewards are weighted
     for learning only."""
     agents = helpers.spy_on_agents(monkeypatch, "ppo_microrts")
-    rollouts = spy_on_gae(monkeypatch)
+    rollouts = helpers.spy_on_calls(monkeypatch, "ppo_microrts")
     flags = dict(
         num_envs=8,
         num_steps=32,
@@ -232,7 +217,7 @@ def test_a_game_at_the_time_limit_bootstraps(monkeypatch, tmp_path):
     """From its last observation, not from the first one of the next game."""
     monkeypatch.setattr(ppo_microrts, "MicroRTS", EndlessMarch)
     agents = helpers.spy_on_agents(monkeypatch, "ppo_microrts")
-    rollouts = spy_on_gae(monkeypatch)
+    rollouts = helpers.spy_on_calls(monkeypatch, "ppo_microrts")
     led_to = []  # the observations after each step
 
     def note(envs, actions, result):

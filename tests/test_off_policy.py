@@ -512,11 +512,14 @@ def test_target_updates(num_envs, every, tau, monkeypatch, tmp_path):
     assert len(targets) > 3
 
 
-def test_targets_start_as_copies(off_policy_script, monkeypatch, tmp_path):
+@pytest.mark.parametrize(
+    "script", helpers.others_slow(helpers.OFF_POLICY_SCRIPTS, ["dqn", "c51", "td3", "sac", "tqc"])
+)
+def test_targets_start_as_copies(script, tmp_path):
     """The twin critics are two; sac's temperature starts at 1; the policy's networks have layers of
     256 units."""
-    total = helpers.SMALL[off_policy_script]["total_timesteps"]
-    run_dir, _ = helpers.train(off_policy_script, tmp_path, learning_starts=total - 2)
+    total = helpers.SMALL[script]["total_timesteps"]
+    run_dir, _ = helpers.train(script, tmp_path, learning_starts=total - 2)
     state = helpers.load(run_dir)["agent"]
     pairs = dict(target_actor="actor", target_network="q_network")
     targets = [name for name in state if "target" in name]
@@ -524,11 +527,11 @@ def test_targets_start_as_copies(off_policy_script, monkeypatch, tmp_path):
         network, rest = name.split(".", 1)
         source = pairs.get(network, network.removesuffix("_target"))
         assert torch.equal(state[name], state[f"{source}.{rest}"]), name
-    assert bool(targets) == hasattr(helpers.module(off_policy_script), "update_target")
+    assert bool(targets) == hasattr(helpers.module(script), "update_target")
     if "qf2.fc1.weight" in state:
         assert not torch.equal(state["qf1.fc1.weight"], state["qf2.fc1.weight"])
-    assert off_policy_script != "sac" or state["log_alpha"] == 0
-    if off_policy_script in POLICY:
+    assert script != "sac" or state["log_alpha"] == 0
+    if script in POLICY:
         critic = "qfs.0" if "qfs.0.fc1.bias" in state else "qf1"
         hidden = [
             f"{network}.{layer}.bias" for network in ("actor", critic) for layer in ("fc1", "fc2")
@@ -536,7 +539,7 @@ def test_targets_start_as_copies(off_policy_script, monkeypatch, tmp_path):
         assert {len(state[name]) for name in hidden} == {256}
 
 
-@pytest.mark.parametrize("script", EPSILON_GREEDY)
+@pytest.mark.parametrize("script", helpers.others_slow(EPSILON_GREEDY, ["dqn", "rainbow"]))
 def test_epsilon_falls_by_environment_steps(script, tmp_path):
     """From start_e at step 0 to end_e after that part of the run; logged is what the last action
     was chosen with."""
@@ -756,12 +759,12 @@ def test_the_acting_networks_are_the_learning_ones(script, monkeypatch, tmp_path
 # --- what is stored
 
 
-@pytest.mark.parametrize("num_envs, buffer_size", [(1, 1000), (3, 101)])
-def test_what_is_stored(off_policy_mlp_script, num_envs, buffer_size, tmp_path):
+def test_what_is_stored(off_policy_mlp_script, tmp_path):
     """Every transition as the environment had it, also after wrapping around: the true last
     observation of terminated and truncated episodes; a truncation is no termination; none leads
     from one episode into the next."""
     probe_envs.TRANSITIONS.clear()
+    num_envs, buffer_size = 3, 101
     sizes = dict(
         num_envs=num_envs,
         total_timesteps=300,

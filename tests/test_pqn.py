@@ -213,13 +213,7 @@ def test_epochs(script, monkeypatch, tmp_path):
 
 def rollouts_of(script, monkeypatch, tmp_path, **flags):
     """What compute_q_lambda is given in a run."""
-    rollouts = []
-    original = helpers.module(script).compute_q_lambda
-
-    def spy(*rollout):
-        return rollouts.append(copy.deepcopy(rollout)) or original(*rollout)
-
-    monkeypatch.setattr(helpers.module(script), "compute_q_lambda", spy)
+    rollouts = helpers.spy_on_calls(monkeypatch, script, "compute_q_lambda")
     helpers.train(script, tmp_path, **flags)
     return rollouts
 

@@ -2,7 +2,6 @@
 definitions; without its five parts, rainbow is c51."""
 
 import copy
-from dataclasses import dataclass
 
 import numpy as np
 import pytest
@@ -12,6 +11,7 @@ from scipy.special import rel_entr
 from cleanrl_lite import c51, rainbow
 from cleanrl_lite.rainbow import NoisyLinear, ReplayBuffer, SumTree
 from tests import helpers, test_replay
+from tests.test_fast_td3 import Journal, windows_by_hand
 from tests.test_off_policy import assert_metrics, assert_unchanged, logged, project_by_hand
 
 CPU = torch.device("cpu")
@@ -156,101 +156,12 @@ def test_priorities_and_weights_of_a_run(monkeypatch, tmp_path):
 # --- windows of n steps
 
 
-@dataclass
-class Step:
-    """Of one environment."""
-
-    obs: np.ndarray
-    action: int
-    reward: float
-    next_obs: np.ndarray
-    terminated: bool
-    over: bool
-
-
 def discounted(rewards, gamma):
     """Their sum, one by one."""
     total = 0.0
     for k, reward in enumerate(rewards):
         total += gamma**k * float(reward)
     return total
-
-
-class Journal:
-    """Steps of episodes of 1 to 7 steps that end by termination or truncation, in a buffer and in
-    a list for each environment."""
-
-    def __init__(self, num_envs, buffer_size, n_step, seed=1):
-        self.rng = np.random.default_rng(seed)
-        self.buffer = ReplayBuffer(buffer_size, num_envs, SHAPES, CPU, n_step)
-        self.num_envs = num_envs
-        self.lists = [[] for _ in range(num_envs)]
-        self.steps = np.zeros(num_envs, dtype=np.int64)
-        self.obs = self.normal(num_envs, 2)
-
-    def normal(self, *shape):
-        return self.rng.normal(size=shape).astype(np.float32)
-
-    def step(self):
-        obs = self.obs
-        actions = self.rng.integers(3, size=self.num_envs)
-        rewards = self.normal(self.num_envs)
-        next_obs = self.normal(self.num_envs, 2)
-        terminated, truncated = self.rng.random((2, self.num_envs)) < 0.15
-        over = terminated | truncated
-        self.buffer.add(obs, actions, rewards, next_obs, terminated, self.steps)
-        rows = zip(obs, actions, rewards, next_obs, terminated, over)
-        for steps, row in zip(self.lists, rows):
-            steps.append(Step(*row))
-        self.steps = np.where(over, 0, self.steps + 1)
-        new = self.normal(self.num_envs, 2)
-        self.obs = np.where(over[:, None], new, next_obs)
-
-    def window(self, place):
-        """The steps of the window that begins there, one by one."""
-        steps = self.lists[place % self.num_envs]
-        slot = place // self.num_envs
-        slots = self.buffer.capacity // self.num_envs
-        # the last transition that was written to this slot
-        first = max(range(slot, len(steps), slots))
-        window = []
-        for step in steps[first : first + self.buffer.n_step]:
-            window.append(step)
-            if step.over:
-                break
-        return window
-
-    def check(self, gamma=0.9, draws=200):
-        """Every window that can be drawn; returns their lengths."""
-        rows, stored, index = self.buffer.sample(draws)
-        obs, actions, rewards, next_obs, terminations, steps = self.buffer.unpack(rows)
-        returns, lengths = rainbow.n_step_returns(rewards, steps, stored, gamma)
-        for k, place in enumerate(index.tolist()):
-            window = self.window(place)
-            last = len(window) - 1
-            expected = discounted([step.reward for step in window], gamma)
-            assert returns[k].item() == pytest.approx(expected, rel=1e-4, abs=1e-5)
-            assert lengths[k] == len(window)
-            assert (obs[k, 0].numpy() == window[0].obs).all()
-            assert actions[k, 0] == window[0].action
-            assert (next_obs[k, last].numpy() == window[last].next_obs).all()
-            assert terminations[k, last] == window[last].terminated
-        assert set(index.tolist()) == set(range(self.buffer.filled))
-        return lengths
-
-
-@pytest.mark.parametrize("num_envs, buffer_size", [(1, 24), (3, 61), (2, 16)])
-@pytest.mark.parametrize("n_step", [1, 3, 5])
-def test_windows(n_step, num_envs, buffer_size):
-    """At every fill, before and after the wrap-around: windows end with episodes and at the
-    newest transition, and bootstrap from the last observation there with the right power of
-    gamma."""
-    journal = Journal(num_envs, buffer_size, n_step)
-    lengths = set()
-    for _ in range(5 * buffer_size // (2 * num_envs)):
-        journal.step()
-        lengths.update(journal.check().tolist())
-    assert lengths == set(range(1, n_step + 1))
 
 
 def test_a_window_that_straddles_the_write_position():
@@ -274,7 +185,7 @@ def test_a_window_that_straddles_the_write_position():
 
 def test_saved_and_loaded(tmp_path):
     """Rows, priorities and position come back exactly, and go on as they would have."""
-    journal = Journal(2, 21, 3)
+    journal = Journal(2, 21, 3, rainbow)
     buffer = journal.buffer
     for _ in range(15):
         journal.step()
@@ -289,9 +200,6 @@ def test_saved_and_loaded(tmp_path):
         assert torch.equal(new.tree.sums, buffer.tree.sums)
         buffer.add(*transition(2, 1.0))
         new.add(*transition(2, 1.0))
-
-
-# --- windows of frames
 
 
 # --- noise
@@ -459,27 +367,6 @@ def logits_by_hand(network, obs, noise, args):
     return values[:, None, :] + advantages - advantages.mean(dim=1, keepdim=True)
 
 
-def windows_by_hand(replay, gamma, rows, stored):
-    """obs, action, return, discount, last next_obs, terminated of each window, one by one."""
-    for parts in zip(*replay.unpack(rows), stored):
-        obs, actions, rewards, next_obs, terminations, steps, is_stored = parts
-        length = 1
-        while length < replay.n_step and is_stored[length]:
-            if steps[length] != steps[0] + length:
-                break
-            length += 1
-        total = discounted(rewards[:length], gamma)
-        last = length - 1
-        yield (
-            obs[0],
-            actions[0],
-            total,
-            gamma**length,
-            next_obs[last],
-            terminations[last],
-        )
-
-
 def windows_of_frames_by_hand(replay, gamma, frames, rows, stored):
     for stack, row, is_stored in zip(frames, rows, stored):
         actions, rewards, terminations, ages = row.T
@@ -535,7 +422,7 @@ def project_each(probs, returns, terminations, discounts, atoms):
 @pytest.mark.parametrize(
     "script, off",
     [("rainbow", None)]
-    + [("rainbow", name) for name in OFF]
+    + [pytest.param("rainbow", name, marks=pytest.mark.slow) for name in OFF]
     + [pytest.param("rainbow_atari", None, marks=pytest.mark.slow)],
 )
 def test_update(script, off, monkeypatch, tmp_path):

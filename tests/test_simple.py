@@ -205,7 +205,9 @@ def sorted_rows(obs, *others):
     return [column[order] for column in (obs, *others)]
 
 
-@pytest.mark.parametrize("script", OPTIMIZERS)
+@pytest.mark.parametrize(
+    "script", helpers.others_slow(OPTIMIZERS, ["vpg", "a2c_continuous", "ppo_simple_continuous"])
+)
 def test_what_they_learn_from(script, monkeypatch, tmp_path):
     """The observations and rewards of the environment as they are, each of the rollout's samples
     once an epoch, with log-probabilities of the policy that acted. Real numbers as actions are the

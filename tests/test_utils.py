@@ -3,7 +3,6 @@
 import multiprocessing
 import signal
 import sys
-from dataclasses import dataclass
 from types import SimpleNamespace
 
 import numpy as np
@@ -156,11 +155,13 @@ ACTING_IN_NUMPY = [
     for name in helpers.SCRIPTS
     if "numpy_forward(" in helpers.TEXT[name]
     and "check_actions(" in helpers.TEXT[name]
-    and name not in helpers.JAVA_SCRIPTS + helpers.MJX_SCRIPTS
+    and name not in helpers.JAVA_SCRIPTS + helpers.MJX_SCRIPTS + helpers.ENVPOOL_SCRIPTS
 ]
 
 
-@pytest.mark.parametrize("script", ACTING_IN_NUMPY)
+@pytest.mark.parametrize(
+    "script", helpers.others_slow(ACTING_IN_NUMPY, ["ppo", "ppo_continuous", "ppo_lstm"])
+)
 def test_a_rollout_of_another_policy_is_refused(script, monkeypatch, tmp_path):
     """One that acts with weights that are not the agent's."""
 
@@ -254,46 +255,6 @@ def test_an_update_that_cannot_be_compiled_loses_no_call(capfd):
     assert capfd.readouterr().err.count("continuing in eager mode: ") == 1
 
 
-@dataclass
-class Own:
-    """Flags that a researcher might add."""
-
-    threads: int = 1
-    warmup_steps: int = 0
-    dropout_rate: float = 0.0
-    log_std_min: float = -5.0
-    trace_lambda: float = 0.9
-    name: str = "-1"
-    fast: bool = False
-    max_episode_steps: int | None = None
-
-
-@pytest.mark.parametrize(
-    "flags, message",
-    [
-        ({}, None),
-        (dict(warmup_steps=10, dropout_rate=0.5, log_std_min=1.0), None),
-        (dict(trace_lambda=2.0, max_episode_steps=3, fast=True), None),
-        (dict(warmup_steps=-1), "--warmup-steps must be finite and not negative, got -1"),
-        (dict(trace_lambda=-0.1), "--trace-lambda must be finite and not negative, got -0.1"),
-        (dict(max_episode_steps=-3), "--max-episode-steps must be finite and not negative, got -3"),
-        (
-            dict(dropout_rate=float("inf")),
-            "--dropout-rate must be finite and not negative, got inf",
-        ),
-        (dict(log_std_min=float("nan")), "--log-std-min must be finite and not negative, got nan"),
-    ],
-)
-def test_numbers_of_flags_that_a_copy_adds(flags, message):
-    """What is possible follows from the default."""
-    main = utils.with_cleanup(lambda args: "it runs")
-    if message is None:
-        assert main(Own(**flags)) == "it runs"
-        return
-    with pytest.raises(SystemExit, match=f"^error: {message}$"):
-        main(Own(**flags))
-
-
 # --- what main() leaves behind in its process
 
 
@@ -359,20 +320,3 @@ def test_a_run_that_fails_leaves_no_trace(async_envs, three_threads, monkeypatch
 
 
 # --- small things
-
-
-@pytest.mark.parametrize(
-    "every, last, step, due",
-    [
-        (0, 0, 100, False),
-        (0, -1, 0, False),
-        (100, 0, 99, False),
-        (100, 0, 100, True),
-        (100, 100, 199, False),
-        (100, 99, 301, True),
-        (100, 300, 399, False),
-        (100, -1, 0, True),
-    ],
-)
-def test_is_due(every, last, step, due):
-    assert utils.is_due(every, last, step) == due

@@ -159,9 +159,7 @@ ACTING_IN_NUMPY = [
 ]
 
 
-@pytest.mark.parametrize(
-    "script", helpers.others_slow(ACTING_IN_NUMPY, ["ppo", "ppo_continuous", "ppo_lstm"])
-)
+@pytest.mark.parametrize("script", helpers.others_slow(ACTING_IN_NUMPY, ["ppo", "ppo_continuous"]))
 def test_a_rollout_of_another_policy_is_refused(script, monkeypatch, tmp_path):
     """One that acts with weights that are not the agent's."""
 

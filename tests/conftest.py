@@ -22,8 +22,8 @@ JAVA_FREE = {"tests.test_consistency", "tests.test_docs", "tests.test_results"}
 collect_ignore = []
 if importlib.util.find_spec("stable_baselines3") is None:
     collect_ignore += ["test_results.py", "test_time_to_return.py"]
-# Their tests share what takes long to make: a cluster, servers, processes, an agent.
-TOGETHER = "test_aws_batch.py", "test_multigpu.py", "test_selfplay.py", "test_slurm.py"
+# Their tests share what takes long to make: processes, an agent.
+TOGETHER = "test_multigpu.py", "test_selfplay.py"
 
 
 def pytest_configure(config):

@@ -7,6 +7,7 @@ import json
 import multiprocessing
 import os
 import signal
+import socket
 import tempfile
 from concurrent.futures import ProcessPoolExecutor
 from unittest import mock
@@ -18,13 +19,18 @@ from torch.distributions import Categorical
 
 from cleanrl_lite import ppo_atari_multigpu, utils
 from tests import helpers
-from tests.test_slurm import cluster, free_port  # noqa: F401
 
 SCRIPT, ENVS = "ppo_atari_multigpu", 4
 FLAGS = dict(num_envs=ENVS, num_steps=8, total_timesteps=96, num_minibatches=2, update_epochs=2)
 GAMES = json.dumps(dict(max_num_frames_per_episode=40))  # truncated after ten steps
 FLAGS |= dict(env_id="CarnivalNoFrameskip-v4", env_kwargs=GAMES)  # they bring rewards early
 RANK = int(os.environ.get("RANK", 0))
+
+
+def free_port():
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
 
 
 class Pair:

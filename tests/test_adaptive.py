@@ -33,12 +33,7 @@ def test_the_learning_rate_follows_the_kl_divergence(monkeypatch, tmp_path):
         return update(*tensors) | {"losses/approx_kl": torch.tensor(kl[(len(rates) - 1) % 12])}
 
     helpers.spy_on_updates(monkeypatch, check)
-    flags = dict(
-        total_timesteps=256,
-        update_epochs=6,
-        kl_threshold=0.008,
-        learning_rate=8e-3,
-    )
+    flags = dict(total_timesteps=256, update_epochs=6, kl_threshold=0.008, learning_rate=8e-3)
     helpers.train("ppo_continuous_adaptive", tmp_path, **flags)
     epochs = np.array(rates).reshape(-1, 4)
     assert (epochs == epochs[:, :1]).all() and len(epochs) == 12  # it changes between epochs only
@@ -48,12 +43,7 @@ def test_the_learning_rate_follows_the_kl_divergence(monkeypatch, tmp_path):
         expected.append(rate)
         rate = min(rate * [1 / 1.5, 1, 1.5][epoch % 3], 1e-2)
     assert epochs[:, 0] == pytest.approx(expected)
-    flags |= dict(
-        total_timesteps=128,
-        update_epochs=1,
-        kl_threshold=1e-20,
-        learning_rate=1e-6,
-    )
+    flags |= dict(total_timesteps=128, update_epochs=1, kl_threshold=1e-20, learning_rate=1e-6)
     run, _ = helpers.train("ppo_continuous_adaptive", tmp_path / "limit", **flags)
     assert helpers.load(run)["learning_rate"]["value"].item() == pytest.approx(1e-6)
 
@@ -107,11 +97,7 @@ def test_the_critic_predicts_normalised_returns(monkeypatch, tmp_path):
 
 
 def test_the_learning_rate_is_resumed(tmp_path):
-    flags = dict(
-        kl_threshold=1e-20,
-        learning_rate=3e-3,
-        update_epochs=2,
-    )
+    flags = dict(kl_threshold=1e-20, learning_rate=3e-3, update_epochs=2)
     run, _ = helpers.train("ppo_continuous_adaptive", tmp_path, **flags)
     first = helpers.load(run)["learning_rate"]["value"].item()
     helpers.next_second()
@@ -133,11 +119,7 @@ def test_another_learning_rate_after_a_resume(tmp_path):
     fixed = dict(kl_threshold=0.0, anneal_lr=False)
     run_dir, _ = helpers.train("ppo_continuous_adaptive", tmp_path, **fixed, total_timesteps=128)
     helpers.next_second()
-    more = dict(
-        resume=str(run_dir),
-        learning_rate=1e-3,
-        total_timesteps=256,
-    )
+    more = dict(resume=str(run_dir), learning_rate=1e-3, total_timesteps=256)
     helpers.main(
         "ppo_continuous_adaptive",
         helpers.small_args("ppo_continuous_adaptive", tmp_path, **fixed, **more),

@@ -157,12 +157,7 @@ def rollouts_of(monkeypatch, tmp_path, note, **flags):
     rollouts = helpers.spy_on_calls(monkeypatch, "ppo_atari")
     helpers.spy_on_steps(monkeypatch, "ppo_atari", note)
     helpers.train(
-        "ppo_atari",
-        tmp_path,
-        num_steps=64,
-        total_timesteps=128,
-        update_epochs=1,
-        **flags,
+        "ppo_atari", tmp_path, num_steps=64, total_timesteps=128, update_epochs=1, **flags
     )
     return rollouts
 
@@ -174,11 +169,7 @@ REPLAY_SCRIPTS = [name for name in helpers.ATARI_SCRIPTS if name in helpers.OFF_
 def test_stored_rewards_are_clipped(script, monkeypatch, tmp_path):
     seen = []
     helpers.spy_on_steps(monkeypatch, script, lambda envs, actions, result: seen.append(result[1]))
-    flags = dict(
-        env_id="CarnivalNoFrameskip-v4",
-        learning_starts=190,
-        buffer_size=400,
-    )
+    flags = dict(env_id="CarnivalNoFrameskip-v4", learning_starts=190, buffer_size=400)
     run_dir, _ = helpers.train(script, tmp_path, **flags)
     rewards = helpers.load(run_dir)["replay"]["rows"][:, 1].numpy()
     assert np.max(seen) > 1
@@ -302,16 +293,3 @@ def test_truncated_games_bootstrap_from_their_last_observation(monkeypatch, tmp_
         assert next_values[t, n] == pytest.approx(expected, rel=1e-4, abs=1e-5)
     after = np.concatenate([values[1:], [last]])
     np.testing.assert_allclose(next_values[~dones], after[~dones], rtol=1e-4, atol=1e-5)
-
-
-def test_games_begin_as_their_seeds_say():
-    """The seeds draw the number of idle steps at the start."""
-    envs = games(4, "PongNoFrameskip-v4")
-    idle = []
-    for seeds in [1, 2, 3, 4], [1, 2, 3, 4], [5, 6, 7, 8]:
-        envs.reset(seeds)
-        idle.append(envs.frames.tolist())
-    envs.close()
-    first, same, others = idle
-    assert same == first
-    assert others != first

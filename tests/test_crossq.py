@@ -81,12 +81,7 @@ def test_renormalisation():
         theirs = x.clone().requires_grad_()
         y = norm(ours, True)
         weights = torch.randn(32, 4)
-        torch.testing.assert_close(
-            y.double(),
-            expected.double(),
-            rtol=1e-4,
-            atol=1e-4,
-        )
+        torch.testing.assert_close(y.double(), expected.double(), rtol=1e-4, atol=1e-4)
         by_hand = renorm_by_hand(norm, theirs, *before, renormalise=step >= 3)
         grads = [
             torch.autograd.grad((z * weights).sum(), each)[0]
@@ -97,12 +92,7 @@ def test_renormalisation():
     x = torch.randn(32, 4) + 5
     norm.running_mean.copy_(x.mean(0) + 0.1)
     norm.running_var.copy_(x.var(0) * 1.2)
-    torch.testing.assert_close(
-        norm(x, False),
-        norm(x, True),
-        rtol=1e-4,
-        atol=1e-4,
-    )
+    torch.testing.assert_close(norm(x, False), norm(x, True), rtol=1e-4, atol=1e-4)
 
 
 class ByHand:
@@ -167,14 +157,10 @@ def test_updates_without_targets(warmup, monkeypatch, tmp_path):
         state["agent"] = reference = copy.deepcopy(agent)
         betas = (0.5, 0.999)
         state["critic"] = torch.optim.Adam(
-            [*reference.qf1.parameters(), *reference.qf2.parameters()],
-            lr=args.q_lr,
-            betas=betas,
+            [*reference.qf1.parameters(), *reference.qf2.parameters()], lr=args.q_lr, betas=betas
         )
         state["actor"] = torch.optim.Adam(
-            reference.actor.parameters(),
-            lr=args.policy_lr,
-            betas=betas,
+            reference.actor.parameters(), lr=args.policy_lr, betas=betas
         )
         state["alpha"] = torch.optim.Adam([reference.log_alpha], lr=args.q_lr)
         state["by hand"] = {
@@ -271,13 +257,7 @@ def test_updates_without_targets(warmup, monkeypatch, tmp_path):
     calls = helpers.spy_on_updates(monkeypatch, check)
     monkeypatch.setattr(crossq, "ACTOR_UNITS", 48)  # fewer to compute by hand
     monkeypatch.setattr(crossq, "CRITIC_UNITS", 64)
-    flags = dict(
-        policy_lr=3e-3,
-        q_lr=2e-3,
-        gamma=0.9,
-        total_timesteps=260,
-        renorm_warmup=warmup,
-    )
+    flags = dict(policy_lr=3e-3, q_lr=2e-3, gamma=0.9, total_timesteps=260, renorm_warmup=warmup)
     logged("crossq", tmp_path, **flags)
     critic = calls.count("update_critic")
     actor = calls.count("update_actor")

@@ -10,13 +10,7 @@ from tests import helpers, like_envpool
 from tests.probe_envs import probe
 from tests.test_probe import trained, values
 
-LOGGED = dict(
-    num_envs=3,
-    num_steps=40,
-    num_minibatches=2,
-    update_epochs=2,
-    total_timesteps=360,
-)
+LOGGED = dict(num_envs=3, num_steps=40, num_minibatches=2, update_epochs=2, total_timesteps=360)
 
 
 @pytest.fixture(params=helpers.ENVPOOL_SCRIPTS)
@@ -111,12 +105,7 @@ def test_without_resets_it_is_the_parent(parent, flags, fake_envpool, tmp_path):
         num_envs=3,
         num_steps=64,
     )
-    flags |= dict(
-        num_minibatches=4,
-        update_epochs=2,
-        total_timesteps=576,
-        learning_rate=1e-3,
-    )
+    flags |= dict(num_minibatches=4, update_epochs=2, total_timesteps=576, learning_rate=1e-3)
     (mine, returns), (theirs, same) = (
         helpers.train(name, tmp_path / name, **flags) for name in (f"{parent}_envpool", parent)
     )
@@ -153,12 +142,7 @@ def test_every_episode_is_logged(envpool_script, tmp_path):
 def test_a_resumed_run_plays_other_episodes(envpool_script, tmp_path):
     """envpool takes seeds only when it makes environments: a resumed run makes others, with
     seeds of that step."""
-    flags = dict(
-        num_envs=4,
-        num_steps=32,
-        num_minibatches=4,
-        total_timesteps=256,
-    )
+    flags = dict(num_envs=4, num_steps=32, num_minibatches=4, total_timesteps=256)
     run_dir, _ = helpers.train(envpool_script, tmp_path, **flags)
     helpers.next_second()
     flags |= dict(resume=str(run_dir), total_timesteps=512)
@@ -210,25 +194,6 @@ def test_fast_td3_steps_as_with_a_vector_environment(env_id, limit, fake_envpool
                 assert one[n][1:] == pytest.approx(other[n][1:], rel=1e-5)
         else:
             assert one == other
-
-
-def test_fast_td3_learns_from_whole_episodes(fake_envpool, tmp_path):
-    """Of every environment: a transition begins where the last one led to, or anew at an end."""
-    flags = dict(env_id="envpool/Hopper-v4", num_envs=2, total_timesteps=600, buffer_size=600)
-    run_dir, _ = helpers.train("fast_td3", tmp_path, **flags)
-    rows = helpers.load(run_dir)["replay"]["rows"].numpy()
-    obs, next_obs = rows[:, :11], rows[:, 15:26]
-    steps = rows[:, -1]
-    begins = 0
-    for n in range(2):
-        for t in range(n + 2, len(rows), 2):
-            goes_on = steps[t] == steps[t - 2] + 1
-            assert goes_on or steps[t] == 0
-            assert np.array_equal(obs[t], next_obs[t - 2]) == goes_on
-            begins += not goes_on
-    assert begins > 5
-    lengths = helpers.scalars(run_dir)["charts/episodic_length"]
-    assert len(lengths) == begins or len(lengths) == begins + 1
 
 
 # --- envpool itself

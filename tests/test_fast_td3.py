@@ -176,14 +176,7 @@ def windows_by_hand(replay, gamma, rows, stored):
             total += gamma**k * rewards[k].item()
             length += 1
         last = length - 1
-        yield (
-            obs[0],
-            actions[0],
-            total,
-            gamma**length,
-            next_obs[last],
-            terminations[last],
-        )
+        yield (obs[0], actions[0], total, gamma**length, next_obs[last], terminations[last])
 
 
 def critic_losses(reference, args, windows, noise):
@@ -210,19 +203,10 @@ def critic_losses(reference, args, windows, noise):
         other = pair[1][k]
         first = (one * atoms).sum() < (other * atoms).sum()
         chosen = one if first else other
-        projected = project_by_hand(
-            chosen[None],
-            [returns[k]],
-            [bool(end)],
-            discounts[k],
-            atoms,
-        )
+        projected = project_by_hand(chosen[None], [returns[k]], [bool(end)], discounts[k], atoms)
         targets.append(projected[0])
     targets = torch.tensor(np.array(targets))
-    found = {
-        "mass_at_v_min": targets[:, 0].mean(),
-        "mass_at_v_max": targets[:, -1].mean(),
-    }
+    found = {"mass_at_v_min": targets[:, 0].mean(), "mass_at_v_max": targets[:, -1].mean()}
     for name in ("qf1", "qf2"):
         critic = reference.get_submodule(name)
         probs = probs_by_hand(reference, critic, obs, actions)
@@ -318,12 +302,7 @@ def test_updates(n_step, monkeypatch, tmp_path):
 def test_statistics_are_those_of_all_observations(tmp_path):
     """That the policy was given in training; an evaluation leaves them as they are."""
     probe_envs.TRANSITIONS.clear()
-    flags = dict(
-        num_envs=3,
-        total_timesteps=300,
-        eval_every=100,
-        learning_starts=240,
-    )
+    flags = dict(num_envs=3, total_timesteps=300, eval_every=100, learning_starts=240)
     state = logged("fast_td3", tmp_path, **flags)["agent"]
     evaluations = len(probe_envs.TRANSITIONS) - 300
     assert evaluations > 0
@@ -363,12 +342,7 @@ def test_each_environment_has_noise_of_its_own_size(monkeypatch, tmp_path):
         monkeypatch, "fast_td3", lambda envs, actions, result: ended.append(result[2] | result[3])
     )
     output = [0.3, -0.5, 0.1]
-    flags = dict(
-        learning_starts=0,
-        std_min=0.02,
-        std_max=0.1,
-        steps=3000,
-    )
+    flags = dict(learning_starts=0, std_min=0.02, std_max=0.1, steps=3000)
     actions = actions_of("fast_td3", monkeypatch, tmp_path, output, **flags)
     scaled = (actions - BIAS.numpy()) / SCALE.numpy()
     added = scaled - np.tanh(output)
@@ -391,13 +365,7 @@ def test_each_environment_has_noise_of_its_own_size(monkeypatch, tmp_path):
 def test_a_support_that_is_too_narrow(capfd, tmp_path):
     """One warning, which names the end where the targets pile up."""
     utils.say_once.cache_clear()
-    flags = dict(
-        v_min=-50.0,
-        v_max=0.2,
-        n_atoms=51,
-        total_timesteps=300,
-        gamma=0.9,
-    )
+    flags = dict(v_min=-50.0, v_max=0.2, n_atoms=51, total_timesteps=400, gamma=0.9)
     helpers.train("fast_td3", tmp_path, env_id="tests.probe_envs:ProbeTruncatedBox-v0", **flags)
     found = [line for line in capfd.readouterr().out.splitlines() if "warning: --v-" in line]
     assert [" ".join(line.split()[1:3]) for line in found] == ["--v-max 0.2"]

@@ -95,11 +95,7 @@ def test_samples_follow_the_policy(monkeypatch, tmp_path):
     monkeypatch.setattr(ppo_hybrid, "Agent", Biased)
     probe_envs.ACTIONS.clear()
     sizes = dict(
-        num_envs=5,
-        num_steps=400,
-        num_minibatches=1,
-        update_epochs=1,
-        total_timesteps=10_000,
+        num_envs=5, num_steps=400, num_minibatches=1, update_epochs=1, total_timesteps=10_000
     )
     helpers.train("ppo_hybrid", tmp_path, **sizes, learning_rate=1e-20)
     actions = probe_envs.ACTIONS[:10_000]
@@ -120,11 +116,7 @@ def test_samples_follow_the_policy(monkeypatch, tmp_path):
 @pytest.mark.slow
 def test_learns_both_kinds_of_action(tmp_path):
     flags = dict(
-        num_envs=4,
-        num_steps=64,
-        num_minibatches=4,
-        total_timesteps=12_288,
-        learning_rate=1e-2,
+        num_envs=4, num_steps=64, num_minibatches=4, total_timesteps=12_288, learning_rate=1e-2
     )
     _, returns = helpers.train("ppo_hybrid", tmp_path, **flags, eval_episodes=20)
     assert min(returns) > 2.8

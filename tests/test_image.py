@@ -12,13 +12,7 @@ from cleanrl_lite import ppo_image
 from tests import helpers, probe_envs
 from tests.helpers import DRAWN
 
-LAYOUTS = dict(
-    hwc=3,
-    chw=3,
-    hw=1,
-    dict=3,
-    two_in_one=6,
-)  # channels
+LAYOUTS = dict(hwc=3, chw=3, hw=1, dict=3, two_in_one=6)  # channels
 
 
 def env_of(image_size=36, stack_size=2, **kwargs):
@@ -59,12 +53,7 @@ def test_box_actions_reach_the_environment_in_its_own_bounds(monkeypatch, tmp_pa
     env = env_of(env_id="tests.probe_envs:ProbeCorner-v0")
     upper = probe_envs.Corner.target == probe_envs.Corner.high
     corner = np.where(upper, 1, -1).astype(np.float32)
-    for action, reward in [
-        (corner, 1.0),
-        (5 * corner, 1.0),
-        (-corner, 0.0),
-        (0 * corner, 0.5),
-    ]:
+    for action, reward in [(corner, 1.0), (5 * corner, 1.0), (-corner, 0.0), (0 * corner, 0.5)]:
         env.reset()
         assert env.step(action)[1] == pytest.approx(reward)
 
@@ -73,21 +62,11 @@ def test_rewards_are_divided_by_the_deviation_of_the_return(monkeypatch, tmp_pat
     """Of all discounted returns so far, each of its own episode; what is logged is the
     environment's reward."""
     rewards = []
-    scaled = []
-    gae = ppo_image.compute_gae
-    monkeypatch.setattr(
-        ppo_image, "compute_gae", lambda *rollout: scaled.append(rollout[0].copy()) or gae(*rollout)
-    )
+    rollouts = helpers.spy_on_calls(monkeypatch, "ppo_image")
     helpers.spy_on_steps(monkeypatch, "ppo_image", lambda envs, actions, result: rewards.append(
         (result[1].copy(), result[2] | result[3])))  # fmt: skip
     kwargs = json.dumps(dict(env_id="tests.probe_envs:ProbeLoggedDiscrete-v0"))
-    sizes = dict(
-        num_envs=3,
-        num_steps=40,
-        num_minibatches=2,
-        total_timesteps=240,
-        gamma=0.9,
-    )
+    sizes = dict(num_envs=3, num_steps=40, num_minibatches=2, total_timesteps=240, gamma=0.9)
     run_dir, _ = helpers.train("ppo_image", tmp_path, env_kwargs=kwargs, **sizes)
     ret = np.zeros(3)
     returns = []
@@ -98,23 +77,16 @@ def test_rewards_are_divided_by_the_deviation_of_the_return(monkeypatch, tmp_pat
         if t % 40 == 0:
             raw = np.array([r for r, _ in rewards[t - 40 : t]])
             expected = raw / np.sqrt(np.var(np.array(returns)) + 1e-8)
-            np.testing.assert_allclose(scaled[t // 40 - 1], expected.clip(-10, 10), rtol=1e-4)
+            np.testing.assert_allclose(rollouts[t // 40 - 1][0], expected.clip(-10, 10), rtol=1e-4)
     assert helpers.load(run_dir)["agent"]["return_stats.count"] == 240
-    assert len(scaled) == 2
+    assert len(rollouts) == 2
     assert len({float(reward) for rs, _ in rewards for reward in rs}) > 5
 
 
 def trained(env_id, monkeypatch, tmp_path, **flags):
     """The agent after a short run on a drawn probe, and the scale of its rewards."""
     flags = (
-        dict(
-            num_envs=4,
-            num_steps=32,
-            num_minibatches=2,
-            clip_vloss=False,
-            ent_coef=0.0,
-            gamma=0.9,
-        )
+        dict(num_envs=4, num_steps=32, num_minibatches=2, clip_vloss=False, ent_coef=0.0, gamma=0.9)
         | flags
     )
     flags |= dict(

@@ -102,13 +102,7 @@ def test_where_masks_come_from(source):
 
 
 @pytest.mark.parametrize(
-    "name, shape",
-    [
-        ("Switches", (2, 3)),
-        ("CountedParts", (2,)),
-        ("Counted", ()),
-        ("Plain", ()),
-    ],
+    "name, shape", [("Switches", (2, 3)), ("CountedParts", (2,)), ("Counted", ()), ("Plain", ())]
 )
 def test_actions_are_the_environments(name, shape, tmp_path):
     """MultiBinary, and actions that are counted from another number, arrive as the environment
@@ -144,12 +138,7 @@ def test_the_best_of_what_is_valid(source, monkeypatch, tmp_path):
     )
     _, returns = helpers.train("ppo_masked", tmp_path, **of(source), **flags, eval_episodes=50)
     assert set(returns) == {2.0, 1.5}
-    obs = torch.tensor(
-        [
-            [3.0, 1, 1, 1, 1, 1, -1],
-            [3.0, 0, 1, 1, 1, 1, -1],
-        ]
-    )
+    obs = torch.tensor([[3.0, 1, 1, 1, 1, 1, -1], [3.0, 0, 1, 1, 1, 1, -1]])
     assert agents[0].act(obs).tolist() == [[0, 1], [1, 1]]
     assert values(agents[0], [3.0]) == pytest.approx(1.75, abs=0.1)
 
@@ -160,11 +149,7 @@ def test_the_best_of_what_is_valid(source, monkeypatch, tmp_path):
 def test_one_part_without_a_mask_is_ppo(flags, tmp_path):
     """The same random numbers, so the same run: curves, networks, random generators."""
     flags |= dict(
-        env_id="CartPole-v1",
-        num_envs=4,
-        num_steps=64,
-        total_timesteps=1024,
-        max_episode_steps=None,
+        env_id="CartPole-v1", num_envs=4, num_steps=64, total_timesteps=1024, max_episode_steps=None
     )
     masked, returns = helpers.train("ppo_masked", tmp_path / "masked", **flags)
     plain, same = helpers.train("ppo", tmp_path / "ppo", **flags)

@@ -159,12 +159,7 @@ def test_policies():
     z = (actions - mean).numpy() / std
     expected = -0.5 * z**2 - np.log(std)
     expected = expected - 0.5 * math.log(2 * math.pi)
-    np.testing.assert_allclose(
-        dist.log_prob(actions),
-        expected.sum(1),
-        rtol=1e-5,
-        atol=1e-6,
-    )
+    np.testing.assert_allclose(dist.log_prob(actions), expected.sum(1), rtol=1e-5, atol=1e-6)
     of_one = 0.5 * math.log(2 * math.pi * math.e)
     entropy = (np.log(std) + of_one).sum()
     np.testing.assert_allclose(dist.entropy(), np.full(7, entropy), rtol=1e-6)
@@ -190,12 +185,7 @@ def actions_of(script, monkeypatch, tmp_path, **parameters):
     """10,000 actions (2000, 5) of an actor that ignores the observation and has these
     parameters."""
     Agent = helpers.module(script).Agent
-    sizes = dict(
-        num_envs=5,
-        num_steps=400,
-        num_minibatches=1,
-        update_epochs=1,
-    )
+    sizes = dict(num_envs=5, num_steps=400, num_minibatches=1, update_epochs=1)
     sizes = helpers.rollout_only(script, **sizes)
 
     class BiasedAgent(Agent):
@@ -276,12 +266,7 @@ def losses_by_hand(batch, args):
     return losses
 
 
-PLAIN = dict(
-    clip_vloss=False,
-    norm_adv=False,
-    ent_coef=0.1,
-    vf_coef=2.0,
-)
+PLAIN = dict(clip_vloss=False, norm_adv=False, ent_coef=0.1, vf_coef=2.0)
 OPTIONS = dict(
     ppo_continuous_adaptive=dict(env_id="tests.probe_envs:ProbeCorner-v0", bounds_coef=5.0)
 )
@@ -345,11 +330,7 @@ def test_update(script, options, monkeypatch, tmp_path):
         for name, value in expected.items():
             assert not metrics[f"losses/{name}"].requires_grad
             torch.testing.assert_close(
-                metrics[f"losses/{name}"],
-                value.detach(),
-                rtol=2e-3,
-                atol=2e-5,
-                msg=name,
+                metrics[f"losses/{name}"], value.detach(), rtol=2e-3, atol=2e-5, msg=name
             )
         helpers.assert_stepped(agent, reference, rate)
         return metrics
@@ -357,11 +338,7 @@ def test_update(script, options, monkeypatch, tmp_path):
     calls = helpers.spy_on_updates(monkeypatch, check)
     # A large learning rate and a small clip range: after one epoch samples are on both sides of
     # every clip.
-    flags = dict(
-        learning_rate=3e-3,
-        clip_coef=0.05,
-        total_timesteps=half_a_run(script),
-    )
+    flags = dict(learning_rate=3e-3, clip_coef=0.05, total_timesteps=half_a_run(script))
     helpers.train(script, tmp_path, **flags | options)
     assert len(calls) >= 16
 
@@ -518,11 +495,7 @@ def test_observation_statistics_are_those_of_all_observations(monkeypatch, tmp_p
 
     monkeypatch.setattr(utils.VectorEnv, "reset", spy)
     run_dir, _ = helpers.train(
-        "ppo_continuous",
-        tmp_path,
-        env_id="Hopper-v4",
-        num_envs=3,
-        total_timesteps=768,
+        "ppo_continuous", tmp_path, env_id="Hopper-v4", num_envs=3, total_timesteps=768
     )
     # what actions were chosen from
     agent = helpers.load(run_dir)["agent"]
@@ -576,11 +549,7 @@ ANNEALING = [
 def test_learning_rate_falls_by_environment_steps(script, anneal_lr, tmp_path):
     args = helpers.small_args(script, tmp_path)
     total = 3 * args.num_envs * args.num_steps  # three rollouts
-    flags = dict(
-        anneal_lr=anneal_lr,
-        total_timesteps=total,
-        update_epochs=1,
-    )
+    flags = dict(anneal_lr=anneal_lr, total_timesteps=total, update_epochs=1)
     if script == "ppo_continuous_adaptive":
         flags["kl_threshold"] = 0  # --anneal-lr decides
     run_dir, _ = helpers.train(script, tmp_path, **flags)
@@ -590,11 +559,7 @@ def test_learning_rate_falls_by_environment_steps(script, anneal_lr, tmp_path):
     assert rates == pytest.approx(expected, rel=1e-5)
 
 
-MEAN_KL = [
-    ((0, 0, 0, 9), 2.5, 12),
-    ((3, 3, 3, 0), 2.5, 12),
-    ((3, 3, 3, 0), 2.0, 4),
-]
+MEAN_KL = [((0, 0, 0, 9), 2.5, 12), ((3, 3, 3, 0), 2.5, 12), ((3, 3, 3, 0), 2.0, 4)]
 
 
 # the others have ppo's line (test_schedules_have_one_text)

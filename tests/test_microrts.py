@@ -13,14 +13,7 @@ from tests import helpers
 PARTS = [6, 4, 4, 4, 4, 7, 49]
 # The parts that count with each action: nothing, move, harvest, return, produce where and what,
 # attack.
-COUNTS = [
-    [0],
-    [0, 1],
-    [0, 2],
-    [0, 3],
-    [0, 4, 5],
-    [0, 6],
-]
+COUNTS = [[0], [0, 1], [0, 2], [0, 3], [0, 4, 5], [0, 6]]
 
 
 class March(gym.Env):
@@ -91,12 +84,7 @@ def distribution(logits, mask, orders=None):
     batch, cells, _ = mask.shape
     units = mask[..., 0].topk(orders or cells).indices
     index = torch.arange(batch)[:, None], units
-    return ppo_microrts.UnitActions(
-        logits[index],
-        mask[index],
-        index,
-        cells,
-    )
+    return ppo_microrts.UnitActions(logits[index], mask[index], index, cells)
 
 
 def probabilities(logits, mask):
@@ -227,12 +215,7 @@ def test_a_game_at_the_time_limit_bootstraps(monkeypatch, tmp_path):
         led_to.append(torch.tensor(obs))
 
     helpers.spy_on_steps(monkeypatch, "ppo_microrts", note)
-    flags = dict(
-        num_steps=16,
-        total_timesteps=32,
-        max_episode_steps=5,
-        learning_rate=1e-20,
-    )
+    flags = dict(num_steps=16, total_timesteps=32, max_episode_steps=5, learning_rate=1e-20)
     helpers.train("ppo_microrts", tmp_path, **flags)
     ((_, _, next_values, terminations, dones, *_),) = rollouts
     assert not terminations.any()

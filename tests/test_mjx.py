@@ -12,7 +12,6 @@ from tests import helpers
 from tests.test_off_policy import learns_as_often_after_a_resume
 
 SCRIPT = "ppo_continuous_mjx"
-needs_brax = pytest.mark.skipif(not helpers.BRAX, reason="brax is not installed")
 LOGGED = dict(
     num_envs=3,
     num_steps=40,
@@ -72,20 +71,12 @@ def stand_in(steps):
         def unflatten(_, leaves):
             return [SimpleNamespace(obs=leaves[0]), *leaves[1:]]
 
-        tree = SimpleNamespace(
-            leaves=leaves,
-            structure=lambda batch: None,
-            unflatten=unflatten,
-        )
+        tree = SimpleNamespace(leaves=leaves, structure=lambda batch: None, unflatten=unflatten)
 
         def put(arrays, device):
             return [torch.from_numpy(array) for array in arrays]
 
-        jax = SimpleNamespace(
-            tree=tree,
-            device_put=put,
-            devices=lambda: [None],
-        )
+        jax = SimpleNamespace(tree=tree, device_put=put, devices=lambda: [None])
         env = SimpleNamespace(observation_size=2, action_size=1, dt=0.05)
         return jax, env, lambda seeds: start(torch.as_tensor(seeds)), step
 
@@ -210,50 +201,3 @@ def test_noise_is_drawn_anew_where_episodes_end(monkeypatch, tmp_path, steps):
 def test_a_resumed_actor_learns_as_often(monkeypatch, tmp_path, steps):
     flags = dict(v_min=-10.0, v_max=10.0, max_episode_steps=9)
     learns_as_often_after_a_resume("fast_td3_mjx", monkeypatch, tmp_path, **flags)
-
-
-# --- brax itself
-@pytest.fixture
-def pendulums():
-    """Five of brax's, with episodes of at most 12 steps."""
-    args = helpers.small_args(SCRIPT, "", max_episode_steps=12, num_envs=5)
-    brax = ppo_continuous_mjx.Brax(args)
-    brax.reset([1, 2, 3, 4, 5])
-    return brax
-
-
-@needs_brax
-@pytest.mark.slow
-def test_episodes_of_brax(pendulums):
-    """Each step is that of brax; each episode begins in another state; a cut one is not
-    terminated."""
-    import jax
-
-    begun = []
-    step = jax.jit(jax.vmap(pendulums.env.step))
-    totals = torch.zeros(5)
-    lengths = torch.zeros(5)
-    cut = 0
-    lost = 0
-    for t in range(100):
-        state = pendulums.batch[0]
-        actions = torch.full((5, 1), 0.0 if t < 40 else 1.0)
-        following, rewards, terminated, done, next_obs, returns, counted = pendulums.step(actions)
-        plain = step(state, actions.numpy())
-        np.testing.assert_allclose(next_obs, plain.obs, atol=1e-5)
-        assert torch.equal(terminated, torch.tensor(np.array(plain.done) > 0))
-        totals = totals + rewards
-        lengths = lengths + 1
-        assert torch.equal(returns, totals)
-        assert torch.equal(counted, lengths.int())
-        assert torch.equal(done, terminated | (lengths == 12))
-        assert torch.equal(following[~done], next_obs[~done])
-        begun += following[done].tolist()
-        cut = cut + (done & ~terminated).sum()
-        lost = lost + terminated.sum()
-        totals = totals * ~done
-        lengths = lengths * ~done
-    assert cut >= 5
-    assert lost >= 5
-    assert len({*map(tuple, begun)}) == len(begun)
-    assert np.abs(begun).max() <= 0.01

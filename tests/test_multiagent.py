@@ -1,9 +1,6 @@
 """ppo_multiagent.py: one actor for all agents, what the critics see, a ratio for each agent;
 environments."""
 
-import json
-
-import numpy as np
 import pytest
 import torch
 from torch.distributions import Categorical
@@ -21,7 +18,6 @@ FLAGS = dict(
     clip_vloss=False,
     ent_coef=0.0,
 )
-CRITICS = pytest.mark.parametrize("central", [True, False])
 
 
 def observation(signs, bonus, t=0):
@@ -89,11 +85,7 @@ def test_an_agent_without_a_valid_choice_has_no_gradient():
     actions = dist.sample()
     terms = dist.log_prob(actions) + dist.entropy()
     weight = agent.actor[-1].weight
-    (idle,) = torch.autograd.grad(
-        terms[:, 1].sum(),
-        weight,
-        retain_graph=True,
-    )
+    (idle,) = torch.autograd.grad(terms[:, 1].sum(), weight, retain_graph=True)
     (active,) = torch.autograd.grad(terms[:, 0].sum(), weight)
     assert not idle.any()
     assert active.any()
@@ -113,12 +105,7 @@ def test_a_team_learns(central, monkeypatch, tmp_path):
         eval_episodes=20,
     )
     assert set(returns) == {1.0, 2.0}
-    for signs in (
-        (-1, -1, 1),
-        (1, -1, -1),
-        (-1, 1, -1),
-        (1, 1, 1),
-    ):
+    for signs in ((-1, -1, 1), (1, -1, -1), (-1, 1, -1), (1, 1, 1)):
         right = [int(sign > 0) for sign in signs]
         assert agents[0].act(observation(signs, 0)).tolist() == [right]
         for bonus in (0, 1):
@@ -127,81 +114,9 @@ def test_a_team_learns(central, monkeypatch, tmp_path):
             assert values[0].tolist() == pytest.approx(expected, abs=0.15)
 
 
-@CRITICS
-def test_rows_of_the_batch(central, monkeypatch, tmp_path):
-    """Actions, probabilities, values, advantages and returns of each row and agent are those of
-    its step."""
-    rollouts = []
-    rows = {}
-    gae = ppo_multiagent.compute_gae
-    monkeypatch.setattr(
-        ppo_multiagent, "compute_gae", lambda *args: rollouts.append(args) or gae(*args)
-    )
-
-    def check(update, main, tensors):
-        rows.update(
-            {name: main[name].clone() for name in main if name.startswith("b_")},
-            agent=main["agent"],
-        )
-        return update(*tensors)
-
-    helpers.spy_on_updates(monkeypatch, check)
-    flags = dict(
-        FLAGS,
-        learning_rate=1e-20,
-        total_timesteps=128,
-        env_kwargs=json.dumps(dict(length=3)),
-    )
-    helpers.train("ppo_multiagent", tmp_path, **flags, central_critic=central)
-    args = ppo_multiagent.Args()
-    columns = 1 if central else 3
-    rewards, _, next_values, terminations, dones, *_ = rollouts[0]
-    obs = rows["b_obs"].reshape(32, 4, -1)  # (steps, environments): signs, bonus, step, masks
-    actions = rows["b_actions"].reshape(32, 4, 3)
-    right = actions == (obs[..., :3] > 0)
-    expected = right.float().mean(-1) + obs[..., 3]
-    assert not terminations.any()
-    for i in range(columns):
-        np.testing.assert_allclose(rewards[:, i::columns], expected, rtol=1e-5)
-        third_step = (obs[..., 4] == 2).numpy()
-        assert (dones[:, i::columns] == third_step).all()
-    with torch.no_grad():
-        dist, own_values = rows["agent"](rows["b_obs"])
-    torch.testing.assert_close(rows["b_values"], own_values, rtol=1e-4, atol=1e-5)
-    torch.testing.assert_close(
-        rows["b_logprobs"], dist.log_prob(rows["b_actions"]), rtol=1e-4, atol=1e-5
-    )
-    assert rows["b_logprobs"].shape == (128, 3)
-    assert rows["b_advantages"].shape == (128, columns)
-    own_values = own_values.reshape(32, 4, columns).numpy()
-    expected = expected.numpy()[..., None]
-    next_values, dones = (x.reshape(32, 4, columns) for x in (next_values, dones))
-    going_on = ~dones[:-1]
-    np.testing.assert_allclose(
-        next_values[:-1][going_on], own_values[1:][going_on], rtol=1e-4, atol=1e-5
-    )
-    advantage = np.zeros((4, columns))
-    by_hand = np.zeros((32, 4, columns))
-    for t in reversed(range(32)):  # a truncated episode bootstraps
-        target = expected[t] + args.gamma * next_values[t]
-        delta = target - own_values[t]
-        later = args.gamma * args.gae_lambda * advantage
-        advantage = delta + ~dones[t] * later
-        by_hand[t] = advantage
-    np.testing.assert_allclose(
-        rows["b_advantages"].reshape(32, 4, columns), by_hand, rtol=1e-3, atol=1e-4
-    )
-    torch.testing.assert_close(rows["b_returns"], rows["b_advantages"] + rows["b_values"])
-
-
 def test_a_team_of_one_is_ppo(tmp_path):
     """Who sees the state: the same random numbers, so the same run as ppo.py's."""
-    flags = dict(
-        num_envs=4,
-        num_steps=64,
-        total_timesteps=1024,
-        learning_rate=1e-3,
-    )
+    flags = dict(num_envs=4, num_steps=64, total_timesteps=1024, learning_rate=1e-3)
     team, returns = helpers.train(
         "ppo_multiagent", tmp_path / "team", env_id="tests.probe_envs:ProbeAlone-v0", **flags
     )
@@ -213,6 +128,3 @@ def test_a_team_of_one_is_ppo(tmp_path):
         expected = [value for _, value in theirs[tag]]
         values = [value for _, value in mine[tag]]
         assert values == pytest.approx(expected, rel=1e-4, abs=1e-5)
-
-
-# --- the published environments

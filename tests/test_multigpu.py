@@ -58,10 +58,6 @@ class Pair:
             raise error
         return [future.result() for future in futures]
 
-    def errors(self, job, *args, **kwargs):
-        """What the job raises in each."""
-        return [future.exception(400) for future in self.submit(job, *args, **kwargs)]
-
     def submit(self, job, *args, **kwargs):
         return [pool.submit(job, *args, **kwargs) for pool in self.pools]
 
@@ -253,6 +249,3 @@ def test_a_group_stops_and_goes_on(pair, tmp_path):
     assert states == others and states[0] == pytest.approx(weights, rel=1e-4, abs=1e-4)
     assert [step for step, _ in helpers.scalars(run_dir)["charts/learning_rate"]] == [32, 64, 96]
     assert helpers.load(run_dir)["adam"]["step"] == 12
-
-
-# --- torchrun

@@ -12,11 +12,9 @@ import pytest
 import torch
 from gymnasium.spaces import Box
 from torch import nn
-from torch.distributions import (
-    Normal,
-)
+from torch.distributions import Normal
 
-from cleanrl_lite import c51, sac, td3
+from cleanrl_lite import c51, sac
 from tests import helpers, probe_envs
 from tests.probe_envs import Corner, probe
 
@@ -169,12 +167,7 @@ def test_update_of_values(script, monkeypatch, tmp_path):
     calls = helpers.spy_on_updates(monkeypatch, check)
     flags = dict(v_min=-3.0, v_max=7.0, n_atoms=11) if distributional else {}
     if script == "c51_atari":
-        flags |= dict(
-            total_timesteps=500,
-            learning_starts=400,
-            batch_size=16,
-            buffer_size=600,
-        )
+        flags |= dict(total_timesteps=500, learning_starts=400, batch_size=16, buffer_size=600)
     logged(script, tmp_path, gamma=0.9, learning_rate=3e-3, **flags)
     assert len(calls) >= 12
     assert sum(terminated) > 0
@@ -241,10 +234,7 @@ def actor_losses(script, reference, obs, noise, alpha, autotune):
     values = torch.minimum(
         q_by_hand(reference.qf1, obs, actions), q_by_hand(reference.qf2, obs, actions)
     )
-    losses = {
-        "actor_loss": (alpha * log_probs - values).mean(),
-        "entropy": -log_probs.mean(),
-    }
+    losses = {"actor_loss": (alpha * log_probs - values).mean(), "entropy": -log_probs.mean()}
     if autotune:  # the target entropy is -3: three dimensions
         too_much = log_probs.detach() - 3
         losses["alpha_loss"] = -(reference.log_alpha.exp() * too_much).mean()
@@ -325,25 +315,9 @@ def test_update_of_actors_and_critics(script, autotune, monkeypatch, tmp_path):
         return metrics
 
     calls = helpers.spy_on_updates(monkeypatch, check)
-    flags = (
-        dict(
-            policy_lr=3e-3,
-            q_lr=2e-3,
-            autotune=autotune,
-            alpha=0.3,
-        )
-        if script == "sac"
-        else {}
-    )
+    flags = dict(policy_lr=3e-3, q_lr=2e-3, autotune=autotune, alpha=0.3) if script == "sac" else {}
     flags |= dict(learning_rate=3e-3, policy_noise=0.3, noise_clip=0.35) if script == "td3" else {}
-    logged(
-        script,
-        tmp_path,
-        tau=0.1,
-        gamma=0.9,
-        total_timesteps=300,
-        **flags,
-    )
+    logged(script, tmp_path, tau=0.1, gamma=0.9, total_timesteps=300, **flags)
     assert calls.count("update_critic") > 40
     assert calls.count("update_actor") > 20
     assert sum(terminated) > 0
@@ -502,12 +476,7 @@ def test_target_updates(num_envs, every, tau, monkeypatch, tmp_path):
 
     update_target = module.update_target
     monkeypatch.setattr(module, "update_target", spy)
-    flags = dict(
-        learning_starts=60,
-        total_timesteps=240,
-        num_envs=num_envs,
-        learning_rate=1e-2,
-    )
+    flags = dict(learning_starts=60, total_timesteps=240, num_envs=num_envs, learning_rate=1e-2)
     helpers.train("dqn", tmp_path, target_network_frequency=every, tau=tau, **flags)
     assert len(targets) > 3
 
@@ -580,10 +549,7 @@ def actions_of(script, monkeypatch, tmp_path, bias=None, num_envs=4, steps=4000,
     monkeypatch.setattr(module, "Agent", BiasedAgent)
     probe_envs.ACTIONS.clear()
     sizes = dict(
-        num_envs=num_envs,
-        total_timesteps=steps * num_envs,
-        train_frequency=10**9,
-        save_every=0,
+        num_envs=num_envs, total_timesteps=steps * num_envs, train_frequency=10**9, save_every=0
     )
     logged(script, tmp_path, **{**sizes, **flags})
     actions = np.array(probe_envs.ACTIONS[: steps * num_envs])
@@ -691,12 +657,7 @@ def test_epsilon_greedy(script, monkeypatch, tmp_path):
     if script == "c51":
         best = 9 * np.eye(11)[[5, 4, 6]].ravel()
     epsilon = 0.3
-    flags = dict(
-        steps=3000,
-        start_e=0.3,
-        end_e=0.3,
-        learning_starts=0,
-    )
+    flags = dict(steps=3000, start_e=0.3, end_e=0.3, learning_starts=0)
     actions = actions_of(script, monkeypatch, tmp_path, best, **flags)
     frequencies = np.stack([(actions == action).mean(0) for action in range(3)])  # (3, num_envs)
     other = epsilon / 3
@@ -729,11 +690,7 @@ def test_the_acting_networks_are_the_learning_ones(script, monkeypatch, tmp_path
 
     helpers.spy_on_steps(monkeypatch, script, note)
     flags = dict(
-        num_envs=3,
-        learning_starts=60,
-        total_timesteps=150,
-        train_frequency=3,
-        batch_size=4,
+        num_envs=3, learning_starts=60, total_timesteps=150, train_frequency=3, batch_size=4
     )
     stochastic = "sac" in helpers.lineage(script)
     soft = stochastic or script.startswith("sac_")
@@ -766,10 +723,7 @@ def test_what_is_stored(off_policy_mlp_script, tmp_path):
     probe_envs.TRANSITIONS.clear()
     num_envs, buffer_size = 3, 101
     sizes = dict(
-        num_envs=num_envs,
-        total_timesteps=300,
-        learning_starts=250,
-        buffer_size=buffer_size,
+        num_envs=num_envs, total_timesteps=300, learning_starts=250, buffer_size=buffer_size
     )
     state = logged(off_policy_mlp_script, tmp_path, **sizes)["replay"]
     stepped = [
@@ -824,11 +778,7 @@ def test_what_is_stored_of_games(script, monkeypatch, tmp_path):
     monkeypatch.setattr(module, "game_settings", short_games)
     monkeypatch.setattr(module.FrameReplayBuffer, "add", spy)
     helpers.spy_on_steps(monkeypatch, script, note)
-    flags = dict(
-        env_id="SpaceInvadersNoFrameskip-v4",
-        total_timesteps=1600,
-        learning_starts=1598,
-    )
+    flags = dict(env_id="SpaceInvadersNoFrameskip-v4", total_timesteps=1600, learning_starts=1598)
     if script in EPSILON_GREEDY:
         flags |= dict(end_e=1.0)
     if "rainbow" in script:
@@ -853,41 +803,6 @@ def test_what_is_stored_of_games(script, monkeypatch, tmp_path):
     assert ends >= truncated >= 4
     assert lost >= 1
     assert best > 1
-
-
-# --- number formats
-
-
-def assert_rough(ours, exact, dtypes, bound):
-    assert ours.dtype == torch.float32
-    assert dtypes[-1] == (torch.float32, torch.float32)
-    error = (ours - exact).abs().max()
-    assert 0 < error < bound * exact.abs().max()
-
-
-def dtypes_of(*layers):
-    dtypes = []
-    for layer in layers:
-        layer.register_forward_hook(
-            lambda layer, inputs, output: dtypes.append((inputs[0].dtype, output.dtype))
-        )
-    return dtypes
-
-
-@torch.no_grad()
-def test_bfloat16_between_the_hidden_layers():
-    """Outputs within bfloat16's error of float32's; the first and the last layer stay in
-    float32."""
-    exact = td3.MLP(5, 3, False)
-    rough = td3.MLP(5, 3, True)
-    obs = torch.randn(64, 5)
-    rough.load_state_dict(exact.state_dict())
-    dtypes = dtypes_of(rough.fc1, rough.fc2, rough.fc3)
-    expected = exact.fc3(exact.fc2(exact.fc1(obs).relu()).relu())
-    torch.testing.assert_close(exact(obs), expected)
-    assert_rough(rough(obs), expected, dtypes, 0.02)
-    assert dtypes[0] == (torch.float32, torch.float32)
-    assert dtypes[1][1] == torch.bfloat16
 
 
 def test_update_target_copies_buffers(off_policy_script):

@@ -135,13 +135,7 @@ def test_update(script, monkeypatch, tmp_path):
         for name, value in expected.items():
             metric = metrics[f"losses/{name}"]
             assert not metric.requires_grad
-            torch.testing.assert_close(
-                metric,
-                value.detach(),
-                rtol=2e-3,
-                atol=2e-5,
-                msg=name,
-            )
+            torch.testing.assert_close(metric, value.detach(), rtol=2e-3, atol=2e-5, msg=name)
         helpers.assert_stepped(agent, reference, rate)
         reached.append(float(norm > args.max_grad_norm))
         return metrics
@@ -291,19 +285,9 @@ def test_epsilon(script, epsilon, monkeypatch, tmp_path):
         before.append(result[0])
 
     helpers.spy_on_steps(monkeypatch, script, note)
-    flags = dict(
-        start_e=epsilon,
-        end_e=epsilon,
-        num_envs=4,
-        num_minibatches=1,
-        update_epochs=1,
-    )
+    flags = dict(start_e=epsilon, end_e=epsilon, num_envs=4, num_minibatches=1, update_epochs=1)
     steps = 400 if script == "pqn" else 100
-    flags |= dict(
-        num_steps=steps,
-        total_timesteps=4 * steps,
-        learning_rate=1e-20,
-    )
+    flags |= dict(num_steps=steps, total_timesteps=4 * steps, learning_rate=1e-20)
     run_dir, _ = helpers.train(script, tmp_path, **flags)
     greedy = np.array(greedy)
     actions = 2 if script == "pqn" else 4

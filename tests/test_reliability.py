@@ -128,39 +128,6 @@ def test_a_resumed_game(script, monkeypatch, tmp_path):
     assert updates[0] == updates[1]
 
 
-@pytest.mark.parametrize(
-    "script, flags",
-    [("sac", dict(env_id="LunarLanderContinuous-v3")), ("ppo", dict(async_envs=True))],
-)
-def test_where_environments_cannot_be_saved(script, flags, monkeypatch, tmp_path):
-    """Episodes start again, with other seeds than the run began with; two resumes of one
-    checkpoint are the same."""
-    run_dir, _ = helpers.train(
-        script, tmp_path, **in_mid_episode(script, **flags, total_timesteps=320)
-    )
-    (run_dir / "eval.json").unlink()
-    state = helpers.load(run_dir)
-    copies = [Path(shutil.copytree(run_dir, tmp_path / name / "run")) for name in "ab"]
-    helpers.next_second()
-    seeds, kind = [], gym.vector.AsyncVectorEnv if flags.get("async_envs") else utils.VectorEnv
-    reset = kind.reset
-    monkeypatch.setattr(
-        kind,
-        "reset",
-        lambda self, seed=None, **kw: seeds.append(seed) or reset(self, seed=seed, **kw),
-    )
-    for copy in copies:
-        more = in_mid_episode(script, **flags) | dict(resume=str(copy), total_timesteps=640)
-        helpers.main(script, helpers.small_args(script, copy.parent, **more))
-    helpers.assert_same_run(*copies)
-    seeds = [given for given in seeds if given and len(given) == 2]  # an evaluation has one
-    if state["envs"] is None:  # episodes start again, with other seeds
-        assert seeds[0] == seeds[1]
-        assert seeds[0][0] != 1
-    steps = [step for step, _ in helpers.scalars(copies[0])["charts/SPS"]]
-    assert steps == sorted(set(steps)) and steps[-1] == 640
-
-
 def test_points_after_the_checkpoint_are_dropped(tmp_path):
     """A killed run has logged more than it has saved: after resuming, curves have every step
     once."""
@@ -181,20 +148,6 @@ def test_points_after_the_checkpoint_are_dropped(tmp_path):
     assert [step for step, _ in points] == list(range(128, 1025, 128)) and all(
         value > 0 for _, value in points
     )
-
-
-@pytest.mark.parametrize("script", ["ppo_continuous", "sac"])
-def test_evaluations_leave_training_alone(script, tmp_path):
-    """Statistics are frozen and the global random streams put back: the run is the one without
-    them."""
-    flags = in_mid_episode(script, eval_every=0)
-    plain, _ = helpers.train(script, tmp_path / "plain", **flags)
-    evaluated, _ = helpers.train(
-        script, tmp_path / "evaluated", **flags | dict(eval_every=100, save_every=90)
-    )
-    assert len(helpers.scalars(evaluated)["eval/episodic_return"]) > 3
-    evaluations = {"eval/episodic_return", "eval/episodic_length"}
-    helpers.assert_same_run(plain, evaluated, helpers.UNSEEDED | evaluations)
 
 
 # --- --resume auto

@@ -7,7 +7,6 @@ each is tested.
 import math
 from collections import Counter
 from dataclasses import dataclass
-from pathlib import Path
 from unittest import mock
 
 import numpy as np
@@ -15,10 +14,8 @@ import psutil
 import pytest
 import torch
 
-from cleanrl_lite import dqn_atari
 from cleanrl_lite.dqn_atari import FrameReplayBuffer
 from cleanrl_lite.sac import ReplayBuffer
-from tests import helpers
 
 CPU = torch.device("cpu")
 OBS = (3,)
@@ -115,13 +112,6 @@ def test_saving_and_loading(num_envs, steps, tmp_path):
         step = random_step(rng, num_envs)
         buffer.add(*step)
         new.add(*step)
-
-
-def add_frames(frames, stack):
-    """With actions, rewards and ends of no meaning."""
-    actions, rewards = np.zeros((2, 2))
-    ends = np.zeros((3, 2), dtype=bool)
-    frames.add(stack, actions, rewards, *ends, None)
 
 
 def test_a_buffer_that_does_not_fit(monkeypatch):
@@ -333,29 +323,6 @@ def test_frames(buffer_size, num_envs):
     assert journal.slots.min() > 3 * journal.buffer.length
 
 
-ONE_COLUMN_MORE = {
-    "torch.zeros((slots, 4), ": "torch.zeros((slots, 5), ",
-    "rewards, terminations, self.age)": "rewards, terminations, truncations, self.age)",
-    "np.zeros(4)": "np.zeros(5)",
-    "rewards, terminations, age = rows": "rewards, terminations, _, age = rows",
-}
-
-
-def test_a_copy_with_one_column_more(tmp_path):
-    """The age stays the last column, so sampling still finds it."""
-    source = Path(dqn_atari.__file__).read_text()
-    for old, new in ONE_COLUMN_MORE.items():
-        assert source.count(old) == 1, old
-        source = source.replace(old, new)
-    path = tmp_path / "one_column_more.py"
-    path.write_text(source)
-    buffer_class = helpers.import_file(path).FrameReplayBuffer
-    journal = Journal(ScriptedGames(3), 61, buffer_class=buffer_class)
-    for _ in range(10):
-        journal.step(10)
-        journal.check()
-
-
 def test_frames_at_every_fill():
     """Step by step through the first wrap-around, for several sequences of games."""
     for seed in range(4):
@@ -403,35 +370,3 @@ def resume(journal, path):
         journal.lost[n] = max(too_old, 0)
         journal.slots[n] = journal.buffer.written[n]  # one less where the last frame is of no use
     journal.begin()
-
-
-def test_real_games():
-    """Breakout and its lost lives, game overs and truncations: the stacks of the buffer are
-    those that Games gave."""
-    settings = dqn_atari.game_settings(dqn_atari.Args()) | dict(max_num_frames_per_episode=700)
-    envs = dqn_atari.Games(2, num_threads=1, **settings)
-    rng = np.random.default_rng(1)
-
-    class RandomPlay:
-        num_envs = 2
-
-        def reset(self):
-            return envs.reset(seed=[1, 2])[0]
-
-        def step(self):
-            actions = rng.integers(4, size=2)
-            obs, rewards, terminations, truncations, infos = envs.step(actions)
-            ended = infos.get("_final_info", np.zeros(2, dtype=bool))
-            return obs, np.sign(rewards), terminations, truncations, ended, infos.get("final_obs")
-
-    journal = Journal(RandomPlay(), 600, (84, 84))
-    for steps in (250, 630):
-        journal.step(steps)
-        journal.check(draws_each=15)
-    going_on = [s for s in journal.list if s.next_obs is not None]
-    lost = [s for s in going_on if s.terminated]
-    over = [s for s in journal.list if s.next_obs is None]
-    truncated = [s for s in journal.list if s.truncated]
-    assert len(lost) >= 8
-    assert len(over) >= 1
-    assert len(truncated) >= 1

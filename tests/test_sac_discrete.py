@@ -88,11 +88,7 @@ def test_update(script, autotune, monkeypatch, tmp_path):
     def begin(agent):
         state["agent"] = reference = copy.deepcopy(agent)
         critics = [*reference.qf1.parameters(), *reference.qf2.parameters()]
-        parts = dict(
-            qf=critics,
-            actor=reference.actor.parameters(),
-            alpha=[reference.log_alpha],
-        )
+        parts = dict(qf=critics, actor=reference.actor.parameters(), alpha=[reference.log_alpha])
         for name, params in parts.items():
             rate = rates["policy_lr" if name == "actor" else "q_lr"]
             state[name] = torch.optim.Adam(params, lr=rate, eps=eps)
@@ -128,20 +124,9 @@ def test_update(script, autotune, monkeypatch, tmp_path):
         return metrics
 
     calls = helpers.spy_on_updates(monkeypatch, check)
-    flags = dict(
-        gamma=0.9,
-        alpha=0.3,
-        autotune=autotune,
-        target_entropy_scale=0.4,
-        **rates,
-    )
+    flags = dict(gamma=0.9, alpha=0.3, autotune=autotune, target_entropy_scale=0.4, **rates)
     if script == "sac_atari":
-        flags |= dict(
-            total_timesteps=500,
-            learning_starts=400,
-            batch_size=16,
-            buffer_size=600,
-        )
+        flags |= dict(total_timesteps=500, learning_starts=400, batch_size=16, buffer_size=600)
     logged(script, tmp_path, **flags)
     assert len(calls) >= 12
     assert sum(terminated) > 0
@@ -160,11 +145,7 @@ def test_the_critics_are_two_and_their_targets_follow(script, monkeypatch, tmp_p
 
     monkeypatch.setattr(module, "update_target", note)
     total = helpers.SMALL[script]["total_timesteps"]
-    flags = dict(
-        tau=0.25,
-        learning_starts=total // 2,
-        target_network_frequency=total // 4,
-    )
+    flags = dict(tau=0.25, learning_starts=total // 2, target_network_frequency=total // 4)
     helpers.train(script, tmp_path, **flags)
     assert pairs == [("qf1_target", "qf1", 0.25), ("qf2_target", "qf2", 0.25)]
     first = agents[0].qf1.parameters()
@@ -206,25 +187,3 @@ def test_the_policy_is_the_softmax_of_the_values(monkeypatch, tmp_path):
     right = 1 / (1 + math.exp(-2))
     expected = np.array([[right, 1 - right], [1 - right, right]])
     assert probs == pytest.approx(expected, abs=0.04)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("scale", [0.3, 0.8])
-def test_the_temperature_finds_the_target_entropy(scale, monkeypatch, tmp_path):
-    """One step that pays 1 or 0: there is one temperature at which the softmax of the values has
-    this entropy."""
-    flags = dict(
-        target_entropy_scale=scale,
-        total_timesteps=4_000,
-        buffer_size=1_000,
-    )
-    _, logged = trained("RightAction", monkeypatch, tmp_path, **flags)
-    candidates = np.linspace(0.05, 2, 4000)
-    probs = 1 / (1 + np.exp(-1 / candidates))
-    entropies = -probs * np.log(probs) - (1 - probs) * np.log(1 - probs)
-    alpha = candidates[np.abs(entropies - scale * math.log(2)).argmin()]
-    last = {}
-    for tag, points in logged.items():
-        last[tag] = np.mean([value for _, value in points[-10:]])
-    assert last["losses/entropy"] == pytest.approx(scale * math.log(2), abs=0.06)
-    assert last["losses/alpha"] == pytest.approx(alpha, rel=0.2)

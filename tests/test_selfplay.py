@@ -9,13 +9,7 @@ from cleanrl_lite import ppo_selfplay
 from tests import helpers
 
 NIM = "tests.probe_envs:ProbeNim-v0"
-FLAGS = dict(
-    env_id=NIM,
-    num_envs=16,
-    num_steps=32,
-    learning_rate=5e-3,
-    random_moves=2,
-)
+FLAGS = dict(env_id=NIM, num_envs=16, num_steps=32, learning_rate=5e-3, random_moves=2)
 
 
 def position(left):
@@ -86,16 +80,16 @@ def test_a_reward_is_the_opponents_loss():
 def test_advantages_change_sides(monkeypatch, tmp_path):
     """Next values and what flows back of the next advantage are the other player's: negated, in
     each rollout."""
-    calls = []
-    gae = ppo_selfplay.compute_gae
-    monkeypatch.setattr(ppo_selfplay, "compute_gae", lambda *args: calls.append(args) or gae(*args))
+    calls = helpers.spy_on_calls(monkeypatch, "ppo_selfplay")
     helpers.train("ppo_selfplay", tmp_path, **FLAGS, total_timesteps=512)
     (rewards, values, next_values, terminations, dones, gamma, gae_lambda) = calls[0]
     going_on = ~dones[:-1]
     np.testing.assert_allclose(
         next_values[:-1][going_on], -values[1:][going_on], rtol=1e-4, atol=1e-6
     )
-    advantages = gae(rewards, values, next_values, terminations, dones, gamma, gae_lambda)
+    advantages = ppo_selfplay.compute_gae(
+        rewards, values, next_values, terminations, dones, gamma, gae_lambda
+    )
     expected = np.zeros_like(values[0])
     for t in reversed(range(len(values))):  # by hand
         delta = rewards[t] + gamma * next_values[t] * ~terminations[t] - values[t]

@@ -97,11 +97,7 @@ def test_updates_of_quantiles(autotune, monkeypatch, tmp_path):
         loss = tqc.quantile_huber_loss(quantiles, targets).sum()
         expected = loss_by_hand(quantiles, targets).sum().item()
         assert loss.item() == pytest.approx(expected, rel=1e-4)
-        return dict(
-            qf_loss=loss,
-            qf_values=quantiles.mean(),
-            qf_targets=targets.mean(),
-        )
+        return dict(qf_loss=loss, qf_values=quantiles.mean(), qf_targets=targets.mean())
 
     def actor_losses(reference, obs, noise, alpha):
         actions, log_probs = sac_by_hand(reference.actor, obs, noise)
@@ -146,20 +142,7 @@ def test_updates_of_quantiles(autotune, monkeypatch, tmp_path):
         return metrics
 
     calls = helpers.spy_on_updates(monkeypatch, check)
-    flags = dict(
-        policy_lr=3e-3,
-        q_lr=2e-3,
-        autotune=autotune,
-        alpha=0.3,
-        top_quantiles_to_drop=2,
-    )
-    logged(
-        "tqc",
-        tmp_path,
-        tau=0.1,
-        gamma=0.9,
-        total_timesteps=220,
-        **flags,
-    )
+    flags = dict(policy_lr=3e-3, q_lr=2e-3, autotune=autotune, alpha=0.3, top_quantiles_to_drop=2)
+    logged("tqc", tmp_path, tau=0.1, gamma=0.9, total_timesteps=220, **flags)
     assert calls.count("update_critic") > 15
     assert calls.count("update_actor") > 15

@@ -82,11 +82,7 @@ class Drawing(gym.Env):
     action_space = gym.spaces.Discrete(2)
 
     def reset(self, *, seed=None, options=None):
-        drawn = [
-            random.random(),
-            np.random.random(),
-            torch.rand(()).item(),
-        ]
+        drawn = [random.random(), np.random.random(), torch.rand(()).item()]
         return np.array(drawn, dtype=np.float32), {}
 
 
@@ -114,11 +110,7 @@ def test_another_seed_another_run(script, finished, tmp_path):
 def test_vector_environments_are_alike(script, monkeypatch, tmp_path):
     """The lean VectorEnv, gymnasium's SyncVectorEnv and one process for each environment: the
     same run."""
-    flags = dict(
-        env_id=probe("Scripted", script),
-        num_envs=3,
-        total_timesteps=480,
-    )
+    flags = dict(env_id=probe("Scripted", script), num_envs=3, total_timesteps=480)
     flags |= helpers.rollout_only(script, num_steps=40)
     ours, _ = helpers.train(script, tmp_path / "ours", **flags)
     processes, _ = helpers.train(script, tmp_path / "processes", async_envs=True, **flags)
@@ -256,25 +248,6 @@ def test_neighbouring_seeds_share_no_stream(script, monkeypatch, tmp_path):
     assert len({seed for mine in seeds.values() for seed in mine}) == 20
 
 
-def test_random_actions_have_a_seed_of_their_own(monkeypatch, tmp_path):
-    """In each run another one, and another than every environment's."""
-    seeds = []
-    seed_actions = gym.spaces.MultiDiscrete.seed
-
-    def spy(space, seed=None):
-        seeds.append(seed)
-        return seed_actions(space, seed)
-
-    monkeypatch.setattr(gym.spaces.MultiDiscrete, "seed", spy)
-    streams = []
-    for seed in range(1, 6):
-        flags = dict(seed=seed, num_envs=2, async_envs=False)
-        streams += seeds_of("dqn", monkeypatch, tmp_path / str(seed), **flags)[:2]
-    given = [seed for seed in seeds if isinstance(seed, int)]
-    assert len({*given}) == 5
-    assert not {*given} & {*streams}
-
-
 def test_neighbouring_seeds_share_no_game(monkeypatch, tmp_path):
     """The same for ale-py's vector environment."""
     seeds = []
@@ -359,13 +332,7 @@ def test_compiled_is_eager(script, capfd, monkeypatch, tmp_path):
     assert theirs.get("charts/episodic_return", []) == expected
     for tag in losses(script):
         a, b = (np.array([value for _, value in run[tag]]) for run in (mine, theirs))
-        np.testing.assert_allclose(
-            a,
-            b,
-            rtol=1e-3,
-            atol=1e-5,
-            err_msg=tag,
-        )
+        np.testing.assert_allclose(a, b, rtol=1e-3, atol=1e-5, err_msg=tag)
 
 
 # --- learning
@@ -435,10 +402,7 @@ def test_learns_cartpole_off_policy(script, best, last, tmp_path):
 def test_learns_pendulum(script, bar, monkeypatch, tmp_path):
     """Within 15,000 steps, with the default hyperparameters; an untrained policy gets -1,400."""
     flags = dict(
-        env_id="Pendulum-v1",
-        total_timesteps=15_000,
-        learning_starts=1_000,
-        eval_every=1_000,
+        env_id="Pendulum-v1", total_timesteps=15_000, learning_starts=1_000, eval_every=1_000
     )
     reaches(bar, script, tmp_path, monkeypatch, **flags)
 

@@ -1,10 +1,7 @@
-# The scripts with everything they need: MuJoCo, Atari, Box2D, a compiler for --compile, headless video.
-#
-#     docker build -t cleanrl_lite .                                        for the CPU
-#     docker build -t cleanrl_lite --build-arg TORCH_BACKEND=cu128 .        for NVIDIA GPUs (then: docker run --gpus all)
+# The scripts with MuJoCo, Atari, Box2D, a compiler for --compile, headless video and AWS's command line.
+#     docker build -t cleanrl_lite .                                      for the CPU
+#     docker build -t cleanrl_lite --build-arg TORCH_BACKEND=cu128 .      for NVIDIA GPUs (then: docker run --gpus all)
 #     docker run --init -v "$PWD/runs:/app/cleanrl_lite/runs" cleanrl_lite ppo.py --env-id CartPole-v1 --capture-video
-#
-# What changes least comes first: changing a script rebuilds only the last layers.
 ARG BASE=python:3.11.14-slim-bookworm
 FROM ${BASE}
 
@@ -16,7 +13,8 @@ RUN apt-get update \
 
 # uv finds the build of torch for a CPU or a CUDA version: cpu, cu126, cu128 ...
 ARG TORCH_BACKEND=cpu
-RUN pip install --no-cache-dir uv==0.13.8
+RUN pip install --no-cache-dir uv==0.13.8 \
+    && UV_TOOL_DIR=/opt/uv UV_TOOL_BIN_DIR=/usr/local/bin uv tool install --no-cache awscli==1.46.3
 WORKDIR /app
 COPY constraints.txt ./
 RUN uv pip install --system --no-cache --torch-backend "${TORCH_BACKEND}" -c constraints.txt torch
@@ -24,7 +22,7 @@ RUN uv pip install --system --no-cache --torch-backend "${TORCH_BACKEND}" -c con
 # The dependencies, installed with an empty package.
 COPY pyproject.toml README.md LICENSE ./
 RUN mkdir -p cleanrl_lite/tools \
-    && uv pip install --system --no-cache -c constraints.txt -e ".[mujoco,atari,box2d,aws]"
+    && uv pip install --system --no-cache -c constraints.txt -e ".[mujoco,atari,box2d]"
 
 COPY benchmark benchmark
 COPY cleanrl_lite cleanrl_lite

@@ -35,14 +35,12 @@ torture: .venv/test  # kills runs at random moments and compares them with whole
 docs: .venv/docs
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
-results: .venv/run  # tables and pictures, from the files in benchmark/results only
-	$(BIN)/python -m benchmark.publish.collect --from-results
-	$(BIN)/python -m benchmark.publish.overview > /dev/null
-	$(BIN)/python -m benchmark.measure.returns_sb3 > /dev/null
-	$(BIN)/python -m benchmark.measure.peers --library
-	$(BIN)/python -m benchmark.measure.peers_returns --none > /dev/null
+results: .venv/run  # tables and curves, from the files in benchmark/results only
+	$(BIN)/python -m benchmark.publish.tables
 	$(BIN)/python -m benchmark.measure.speed --from-results > /dev/null
 	$(BIN)/python -m benchmark.measure.time_to_return --from-results > /dev/null
+	$(BIN)/python -m benchmark.measure.torture --table
+	$(BIN)/python -m benchmark.measure.cuda_check table
 	$(BIN)/python -m benchmark.publish.plot
 	$(BIN)/python -m benchmark.publish.readme
 	$(BIN)/python -m benchmark.publish.pages

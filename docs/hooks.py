@@ -1,28 +1,18 @@
-"""mkdocs hook: links to the lines of the code that the pages show, and pages for notebooks.
+"""mkdocs hook: pages for notebooks, and links from a script's page to the lines that it names.
 
-benchmark.publish.pages writes the code between marks; here it gets a title, with a link to its
-line. On the page of a script, a name in *`italic code`* that is a function, class or section of
-that script becomes a link. Links lead to the repository where mkdocs.yml has a repo_url, else to
-pages with the whole scripts, which this hook adds to the site, as it does with the notebooks. Words
-of inline code and figures are kept in one piece, so that no flag breaks in the middle.
+A name in *`italic code`* that is a function or class of the page's script becomes a link: to the
+repository where mkdocs.yml has a repo_url, else to a page with the script, which is added here.
 """
 
-import ast
 import json
 import re
-import sys
 from pathlib import Path
 
 from mkdocs.structure.files import File
 
 ROOT = Path(__file__).resolve().parents[1]
-sys.path.insert(0, str(ROOT))
-from benchmark.publish.pages import code, place, section  # noqa: E402
-
-SPACE = "\u00a0"  # where no line may break
 
 
-# === notebooks
 def rendered(notebook):
     """A notebook's cells and what they put out, as Markdown."""
     parts = []
@@ -42,17 +32,7 @@ def rendered(notebook):
     return "\n\n".join(parts)
 
 
-# === links
-def link(page, config, path, first):
-    """Where line `first` of a script is shown."""
-    if config.repo_url:
-        return f"{config.repo_url.rstrip('/')}/blob/main/{path}#L{first}"
-    return f"{'../' * page.url.count('/')}source/{Path(path).stem}.html#L-0-{first}"
-
-
-# === what mkdocs calls
 def on_files(files, config):
-    """Adds a page for each notebook, and one with the whole text of each script."""
     for path in sorted((ROOT / "docs/notebooks").glob("*.ipynb")):
         files.append(File.generated(config, f"notebooks/{path.stem}.md", content=rendered(path)))
     if config.repo_url:
@@ -63,64 +43,31 @@ def on_files(files, config):
         files.append(File.generated(config, f"source/{path.stem}.md", content=head + text))
 
 
-def on_page_markdown(markdown, page, config, files):
-    """Gives code a title with its place."""
-
-    def titled(match):
-        mark, kind, path, name = match.groups()
-        first, _ = place(kind, path, name)
-        return f'{mark}```python title="{path}, line {first}"\n'
-
-    pattern = r"^(<!-- (code|section) (\S+) (.+?) -->\n\n)```python\n"
-    return re.sub(pattern, titled, markdown, flags=re.M)
+def line_of(source, name):
+    """The number of the line that defines `Class`, `function` or `Class.method`; or None."""
+    at = 0
+    for part in name.split("."):
+        found = re.compile(rf"^ *(?:def|class) {part}\b", re.M).search(source, at)
+        if not found:
+            return None
+        at = found.end()
+    return source[:at].count("\n") + 1
 
 
 def on_page_content(content, page, config, files):
-    """Makes links, and keeps words together."""
+    path = ROOT / f"cleanrl_lite/{page.file.name}.py"
+    if page.file.src_uri != f"{page.file.name}.md" or not path.exists():
+        return content
+    source = path.read_text()
+    target = f"source/{path.stem}.html#L-0-"
+    if config.repo_url:
+        target = f"{config.repo_url.rstrip('/')}/blob/main/cleanrl_lite/{path.name}#L"
 
-    def title(match):
-        url = link(page, config, match[1], match[2])
-        return f'<span class="filename"><a href="{url}">{match[1]}, line {match[2]}</a>'
+    def link(match):
+        line = line_of(source, match[1])
+        return f'<a href="{target}{line}">{match[0]}</a>' if line else match[0]
 
-    content = re.sub(r'<span class="filename">(\S+\.py), line (\d+)', title, content)
-    path = f"cleanrl_lite/{page.file.name}.py"
-    if page.file.src_uri == f"{page.file.name}.md" and (ROOT / path).exists():
-        content = linked(content, page, config, path)
-    return in_one_piece(content)
+    def links(match):
+        return re.sub(r"<code>([\w.]+)</code>", link, match[0])
 
-
-def linked(content, page, config, path):
-    """Links from names in italic code to their lines."""
-    source = (ROOT / path).read_text()
-    tree = ast.parse(source)
-
-    def name(match):
-        found = list(code(tree, match[1])) or section(source, match[1])
-        if len(found) != 1:
-            return match[0]
-        return f'<a href="{link(page, config, path, found[0][0])}">{match[0]}</a>'
-
-    def names(match):
-        return re.sub(r"<code>([\w.]+)(?:\(\))?</code>", name, match[0])
-
-    return re.sub(r"<em>(?:(?!</?em>).)*</em>", names, content, flags=re.S)
-
-
-def in_one_piece(content):
-    """Keeps words of inline code, environment ids, figures and intervals on one line."""
-
-    def words(match):
-        short_words = r"[^\s<>]{1,40}(?=\s|$)"
-        return f"<code>{re.sub(short_words, whole_word, match[1])}</code>"
-
-    content = re.sub(r"<code>([^<>\n]*-[^<>\n]*)</code>", words, content)
-    content = re.sub(r"(?<=>)[\w/]+-v\d(?=<)", whole_word, content)
-    content = re.sub(r"(?<=\d) ± (?=\d)", f"{SPACE}±{SPACE}", content)
-    interval = r"(?<=\d) (\[-?[\d.]+,) (?=-?[\d.]+\])"
-    content = re.sub(interval, rf"{SPACE}\1{SPACE}", content)
-    content = re.sub(r"(?<=\d[kM]) of (?=\d)", f"{SPACE}of{SPACE}", content)
-    return re.sub(r"(?<=\d) (?=(?:s|MB|GB)</td>)", SPACE, content)
-
-
-def whole_word(match):
-    return f'<span class="word">{match[0]}</span>'
+    return re.sub(r"<em>(?:(?!</?em>).)*</em>", links, content, flags=re.S)

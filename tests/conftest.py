@@ -1,5 +1,4 @@
 import contextlib
-import functools
 import importlib
 import importlib.util
 import os
@@ -22,12 +21,9 @@ JAVA_FREE = {"tests.test_consistency", "tests.test_docs", "tests.test_results"}
 # They compare with Stable-Baselines3, which nothing else needs.
 collect_ignore = []
 if importlib.util.find_spec("stable_baselines3") is None:
-    collect_ignore += ["test_off_policy.py", "test_replay.py", "test_results.py"]
-    # which import from the first of them
-    collect_ignore += ["test_crossq.py", "test_fast_td3.py", "test_rainbow.py"]
-    collect_ignore += ["test_sac_discrete.py", "test_time_to_return.py", "test_tqc.py"]
-# Their tests share what takes long to make: a cluster, servers, processes, an agent.
-TOGETHER = "test_aws_batch.py", "test_multigpu.py", "test_selfplay.py", "test_slurm.py"
+    collect_ignore += ["test_results.py", "test_time_to_return.py"]
+# Their tests share what takes long to make: processes, an agent.
+TOGETHER = "test_multigpu.py", "test_selfplay.py"
 
 
 def pytest_configure(config):
@@ -64,8 +60,6 @@ def untouched_process(monkeypatch):
     into the next test."""
     handlers = {number: signal.getsignal(number) for number in utils.SIGNALS}
     monkeypatch.setattr(sys, "excepthook", sys.excepthook)
-    like_envpool.MADE.clear()
-    monkeypatch.setitem(sys.modules, "envpool", like_envpool)
     torch.set_num_threads(1)
     for seed in (random.seed, np.random.seed, torch.manual_seed):
         seed(0)
@@ -81,20 +75,11 @@ def untouched_process(monkeypatch):
             process.communicate()
 
 
-@functools.cache
-def envpool_itself():
-    sys.modules.pop("envpool", None)
-    return importlib.import_module("envpool")
-
-
 @pytest.fixture
-def real_envpool(monkeypatch):
-    """envpool itself, which the scripts then import too."""
-    monkeypatch.delitem(sys.modules, "envpool")
-    if not importlib.util.find_spec("envpool"):
-        pytest.skip("envpool is not installed")
-    monkeypatch.setitem(sys.modules, "envpool", envpool_itself())
-    return envpool_itself()
+def fake_envpool(monkeypatch):
+    """What the scripts import as envpool: gymnasium's environments that reset as envpool's do."""
+    like_envpool.MADE.clear()
+    monkeypatch.setitem(sys.modules, "envpool", like_envpool)
 
 
 @pytest.hookimpl(tryfirst=True)  # before -m looks at the marks
@@ -143,11 +128,7 @@ def each(scripts, explanation):
 
 
 script = each(helpers.SCRIPTS, "Every script.")
-atari_script = each(helpers.ATARI_SCRIPTS, "Every script for Atari games.")
 rollout_script = each(helpers.ROLLOUT_SCRIPTS, "Every script that learns from rollouts.")
-rollout_mlp_script = each(
-    [name for name in helpers.ROLLOUT_SCRIPTS if name in helpers.MLP_SCRIPTS], "With vectors."
-)
 off_policy_script = each(
     helpers.OFF_POLICY_SCRIPTS, "Every script that learns from a replay buffer."
 )

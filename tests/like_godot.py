@@ -13,21 +13,14 @@ import socket
 import sys
 import time
 
-options = dict(
-    actions="continuous",
-    agents="2",
-    fault="",
-    log=os.devnull,
-)
+options = dict(actions="continuous", agents="2", fault="", log=os.devnull)
 options |= dict(word.removeprefix("--").split("=") for word in sys.argv[1:] if "=" in word)
 rng = random.Random(int(options["env_seed"]))
 num_agents = int(options["agents"])
 CHOICE = dict(side=dict(size=3, action_type="discrete"))
 NUMBER = dict(number=dict(size=1, action_type="continuous"))
 ACTIONS = dict(
-    continuous=NUMBER,
-    discrete=CHOICE | dict(again=CHOICE["side"]),
-    mixed=CHOICE | NUMBER,
+    continuous=NUMBER, discrete=CHOICE | dict(again=CHOICE["side"]), mixed=CHOICE | NUMBER
 )
 
 
@@ -64,10 +57,7 @@ def answer(message, state):
         if options["fault"] == "differ":
             action_space[-1] = ACTIONS["mixed"]
         return dict(
-            type=kind,
-            n_agents=num_agents,
-            observation_space=obs_space,
-            action_space=action_space,
+            type=kind, n_agents=num_agents, observation_space=obs_space, action_space=action_space
         )
     rewards = [reward(obs, action) for obs, action in zip(state, message.get("action", []))]
     dones = [bool(obs["last"]) for obs in state]
@@ -75,12 +65,7 @@ def answer(message, state):
     return (
         dict(type="reset", obs=state)
         if kind == "reset"
-        else dict(
-            type="step",
-            obs=state,
-            reward=rewards,
-            done=dones,
-        )
+        else dict(type="step", obs=state, reward=rewards, done=dones)
     )
 
 

@@ -194,20 +194,12 @@ class Scripted(Probe):
         )
 
 
-class Loud(Scripted):
-    """Scripted, with a huge observation at step 500 and a huge reward at step 900, counted over
-    all episodes."""
-
-    steps = 0
+class Distance(Probe):
+    """Ten steps; each info has a distance, 0.5 at the last one."""
 
     def step(self, action):
-        self.steps += 1
-        obs, reward, *rest = super().step(action)
-        return (
-            obs * (1000 if self.steps == 500 else 1),
-            reward + (1e3 if self.steps == 900 else 0),
-            *rest,
-        )
+        self.t += 1
+        return self.vector(self.t), 1.0, self.t == 10, False, dict(distance=5 / self.t)
 
 
 class Steady(Scripted):
@@ -401,24 +393,12 @@ class Team(Probe):
     a step pays the part of them that does, and a bonus of 0 or 1 that only the state shows. The
     third choice is never valid."""
 
-    def __init__(self, length=1, layout="right", render_mode=None):
+    def __init__(self, length=1, render_mode=None):
         super().__init__(render_mode=render_mode)
         self.length, self.action_space = length, MultiDiscrete([3, 3, 3])
         agents, state = Box(-10.0, 10.0, (3, 1), np.float32), Box(-10.0, 10.0, (2,), np.float32)
-        spaces = (
-            dict(state=state, agents=agents)
-            if layout == "order"
-            else dict(agents=agents, state=state)
-        )
-        self.observation_space = Dict(**spaces, action_mask=MultiBinary((3, 3)))
-        if layout == "few":
-            self.action_space = MultiDiscrete([3, 3])
-        if layout in ("vectors", "stateless"):
-            self.observation_space = agents if layout == "vectors" else Dict(agents=agents)
-        if layout == "numbers":  # flattened, each is as many numbers as it has values
-            self.observation_space = Dict(agents=MultiDiscrete([[3]] * 3), state=state)
-        if layout == "dict":
-            self.observation_space = Dict(agents=Dict(one=state, two=state), state=state)
+        masks = MultiBinary((3, 3))
+        self.observation_space = Dict(agents=agents, state=state, action_mask=masks)
 
     def first(self):
         self.signs, self.bonus = self.np_random.choice([-1.0, 1.0], 3), self.np_random.integers(2)
@@ -442,19 +422,12 @@ class Privileged(Probe):
     """One step: the state shows a sign, the privileged state a bonus; the action that pays most
     is half the sign."""
 
-    def __init__(self, layout="right", render_mode=None):
+    def __init__(self, render_mode=None):
         super().__init__(continuous=True, render_mode=render_mode)
-        spaces = dict(
+        self.observation_space = Dict(
             state=Box(-10.0, 10.0, (1,), np.float32),
             privileged_state=Box(-10.0, 10.0, (2,), np.float32),
         )
-        if layout == "matrix":
-            spaces["privileged_state"] = Box(-10.0, 10.0, (2, 2), np.float32)
-        if layout == "numbers":
-            spaces["state"] = MultiDiscrete([3])
-        if layout == "other name":
-            spaces["privileged"] = spaces.pop("privileged_state")
-        self.observation_space = spaces["state"] if layout == "vector" else Dict(**spaces)
 
     def first(self):
         self.sign, self.bonus = (
@@ -479,13 +452,8 @@ class Mixed(Probe):
         super().__init__(render_mode=render_mode)
         inner = Dict(number=Box(0.0, 10.0, (1,), np.float32), sign=Discrete(2))
         self.action_space = Tuple((Discrete(3, start=2), inner))
-        if kind != "right":
-            part = dict(
-                unbounded=Box(-np.inf, np.inf, (1,)),
-                whole=Box(0, 5, (1,), np.int64),
-                binary=MultiBinary(2),
-            )[kind]
-            self.action_space = Tuple((Discrete(3), part))
+        if kind == "whole":
+            self.action_space = Tuple((Discrete(3), Box(0, 5, (1,), np.int64)))
 
     def first(self):
         self.sign = int(self.np_random.integers(2))
@@ -520,55 +488,6 @@ class Alone(gym.Wrapper):
     def step(self, action):
         obs, *rest = self.env.step(action[0])
         return dict(agents=obs[None], state=obs), *rest
-
-
-class MixedPendulum(gym.ActionWrapper):
-    """Pendulum whose actions are a direction and a strength."""
-
-    def __init__(self, render_mode=None):
-        super().__init__(gym.make("Pendulum-v1", render_mode=render_mode))
-        self.action_space = Tuple((Discrete(2), Box(0.0, 2.0, (1,))))
-
-    def action(self, action):
-        return (2 * action[0] - 1) * action[1]
-
-
-class PrivilegedPendulum(gym.ObservationWrapper):
-    """Pendulum whose velocity only the privileged state has."""
-
-    def __init__(self, render_mode=None):
-        super().__init__(gym.make("Pendulum-v1", render_mode=render_mode))
-        self.observation_space = Dict(
-            state=Box(-1.0, 1.0, (2,)), privileged_state=self.env.observation_space
-        )
-
-    def observation(self, obs):
-        return dict(state=obs[:2], privileged_state=obs)
-
-
-class GoalPendulum(gym.Wrapper):
-    """Pendulum as a goal environment: where the pole points, of an environment that pickles."""
-
-    goal = np.array([1.0, 0.0], dtype=np.float32)  # up
-
-    def __init__(self, render_mode=None):
-        super().__init__(gym.make("Pendulum-v1", render_mode=render_mode))
-        goal, speed = Box(-1.0, 1.0, (2,)), Box(-8.0, 8.0, (1,))
-        self.observation_space = Dict(achieved_goal=goal, desired_goal=goal, observation=speed)
-
-    def parts(self, obs):
-        return dict(achieved_goal=obs[:2], desired_goal=self.goal.copy(), observation=obs[2:])
-
-    def compute_reward(self, achieved_goal, desired_goal, info):
-        return -(np.linalg.norm(achieved_goal - desired_goal, axis=-1) > 0.5).astype(np.float32)
-
-    def reset(self, *, seed=None, options=None):
-        obs, info = self.env.reset(seed=seed)
-        return self.parts(obs), info
-
-    def step(self, action):
-        obs, _, *rest = self.env.step(action)
-        return self.parts(obs), float(self.compute_reward(obs[:2], self.goal, {})), *rest
 
 
 class Switches(Constant):
@@ -606,6 +525,21 @@ class Double(Constant):
         return super().step(action)
 
 
+class Edge(Constant):
+    """Bounds whose half distance plus their middle is above the upper one, by rounding."""
+
+    bounds = np.sort(np.random.default_rng(0).uniform(-1, 1, (1000, 2)).astype(np.float32))
+    beyond = (bounds[:, 1] - bounds[:, 0]) / 2 + (bounds[:, 1] + bounds[:, 0]) / 2 > bounds[:, 1]
+    low, high = bounds[beyond][:3].T
+
+    def __init__(self, render_mode=None):
+        self.action_space, self.render_mode = Box(self.low, self.high), render_mode
+
+    def step(self, action):
+        assert self.action_space.contains(action), f"{action} is out of bounds"
+        return super().step(action)
+
+
 class Fixed(Constant):
     """A bounded action of which one number cannot be chosen."""
 
@@ -637,13 +571,6 @@ class Plain(Constant):
 
     def __init__(self):
         self.action_space = Discrete(2)
-
-
-class Hidden(Constant):
-    """Takes a render mode, and has none."""
-
-    def __init__(self, render_mode=None):
-        super().__init__()
 
 
 class Blind(Constant):
@@ -757,7 +684,6 @@ BOTH = dict(
     ProbeTerminated=Terminated,
     ProbeScripted=Scripted,
     ProbeLogged=Logged,
-    ProbeLoud=Loud,
     ProbeSteady=Steady,
     ProbeLarge=Large,
     ProbeFaulty=Faulty,
@@ -774,8 +700,8 @@ for kind in ("dict", "tuple", "discrete", "bytes", "sequence", "image"):
             gym.register(f"Probe{kind.title()}Obs{ending}-v0", Structured, kwargs=kwargs)
 OTHERS = dict(
     ProbeCorner=Corner,
+    ProbeDistance=Distance,
     ProbePlain=Plain,
-    ProbeHidden=Hidden,
     ProbeUnbounded=Unbounded,
     ProbeDouble=Double,
 )
@@ -787,13 +713,12 @@ OTHERS |= dict(
     ProbeSwitches=Switches,
 )
 OTHERS |= dict(ProbeCountedParts=CountedParts, ProbeReach=Reach, ProbeDrawn=Drawn)
-OTHERS |= dict(ProbeMixedPendulum=MixedPendulum, ProbePrivilegedPendulum=PrivilegedPendulum)
-OTHERS |= dict(ProbeGoalPendulum=GoalPendulum)
 OTHERS |= dict(
     ProbeMixed=Mixed, ProbePrivileged=Privileged, ProbeTeam=Team, ProbeAlone=Alone, ProbeNim=Nim
 )
 for name, cls in (
-    OTHERS | dict(ProbeFixed=Fixed, ProbeHuge=Huge, ProbeWhole=Whole, ProbeCounted=Counted)
+    OTHERS
+    | dict(ProbeFixed=Fixed, ProbeEdge=Edge, ProbeHuge=Huge, ProbeWhole=Whole, ProbeCounted=Counted)
 ).items():
     if f"{name}-v0" not in gym.registry:
         gym.register(f"{name}-v0", cls)
@@ -806,3 +731,18 @@ def probe(name, script):
     """The id of a probe that exists for both kinds of action, as the script wants it."""
     continuous = "continuous" in script or script in BOX_SCRIPTS
     return f"tests.probe_envs:Probe{name}{'Box' if continuous else 'Discrete'}-v0"
+
+
+def large(observations=1.0, rewards=1.0, render_mode=None):
+    """Pendulum-v1 with observations and rewards multiplied by constants."""
+    env = gym.make("Pendulum-v1", render_mode=render_mode)
+    space = env.observation_space
+    env = gym.wrappers.TransformObservation(
+        env,
+        lambda obs: (obs * observations).astype(np.float32),
+        gym.spaces.Box(space.low * observations, space.high * observations),
+    )
+    return gym.wrappers.TransformReward(env, lambda reward: reward * rewards)
+
+
+gym.register("Large-v0", large, max_episode_steps=200)

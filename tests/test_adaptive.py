@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 import torch
 
-from cleanrl_lite import ppo_continuous_adaptive, ppo_continuous_asymmetric
+from cleanrl_lite import ppo_continuous_adaptive
 from tests import helpers
 
 NONE = dict(kl_threshold=0.0, norm_value=False, bounds_coef=0.0)
@@ -33,12 +33,7 @@ def test_the_learning_rate_follows_the_kl_divergence(monkeypatch, tmp_path):
         return update(*tensors) | {"losses/approx_kl": torch.tensor(kl[(len(rates) - 1) % 12])}
 
     helpers.spy_on_updates(monkeypatch, check)
-    flags = dict(
-        total_timesteps=256,
-        update_epochs=6,
-        kl_threshold=0.008,
-        learning_rate=8e-3,
-    )
+    flags = dict(total_timesteps=256, update_epochs=6, kl_threshold=0.008, learning_rate=8e-3)
     helpers.train("ppo_continuous_adaptive", tmp_path, **flags)
     epochs = np.array(rates).reshape(-1, 4)
     assert (epochs == epochs[:, :1]).all() and len(epochs) == 12  # it changes between epochs only
@@ -48,12 +43,7 @@ def test_the_learning_rate_follows_the_kl_divergence(monkeypatch, tmp_path):
         expected.append(rate)
         rate = min(rate * [1 / 1.5, 1, 1.5][epoch % 3], 1e-2)
     assert epochs[:, 0] == pytest.approx(expected)
-    flags |= dict(
-        total_timesteps=128,
-        update_epochs=1,
-        kl_threshold=1e-20,
-        learning_rate=1e-6,
-    )
+    flags |= dict(total_timesteps=128, update_epochs=1, kl_threshold=1e-20, learning_rate=1e-6)
     run, _ = helpers.train("ppo_continuous_adaptive", tmp_path / "limit", **flags)
     assert helpers.load(run)["learning_rate"]["value"].item() == pytest.approx(1e-6)
 
@@ -107,11 +97,7 @@ def test_the_critic_predicts_normalised_returns(monkeypatch, tmp_path):
 
 
 def test_the_learning_rate_is_resumed(tmp_path):
-    flags = dict(
-        kl_threshold=1e-20,
-        learning_rate=3e-3,
-        update_epochs=2,
-    )
+    flags = dict(kl_threshold=1e-20, learning_rate=3e-3, update_epochs=2)
     run, _ = helpers.train("ppo_continuous_adaptive", tmp_path, **flags)
     first = helpers.load(run)["learning_rate"]["value"].item()
     helpers.next_second()
@@ -125,80 +111,7 @@ def test_the_learning_rate_is_resumed(tmp_path):
     assert rate == pytest.approx(first / 1.5**2, rel=1e-4)
 
 
-@pytest.mark.parametrize("kwargs", ["{}", '{"low": 1}'])
-def test_without_both_bounds_no_mean_costs_anything(kwargs, tmp_path):
-    """Also not below the one bound that there is, where the means begin: at 0."""
-    env = dict(env_id="tests.probe_envs:ProbeUnbounded-v0", env_kwargs=kwargs)
-    run, _ = helpers.train("ppo_continuous_adaptive", tmp_path, **env, bounds_coef=1.0)
-    assert {loss for _, loss in helpers.scalars(run)["losses/bounds_loss"]} == {0.0}
-
-
 # --- ppo_continuous_asymmetric.py
-
-
-@pytest.mark.parametrize("privileged", [True, False])
-def test_who_sees_what(privileged):
-    # two numbers of the state, three privileged ones
-    agent = ppo_continuous_asymmetric.Agent(5, 1, 2, privileged)
-    for net in (agent.actor, agent.critic):
-        torch.nn.init.normal_(net[-1].weight)
-    obs = torch.randn(20, 5)
-    dist, value = agent(obs)
-    torch.testing.assert_close(dist.mean, agent.actor(obs[:, :2]))
-    torch.testing.assert_close(value, agent.critic(obs[:, 2:] if privileged else obs[:, :2])[:, 0])
-    agent.obs_stats.update(torch.randn(50, 5) * 3)
-    torch.testing.assert_close(agent.act(obs.double()), agent.actor(agent.normalize(obs)[:, :2]))
-
-
-@pytest.mark.parametrize("privileged", helpers.others_slow([True, False], [True]))
-def test_only_a_privileged_critic_knows_the_bonus(privileged, monkeypatch, tmp_path):
-    """The policy depends on the state. The bonus, which only the privileged state shows, is in
-    that critic's value."""
-    agents = helpers.spy_on_agents(monkeypatch, "ppo_continuous_asymmetric")
-    flags = dict(
-        num_envs=4,
-        num_steps=32,
-        num_minibatches=2,
-        update_epochs=4,
-        total_timesteps=8_064,
-        learning_rate=1e-2,
-        clip_vloss=False,
-        privileged_critic=privileged,
-    )
-    helpers.train("ppo_continuous_asymmetric", tmp_path, **flags)
-    obs = torch.tensor([[sign, sign, bonus] for sign in (-1.0, 1.0) for bonus in (0.0, 1.0)])
-    with torch.no_grad():
-        assert agents[0].act(obs)[:, 0].numpy() == pytest.approx([-0.5, -0.5, 0.5, 0.5], abs=0.2)
-        values = agents[0](agents[0].normalize(obs))[1] * agents[0].return_stats.var.sqrt().float()
-    low = values[::2].mean().item()
-    high = values[1::2].mean().item()
-    assert high - low == pytest.approx(1 if privileged else 0, abs=0.25)
-
-
-@pytest.mark.slow
-def test_go1(tmp_path, real_envpool):
-    """The state is the beginning of the privileged state; seeds repeat an episode; 300 steps,
-    truncated."""
-    from benchmark.environments.go1 import Go1
-
-    def play(seed):
-        env = Go1("Go1Getup-v1")
-        rng = np.random.default_rng(0)
-        seen = []
-        obs, _ = env.reset(seed=seed)
-        for t in range(300):
-            assert obs["state"].shape == (42,)
-            assert obs["privileged_state"].shape == (91,)
-            obs, reward, terminated, truncated, _ = env.step(rng.uniform(-1, 1, 12))
-            assert not terminated
-            assert truncated == (t == 299)
-            seen.append((obs["state"][:3].tolist(), reward))
-        return seen
-
-    assert play(1) == play(1) != play(2)
-    helpers.train(
-        "ppo_continuous_asymmetric", tmp_path, env_id="benchmark.environments.go1:Go1Getup-v1"
-    )
 
 
 def test_another_learning_rate_after_a_resume(tmp_path):
@@ -206,11 +119,7 @@ def test_another_learning_rate_after_a_resume(tmp_path):
     fixed = dict(kl_threshold=0.0, anneal_lr=False)
     run_dir, _ = helpers.train("ppo_continuous_adaptive", tmp_path, **fixed, total_timesteps=128)
     helpers.next_second()
-    more = dict(
-        resume=str(run_dir),
-        learning_rate=1e-3,
-        total_timesteps=256,
-    )
+    more = dict(resume=str(run_dir), learning_rate=1e-3, total_timesteps=256)
     helpers.main(
         "ppo_continuous_adaptive",
         helpers.small_args("ppo_continuous_adaptive", tmp_path, **fixed, **more),

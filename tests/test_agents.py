@@ -2,17 +2,18 @@
 
 import shutil
 
+import gymnasium as gym
 import pytest
 import torch
 
-from cleanrl_lite.tools import convert
+from cleanrl_lite.tools import agents, convert
 from tests import helpers
 
 AGENTS = helpers.ROOT / "benchmark" / "results" / "agents"
 RANDOM = helpers.read_json(AGENTS.parent / "random.json")  # returns of random actions
 
 
-NAMES = [path.name for path in AGENTS.iterdir()]
+NAMES = [path.name for path in AGENTS.iterdir() if path.is_dir()]
 NAMES.sort()
 FIRST = ["Hopper-v4__ppo_continuous_200k"]  # before every commit
 
@@ -31,9 +32,8 @@ def test_a_trained_agent(name, tmp_path):
     # of README's commands
     evaluations = shutil.ignore_patterns("eval_*")
     shutil.copytree(AGENTS / name, folder, ignore=evaluations)
-    (script,) = folder.glob("*.py")
     words = ["--evaluate", folder]
-    assert helpers.command_line(script.stem, words) == 0
+    assert helpers.command_line(name.split("__")[1].removesuffix("_200k"), words) == 0
     record = only_evaluation(folder)
     assert len(record["returns"]) == 10
     assert len(recorded["returns"]) == 10
@@ -73,3 +73,23 @@ def test_a_checkpoint_of_an_older_version(whole, tmp_path):
     assert helpers.command_line("td3", ["--evaluate", run_dir]) == 0
     assert only_evaluation(run_dir)["returns"] == returns
     assert helpers.command_line("td3", ["--resume", run_dir]) != 0
+
+
+@pytest.mark.parametrize(
+    "script",
+    [
+        *helpers.variants_slow(helpers.MLP_SCRIPTS),
+        *helpers.GOAL_SCRIPTS,
+        *helpers.ENVPOOL_SCRIPTS,
+        *helpers.IMAGE_SCRIPTS,
+        *["ppo_multiagent", "ppo_continuous_asymmetric", "ppo_hybrid", "ppo_selfplay"],
+        *[pytest.param(script, marks=pytest.mark.slow) for script in helpers.ATARI_SCRIPTS],
+    ],
+)
+def test_a_trained_agent_from_python(script, tmp_path):
+    """cleanrl_lite/tools/agents.py: the loaded agent plays as the run's evaluation did."""
+    run_dir, returns = helpers.train(script, tmp_path)
+    agent, env = agents.load(run_dir)
+    if script in helpers.ATARI_SCRIPTS:  # as helpers.main does
+        env = gym.wrappers.TimeLimit(env, 40)
+    assert agents.play(agent, env, seed=10_001) == pytest.approx(returns[0])

@@ -11,7 +11,6 @@ import gymnasium as gym
 import numpy as np
 import pytest
 import torch
-from gymnasium.vector import AutoresetMode
 
 from cleanrl_lite import ppo_atari
 from tests import helpers
@@ -155,34 +154,12 @@ def shorten(monkeypatch, script, frames):
 def rollouts_of(monkeypatch, tmp_path, note, **flags):
     """What compute_gae is given in a run of ppo_atari; note(envs, actions, result) is called
     after each step."""
-    rollouts = []
-    gae = ppo_atari.compute_gae
-
-    def spy(*rollout):
-        return rollouts.append(copy.deepcopy(rollout)) or gae(*rollout)
-
-    monkeypatch.setattr(ppo_atari, "compute_gae", spy)
+    rollouts = helpers.spy_on_calls(monkeypatch, "ppo_atari")
     helpers.spy_on_steps(monkeypatch, "ppo_atari", note)
     helpers.train(
-        "ppo_atari",
-        tmp_path,
-        num_steps=64,
-        total_timesteps=128,
-        update_epochs=1,
-        **flags,
+        "ppo_atari", tmp_path, num_steps=64, total_timesteps=128, update_epochs=1, **flags
     )
     return rollouts
-
-
-def test_rewards_are_clipped_for_learning(monkeypatch, tmp_path):
-    seen = []
-
-    def note(envs, actions, result):
-        return seen.append(result[1].copy())
-
-    rollouts = rollouts_of(monkeypatch, tmp_path, note, env_id="SpaceInvadersNoFrameskip-v4")
-    np.testing.assert_array_equal(rollouts[0][0], np.sign(seen))
-    assert np.max(seen) > 1
 
 
 REPLAY_SCRIPTS = [name for name in helpers.ATARI_SCRIPTS if name in helpers.OFF_POLICY_SCRIPTS]
@@ -192,11 +169,7 @@ REPLAY_SCRIPTS = [name for name in helpers.ATARI_SCRIPTS if name in helpers.OFF_
 def test_stored_rewards_are_clipped(script, monkeypatch, tmp_path):
     seen = []
     helpers.spy_on_steps(monkeypatch, script, lambda envs, actions, result: seen.append(result[1]))
-    flags = dict(
-        env_id="CarnivalNoFrameskip-v4",
-        learning_starts=190,
-        buffer_size=400,
-    )
+    flags = dict(env_id="CarnivalNoFrameskip-v4", learning_starts=190, buffer_size=400)
     run_dir, _ = helpers.train(script, tmp_path, **flags)
     rewards = helpers.load(run_dir)["replay"]["rows"][:, 1].numpy()
     assert np.max(seen) > 1
@@ -246,58 +219,6 @@ def test_fire_after_a_lost_life(monkeypatch):
         lost = terminated & ~infos.get("_final_info", np.zeros(2, dtype=bool))
     assert forced > 2
     assert envs.env.ale.get_action_set()[1] == ale_py.Action.FIRE
-
-
-def test_no_fire_button():
-    """Freeway has none: no action is ever replaced, not even when a life is reported as lost."""
-    envs = games(1, "FreewayNoFrameskip-v4")
-    sent = []
-    assert envs.fire == 0
-    envs.reset(seed=[1])
-    step = envs.env.step
-
-    def noted(actions):
-        sent.append(int(actions[0]))
-        return step(actions)
-
-    envs.env.step = noted
-    for _ in range(20):
-        envs.step(np.full(1, 1, dtype=np.int64))
-        assert not envs.lost_life.any()
-    assert sent == [1] * 20
-
-
-@pytest.mark.parametrize(
-    "env_id, sticky, actions",
-    [
-        ("BreakoutNoFrameskip-v4", 0.0, 4),
-        ("ALE/Breakout-v5", 0.25, 4),
-        ("ALE/Pong-v5", 0.25, 6),
-    ],
-)
-def test_ids_mean_what_they_mean(env_id, sticky, actions):
-    assert game_settings(env_id)["repeat_action_probability"] == sticky
-    env = ppo_atari.make_env(helpers.small_args("ppo_atari", "unused", env_id=env_id))
-    assert env.unwrapped.ale.getFloat("repeat_action_probability") == pytest.approx(sticky)
-    assert env.action_space.n == games(1, env_id).single_action_space.n == actions
-
-
-def test_sticky_actions_are_random_per_environment():
-    """Two environments with the same actions: the same game without sticky actions and no-ops,
-    different ones with."""
-    for env_id, same in (("BreakoutNoFrameskip-v4", True), ("ALE/Breakout-v5", False)):
-        settings = {**game_settings(env_id), "use_fire_reset": True}
-        options = dict(
-            num_envs=2,
-            noop_max=0,
-            autoreset_mode=AutoresetMode.SAME_STEP,
-            num_threads=1,
-        )
-        envs = ale_py.vector_env.AtariVectorEnv(**options, **settings)
-        envs.reset(seed=1)
-        for t in range(60):
-            obs, *_ = envs.step(np.full(2, 2 + t % 2))
-        assert np.array_equal(obs[0], obs[1]) == same
 
 
 def test_every_truncated_game_is_over():
@@ -372,71 +293,3 @@ def test_truncated_games_bootstrap_from_their_last_observation(monkeypatch, tmp_
         assert next_values[t, n] == pytest.approx(expected, rel=1e-4, abs=1e-5)
     after = np.concatenate([values[1:], [last]])
     np.testing.assert_allclose(next_values[~dones], after[~dones], rtol=1e-4, atol=1e-5)
-
-
-def test_ppo_atari_samples_in_training_and_not_in_evaluation(monkeypatch, tmp_path):
-    logits = torch.tensor([1.0, 0.0, 0.3, -1.0])
-    actions = []
-    step = ppo_atari.Games.step
-    Agent = ppo_atari.Agent
-
-    class BiasedAgent(Agent):
-        def __init__(self, *sizes):
-            super().__init__(*sizes)
-            torch.nn.init.zeros_(self.actor.weight)
-            self.actor.bias.data.copy_(logits)
-
-    monkeypatch.setattr(ppo_atari, "Agent", BiasedAgent)
-    monkeypatch.setattr(
-        ppo_atari.Games, "step", lambda self, a: actions.extend(a.tolist()) or step(self, a)
-    )
-    helpers.train(
-        "ppo_atari",
-        tmp_path,
-        num_steps=250,
-        total_timesteps=500,
-        learning_rate=1e-20,
-        update_epochs=1,
-    )
-    probs = logits.softmax(0).numpy()
-    found = np.bincount(actions, minlength=4) / len(actions)
-    assert len(actions) == 500
-    assert (np.abs(found - probs) < 4.5 * (probs * (1 - probs) / 500) ** 0.5).all()
-    assert BiasedAgent(4).act(torch.zeros((1, 4, 84, 84), dtype=torch.uint8)) == 0
-
-
-def test_idle_frames_at_a_games_start(monkeypatch):
-    """Up to 30, in training and in evaluation: without them the greedy policy's games would all
-    be the same."""
-    found = {}
-    original = ale_py.vector_env.AtariVectorEnv
-
-    def spy(**kwargs):
-        return found.update(kwargs) or original(**kwargs)
-
-    monkeypatch.setattr(ale_py.vector_env, "AtariVectorEnv", spy)
-    games().close()
-    env = ppo_atari.make_env(ppo_atari.Args())
-    assert found["noop_max"] == env.get_wrapper_attr("noop_max") == 30
-
-
-@pytest.mark.parametrize("script", ["ppo_atari", "dqn_atari"])
-def test_networks_compute_in_channels_last(script, monkeypatch, tmp_path):
-    """The form in which the convolutions are fastest."""
-    agent = helpers.fresh_agent(script, monkeypatch, tmp_path)
-    weights = [param for param in agent.parameters() if param.dim() == 4]
-    assert weights
-    assert all(weight.is_contiguous(memory_format=torch.channels_last) for weight in weights)
-
-
-def test_games_begin_as_their_seeds_say():
-    """The seeds draw the number of idle steps at the start."""
-    envs = games(4, "PongNoFrameskip-v4")
-    idle = []
-    for seeds in [1, 2, 3, 4], [1, 2, 3, 4], [5, 6, 7, 8]:
-        envs.reset(seeds)
-        idle.append(envs.frames.tolist())
-    envs.close()
-    first, same, others = idle
-    assert same == first
-    assert others != first

@@ -21,7 +21,6 @@ from cleanrl_lite import utils
 from tests import helpers, probe_envs
 
 EDITS = helpers.ROOT / "tests/changed_copies"
-PAGE = helpers.ROOT / "docs/guides/change_a_script.md"
 
 # Small runs: 30 to 70 updates.
 OFF_POLICY = {"num_envs": 2, "buffer_size": 300, "batch_size": 16, "total_timesteps": 240}
@@ -36,130 +35,38 @@ SIZES = {
         "update_epochs": 4,
         "total_timesteps": 512,
     },
-    "ppo_lstm": {"num_envs": 4, "num_steps": 32, "seq_len": 8, "total_timesteps": 512},
-    "ppo_continuous_lstm": {
-        "env_id": "InvertedPendulum-v4",
-        "num_envs": 2,
-        "num_steps": 64,
-        "seq_len": 8,
-        "num_minibatches": 4,
-        "update_epochs": 4,
-        "total_timesteps": 512,
-    },
     "dqn": {**OFF_POLICY, "learning_starts": 64, "train_frequency": 4, "learning_rate": 1e-3},
-    "c51": {**OFF_POLICY, "learning_starts": 64, "train_frequency": 4, "learning_rate": 1e-3},
-    "sac_discrete": {**OFF_POLICY, "learning_starts": 64, "train_frequency": 4, "q_lr": 1e-3},
-    "ddpg": {**OFF_POLICY, **CONTINUOUS},
     "td3": {**OFF_POLICY, **CONTINUOUS},
     "sac": {**OFF_POLICY, **CONTINUOUS},
 }
 
-# Where the default learning rate needs longer runs to show something.
+# Where the default learning rate needs longer runs to show something, or an environment needs to be
+# one that gives something.
 FLAGS = {
     "clip_cosine": {"learning_rate": 1e-3},
     "clip_number": {"learning_rate": 1e-3},
     "dropout": {"learning_rate": 1e-2},
     "hook": {"learning_rate": 1e-2},
-    # Where an environment needs to be one that gives something.
-    "log_distance": {"env_id": "tests.odd_envs:Odd-v0"},
+    "log_distance": {"env_id": "tests.probe_envs:ProbeDistance-v0"},
 }
 
 # What stops a run: the error and its message.
 POLICY = (SystemExit, "the policy that acts is not the one that learns")
 STOPS = {
     "dropout": POLICY,
-    "encoder_in_one_place": POLICY,
-    "encoder_untrained": (SystemExit, "no optimizer has encoder.weight, so it would never learn"),
-    "layer_replaced_later": (RuntimeError, "to not have been used in the graph"),
-    "logits_in_one_place": POLICY,
-    "memory_in_one_place": POLICY,
-    "other_dtype_sac": (RuntimeError, "same dtype"),
-    "replay_column_added": (SystemExit, "replay.add got"),
-    "replay_column_misplaced": (SystemExit, "replay.add got"),
-    "replay_column_named": (SystemExit, "replay.add got"),
     "std_in_one_place": POLICY,
-    "temperature_in_one_place": POLICY,
+    "encoder_untrained": (SystemExit, "no optimizer has encoder.weight, so it would never learn"),
+    "replay_column_added": (SystemExit, "replay.add got"),
 }
 # What a run prints where it goes on more slowly.
 RECOMPILES = "continuing in eager mode: update reads a Python number that changes"
-TORCH_OPTIM = "continuing in eager mode: update cannot be compiled: Attempted to inline"
-FORGETS = "warning: nn.GRU and nn.LSTM forget between calls: see the *_lstm scripts"
-SAYS_COMPILED = {
-    "clip_number": RECOMPILES,
-    "counting": RECOMPILES,
-    "counting_sac": "continuing in eager mode: update_critic reads a Python number that changes",
-    "entropy_number": RECOMPILES,
-    "gru_without_state": "continuing in eager mode: update cannot be compiled",
-    "torch_optim_inside": TORCH_OPTIM,
-}
 IN_TORCH = "acts in torch: numpy"
-SAYS_ALWAYS = dict.fromkeys(
-    [
-        "gru_without_state",
-        "residual",
-        "residual_dqn",
-        "layer_norm_silu",
-        "weight_norm",
-        "hook",
-        "hook_dqn",
-        "dropout_dqn",
-    ],
-    IN_TORCH,
-)
-# Compiled, these draw other random numbers than in eager mode.
-RANDOM = {"dropout", "dropout_dqn", "dropout_sac"}
-# These change nothing that a run computes.
-NO_EFFECT = {"counting", "counting_sac", "log_distance", "other_dtype"}
-# These change what acts.
-ACTORS = [
-    "bigger_network",
-    "hook",
-    "hook_dqn",
-    "hook_sac",
-    "layer_norm_silu",
-    "layer_norm_silu_sac",
-    "layer_replaced",
-    "layer_reset",
-    "probability_floor",
-    "residual",
-    "residual_dqn",
-    "residual_sac",
-    "state_dependent_std",
-    "temperature",
-    "weight_norm",
-    "weight_norm_sac",
-]
-# What the fast tier traces. The slow one compiles each edit in one script, but not these, which
-# differ from others in nothing that is compiled.
-NOT_COMPILED = {
-    *STOPS,
-    "bigger_network",
-    "counting_sac",
-    "dropout_sac",
-    "entropy_number",
-    "forget_bias",
-    "gru_without_state",
-    "layer_replaced",
-    "layer_reset",
-    "log_distance",
-    "residual_dqn",
-    "shaped_rewards",
-    "temperature",
-    "torch_optim_inside",
-}
-TRACED = [
-    ("clip_number", "ppo"),
-    pytest.param("counting", "ppo", marks=pytest.mark.slow),
-    pytest.param("counting_sac", "sac", marks=pytest.mark.slow),
-    pytest.param("entropy_number", "ppo", marks=pytest.mark.slow),
-    ("gru_without_state", "ppo_continuous"),
-    ("layer_replaced_later", "dqn"),
-    ("other_dtype", "ppo"),
-    ("other_dtype_sac", "sac"),
-    ("temperature_per_state", "sac"),
-    ("torch_optim", "ppo"),
-    ("torch_optim_inside", "ppo"),
-]
+SAYS = {"residual": IN_TORCH, "hook": IN_TORCH}
+NO_EFFECT = {"log_distance"}  # on what a run computes
+# The first tier traces these (torch.compile without its code generation); the second compiles the
+# others that change what is compiled.
+TRACED = ["clip_number", "torch_optim"]
+NOT_COMPILED = {*STOPS, *TRACED, "bigger_network", "log_distance", "shaped_rewards", "n_step"}
 
 
 def read(name):
@@ -302,18 +209,14 @@ def assert_as_expected(name, outcome, printed, mode, reference=None):
         return
     if outcome.stopped:
         raise outcome.stopped
-    expected = [SAYS_ALWAYS.get(name), mode != "eager" and SAYS_COMPILED.get(name)]
-    expected = [line for line in expected if line]
+    expected = [SAYS[name]] if name in SAYS else []
+    if name == "clip_number" and mode != "eager":
+        expected = [RECOMPILES]
     said = [line for line in lines if IN_TORCH in line or "continuing in eager mode" in line]
     assert len(said) == len(expected), lines
     assert all(any(words in line for words in expected) for line in said), said
-    if reference and name not in RANDOM:
+    if reference:
         assert_same(outcome, reference)
-
-
-@pytest.mark.parametrize("name, script", PAIRS)
-def test_it_fits(name, script):
-    assert changed(name, script) != (helpers.SOURCE / f"{script}.py").read_text()
 
 
 @pytest.mark.parametrize("name, script", second_slow(PAIRS))
@@ -339,66 +242,15 @@ def run_again(mode, name, script, eager, folder, capfd):
     assert_as_expected(name, outcome, capfd.readouterr(), mode, reference)
 
 
-@pytest.mark.parametrize("name, script", TRACED)
-def test_traced(name, script, eager, traced, few_recompilations, tmp_path, capfd):
-    run_again("traced", name, script, eager, tmp_path, capfd)
+@pytest.mark.parametrize("name", TRACED)
+def test_traced(name, eager, traced, few_recompilations, tmp_path, capfd):
+    run_again("traced", name, "ppo", eager, tmp_path, capfd)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", [name for name in NAMES if name not in NOT_COMPILED])
 def test_compiled(name, eager, few_recompilations, tmp_path, capfd):
     run_again("compiled", name, read(name)[0][-1], eager, tmp_path, capfd)
-
-
-@pytest.mark.parametrize("name, script", second_slow([pair for pair in PAIRS if pair[0] in ACTORS]))
-def test_acts_with_the_network_that_learns(name, script, monkeypatch, tmp_path):
-    """Where no noise is drawn, each action of the training is agent.act's of that moment."""
-    monkeypatch.setattr(np.random, "gumbel", lambda size: np.zeros(size))
-    monkeypatch.setattr(np.random, "standard_normal", np.zeros)
-    randn = torch.randn
-
-    def without_noise(shape, **kwargs):
-        return randn(shape, **kwargs) * (shape[0] > 2)
-
-    monkeypatch.setattr(torch, "randn", without_noise)
-    monkeypatch.setattr(torch.Tensor, "exponential_", lambda noise: noise.fill_(1.0))
-    flags = {"start_e": 0.0, "end_e": 0.0} if script == "dqn" else {}
-    ppo = script.startswith("ppo")
-    init = utils.Run.__init__
-    runs = []
-    monkeypatch.setattr(
-        utils.Run,
-        "__init__",
-        lambda run, *args, **parts: runs.append(run) or init(run, *args, **parts),
-    )
-    greedy = []  # the actions that are due
-    checked = []
-
-    @torch.no_grad()
-    def act(obs):
-        (run,) = runs
-        action = run.agent.act(torch.as_tensor(obs, dtype=torch.float32)).numpy()
-        space = run.envs.single_action_space
-        discrete = script in ("ppo", "dqn", "sac_discrete")
-        return action if discrete else action.clip(space.low, space.high)
-
-    def spied(step, envs, actions):
-        if greedy:  # PPO learns after this step, the others before it
-            expected = act(greedy.pop()) if ppo else greedy.pop()
-            checked.append(np.allclose(actions, expected, 1e-3, 1e-3))
-        result = step(envs, actions)
-        greedy.append(result[0] if ppo else act(result[0]))
-        return result
-
-    helpers.in_training(monkeypatch, utils.VectorEnv, spied)
-    outcome = Outcome(name, script, tmp_path, "eager", **flags)
-    assert outcome.stopped is None
-    # The first actions of td3, sac and sac_discrete are random.
-    explores = script in ("td3", "sac", "sac_discrete")
-    random_steps = SIZES[script].get("learning_starts", 0) // 2 if explores else 0
-    assert len(checked) > random_steps + 40
-    resets = 2 if name == "layer_reset" else 0  # come after `spied` has looked
-    assert checked[random_steps:].count(False) <= resets
 
 
 @pytest.mark.parametrize("num_envs", [1, 3])
@@ -428,18 +280,6 @@ def test_n_step_transitions(script, num_envs, tmp_path):
     rows = outcome.saved["replay"]["rows"].numpy()
     np.testing.assert_allclose(rows, expected, rtol=1e-5, atol=1e-6)
     assert truncated > 20 and (rows[:, -1] == 0).sum() > 20
-
-
-def test_dropout_is_for_training(eager, monkeypatch):
-    """An evaluation is the same whatever random numbers are drawn meanwhile."""
-    outcome = eager("dropout_dqn", "dqn")
-    from cleanrl_lite.tools import agents
-
-    agent, env = agents.load(outcome.dir)  # of a copy
-    assert type(agent.q_network[4]) is torch.nn.Dropout
-    for seed in (1, 2):
-        torch.manual_seed(seed)
-        assert agents.play(agent, env, seed=10_001) == pytest.approx(outcome.returns[0])
 
 
 @pytest.mark.parametrize(
@@ -499,59 +339,12 @@ def test_adamw_is_torchs(script, tmp_path):
         torch.testing.assert_close(mine, theirs, rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.parametrize("script", read("torch_optim")[0])
-def test_all_ways_to_another_optimizer_agree(script, eager, tmp_path, monkeypatch):
-    """In whole runs: the script's own AdamW, torch.optim's in `update`, torch.optim's after it."""
-    adamw = eager("adamw", script)
-    inside = eager("torch_optim_inside", script)
-    in_text(monkeypatch, "RMSprop(params, alpha=0.99, ", "AdamW(params, weight_decay=0.01, ")
-    outside = Outcome("torch_optim", script, tmp_path, "eager")
-    for outcome in (inside, outside):
-        assert_same(outcome, adamw)
-    # Of the last update; the run's learning rate ends above 0.
-    (group,) = outside.saved["optimizer"]["param_groups"]
-    assert group["lr"] == pytest.approx(outside.scalars["charts/learning_rate"][-1][1])
-    assert 0 < group["lr"] < outside.learning_rate / 2
-
-
-def in_text(monkeypatch, old, new):
-    """Copies have `new` in place of `old`, once."""
-    before = changed
-
-    def replaced(name, script):
-        text = before(name, script)
-        assert text.count(old) == 1
-        return text.replace(old, new)
-
-    monkeypatch.setitem(globals(), "changed", replaced)
-
-
-@pytest.mark.parametrize("optimizer", ["SGD(params, momentum=0.9)", "NAdam(params)"])
-def test_any_of_torch_optim(optimizer, traced, tmp_path, monkeypatch, capfd):
-    """It follows the compiled gradients."""
-    in_text(monkeypatch, "RMSprop(params, alpha=0.99, eps=1e-5)", optimizer)
-    reference = Outcome("torch_optim", "ppo", tmp_path / "eager", "eager")
-    capfd.readouterr()
-    outcome = Outcome("torch_optim", "ppo", tmp_path / "traced", "traced")
-    assert_as_expected("torch_optim", outcome, capfd.readouterr(), "traced", reference)
-
-
 def test_torch_optim_without_a_cuda_graph(monkeypatch, tmp_path):
     """The graph would leave out torch.optim's steps."""
     monkeypatch.setattr(utils, "setup", lambda args: torch.device("cpu"))
     outcome = Outcome("torch_optim", "ppo", tmp_path, "eager", cuda_graph=True)
     assert "outside of the CUDA graph" in str(outcome.stopped)
     assert not (tmp_path / "runs").exists()
-
-
-def test_a_gru_without_a_state_is_mentioned(monkeypatch, tmp_path, capfd):
-    """In one line, before other things happen: here it takes the environments for a sequence."""
-    Outcome("gru_without_state", "ppo_continuous", tmp_path, "eager")
-    assert capfd.readouterr().out.count(FORGETS) == 1
-    in_text(monkeypatch, "obs.reshape(-1, 1, obs.shape[-1])", "obs")
-    outcome = Outcome("gru_without_state", "ppo_continuous", tmp_path, "eager")
-    assert isinstance(outcome.stopped, SystemExit)
-    assert capfd.readouterr().out.count(FORGETS) == 1
 
 
 @pytest.mark.parametrize("async_envs", [False, True], ids=["sync", "workers"])
@@ -589,12 +382,3 @@ def test_a_copy_plays_and_resumes_runs_of_its_origin(original, tmp_path):
     assert record["returns"] == origin.returns
     longer = {"resume": directory, "total_timesteps": 640}
     assert my_idea.main(my_idea.Args(**{**args, **longer}))["dir"] == origin.dir
-
-
-def test_the_page_shows_them_all():
-    shown = re.findall(r"tests/changed_copies/(\w+)\.diff", PAGE.read_text())
-    assert sorted(shown) == NAMES
-    for name, (_, message) in STOPS.items():
-        assert message in PAGE.read_text(), name
-    for message in {IN_TORCH, RECOMPILES, TORCH_OPTIM, FORGETS}:
-        assert message in PAGE.read_text()

@@ -15,7 +15,6 @@ from gymnasium.spaces import Box, Dict, Discrete, Text, Tuple
 from gymnasium.utils.env_checker import check_env
 from moviepy import VideoFileClip
 
-from benchmark.measure import environments
 from cleanrl_lite import utils
 from tests import helpers
 from tests.test_cli import assert_one_line
@@ -278,7 +277,7 @@ def test_the_environment_of_the_guide(tmp_path, monkeypatch):
     assert np.mean(returns) > 0.7  # 20 steps at most
 
 
-LARGE = dict(env_id="benchmark.measure.scaling:Large-v0", observations=1e6, rewards=-1e3)
+LARGE = dict(env_id="tests.probe_envs:Large-v0", observations=1e6, rewards=-1e3)
 
 
 def test_scaled_environments_have_the_same_constants(scaled, capsys):
@@ -297,7 +296,7 @@ def test_scaled_environments_have_the_same_constants(scaled, capsys):
     assert np.array_equal(obs, again) and reward == reward_again
     assert (
         capsys.readouterr().out.count(
-            "returns are those of benchmark.measure.scaling:Large-v0 divided by"
+            "returns are those of tests.probe_envs:Large-v0 divided by"
         )
         == 1
     )
@@ -366,67 +365,3 @@ def test_a_scaled_run_resumes_and_evaluates(script, scaled, tmp_path, capsys):
         helpers.load(run_dir)["global_step"] == 1024
         and "observations beyond" not in capsys.readouterr().out
     )
-
-
-@pytest.mark.slow
-def test_environments_of_another_package(tmp_path):
-    """benchmark/measure/environments.py installs MiniGrid in a virtual environment: one environment
-    trains, no script takes the other."""
-    path = tmp_path / "found.json"
-    command = [sys.executable, "-m", "benchmark.measure.environments", "--only", "minigrid"]
-    done = helpers.run(
-        [*command, "--venvs", tmp_path, "--results", path], cwd=helpers.ROOT, timeout=900
-    )
-    assert done.returncode == 0, done.stderr
-    rows = helpers.read_json(path)
-    if any(
-        word in rows[0].get("error", "")
-        for word in ("No matching distribution", "Could not find", "connection")
-    ):
-        pytest.skip(f"cannot install minigrid: {rows[0]['error']}")
-    assert [row.get("steps") for row in rows] == [2048, None]
-    assert [row["script"] for row in rows] == ["ppo", None]
-    assert path.with_suffix(".md").read_text().count("| minigrid 3") == 2
-
-
-def test_the_table_of_other_packages():
-    """One with a wrong time limit that trained, one that pip refuses, one that stops."""
-    first = {
-        "packages": "one==1.0",
-        "environment": """my_envs:Team-v0 --env-kwargs '{"env_id": "one:One-v0"}'""",
-        "versions": {"gymnasium": "1.4.0", "numpy": "2.4.6", "one": "1.0"},
-        "findings": [
-            ["WRONG", "time limit", "terminated in 9 of 9 episodes, after exactly 50 steps: ..."],
-            [
-                "note",
-                "seeds",
-                "seed 1 gave other episodes from step 1 on, unless np.random was seeded too",
-            ],
-            ["note", "observations", "obs leaves its space by 12.5 % of its range"],
-        ],
-        "script": "ppo",
-        "mean": 1.0,
-    }
-    made = {"commit": "abc", "hardware": "a machine", "date": "2026-11-27"}
-    second = {"packages": "two==2.0", "environment": "two:Two-v0", "versions": {}, "error": "no"}
-    third = {**first, "packages": "three==3.0", "environment": "Three-v0"}
-    third["error"] = third.pop("script") + " stopped"
-    third["findings"] = [["WRONG", "seeds", "seed 1 gave another episode the second time, ..."]]
-    third["versions"] = {"gymnasium": "1.2.0", "numpy": "2.4.6", "three": "3.0"}
-    del third["mean"]
-    rows = [{**row, **made} for row in (first, first, second, third)]
-    counted, _, *lines = environments.table(rows).splitlines()
-    assert counted.startswith("Of 3 packages, 1 trained. 1 could not be installed, and check_env ")
-    assert "played 2. Of these, 1 ignore the seed, 0 " in counted
-    assert (
-        "1 set `terminated` after a fixed number of steps, and 0 set both flags there." in counted
-    )
-    assert lines[2] == (
-        "| one 1.0 | `One-v0` | `my_envs.py`: Team-v0 | only with np.random | **terminated**, 50 "
-        "| observations 12.5 % outside | ppo: trained |"
-    )
-    assert lines[4] == "| two 2.0 | `Two-v0` | import `two` |  |  |  | `no` |"
-    assert lines[5].startswith(
-        "| three 3.0, gymnasium 1.2.0 | `Three-v0` | by itself | **ignored** |"
-    )
-    assert environments.pip_lines("a==1 b then c==2")[1] == ["pip", "install", "--no-deps", "c==2"]

@@ -95,11 +95,7 @@ def test_samples_follow_the_policy(monkeypatch, tmp_path):
     monkeypatch.setattr(ppo_hybrid, "Agent", Biased)
     probe_envs.ACTIONS.clear()
     sizes = dict(
-        num_envs=5,
-        num_steps=400,
-        num_minibatches=1,
-        update_epochs=1,
-        total_timesteps=10_000,
+        num_envs=5, num_steps=400, num_minibatches=1, update_epochs=1, total_timesteps=10_000
     )
     helpers.train("ppo_hybrid", tmp_path, **sizes, learning_rate=1e-20)
     actions = probe_envs.ACTIONS[:10_000]
@@ -120,34 +116,7 @@ def test_samples_follow_the_policy(monkeypatch, tmp_path):
 @pytest.mark.slow
 def test_learns_both_kinds_of_action(tmp_path):
     flags = dict(
-        num_envs=4,
-        num_steps=64,
-        num_minibatches=4,
-        total_timesteps=12_288,
-        learning_rate=1e-2,
+        num_envs=4, num_steps=64, num_minibatches=4, total_timesteps=12_288, learning_rate=1e-2
     )
     _, returns = helpers.train("ppo_hybrid", tmp_path, **flags, eval_episodes=20)
     assert min(returns) > 2.8
-
-
-@pytest.mark.parametrize("compiled", [False, pytest.param(True, marks=pytest.mark.slow)])
-@pytest.mark.parametrize("name", ["RightActionDiscrete", "Corner"])
-def test_learns_a_choice_alone_and_numbers_alone(name, compiled, tmp_path):
-    flags = dict(
-        num_envs=4,
-        num_steps=64,
-        num_minibatches=4,
-        total_timesteps=4_096,
-        learning_rate=3e-3,
-        env_id=f"tests.probe_envs:Probe{name}-v0",
-        compile=compiled,
-    )
-    _, returns = helpers.train("ppo_hybrid", tmp_path, **flags, eval_episodes=20)
-    assert min(returns) > 0.9
-
-
-@pytest.mark.slow
-def test_platform(tmp_path):
-    pytest.importorskip("gym_platform")
-    _, returns = helpers.train("ppo_hybrid", tmp_path, env_id="gym_platform:Platform-v0")
-    assert 0 <= returns[0] <= 1

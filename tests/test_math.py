@@ -159,12 +159,7 @@ def test_policies():
     z = (actions - mean).numpy() / std
     expected = -0.5 * z**2 - np.log(std)
     expected = expected - 0.5 * math.log(2 * math.pi)
-    np.testing.assert_allclose(
-        dist.log_prob(actions),
-        expected.sum(1),
-        rtol=1e-5,
-        atol=1e-6,
-    )
+    np.testing.assert_allclose(dist.log_prob(actions), expected.sum(1), rtol=1e-5, atol=1e-6)
     of_one = 0.5 * math.log(2 * math.pi * math.e)
     entropy = (np.log(std) + of_one).sum()
     np.testing.assert_allclose(dist.entropy(), np.full(7, entropy), rtol=1e-6)
@@ -190,12 +185,7 @@ def actions_of(script, monkeypatch, tmp_path, **parameters):
     """10,000 actions (2000, 5) of an actor that ignores the observation and has these
     parameters."""
     Agent = helpers.module(script).Agent
-    sizes = dict(
-        num_envs=5,
-        num_steps=400,
-        num_minibatches=1,
-        update_epochs=1,
-    )
+    sizes = dict(num_envs=5, num_steps=400, num_minibatches=1, update_epochs=1)
     sizes = helpers.rollout_only(script, **sizes)
 
     class BiasedAgent(Agent):
@@ -276,15 +266,13 @@ def losses_by_hand(batch, args):
     return losses
 
 
-PLAIN = dict(
-    clip_vloss=False,
-    norm_adv=False,
-    ent_coef=0.1,
-    vf_coef=2.0,
-)
+PLAIN = dict(clip_vloss=False, norm_adv=False, ent_coef=0.1, vf_coef=2.0)
 OPTIONS = dict(
     ppo_continuous_adaptive=dict(env_id="tests.probe_envs:ProbeCorner-v0", bounds_coef=5.0)
 )
+
+
+FAST_UPDATES = {"ppo_continuous", "ppo_continuous_adaptive", "ppo_atari", "ppo_lstm", "ppo_masked"}
 
 
 def half_a_run(script):
@@ -296,8 +284,12 @@ def half_a_run(script):
     [
         ("ppo", {}),
         ("ppo", PLAIN),
-        *((name, OPTIONS.get(name, {})) for name in helpers.ROLLOUT_SCRIPTS if name != "ppo"),
-        ("ppo_image", dict(env_kwargs='{"env_id": "Pendulum-v1"}', max_episode_steps=50)),
+        *(
+            pytest.param(*name.values, OPTIONS.get(name.values[0], {}), marks=name.marks)
+            for name in helpers.others_slow(
+                [name for name in helpers.ROLLOUT_SCRIPTS if name != "ppo"], FAST_UPDATES
+            )
+        ),
         ("ppo_multiagent", dict(central_critic=False)),
     ],
 )
@@ -338,11 +330,7 @@ def test_update(script, options, monkeypatch, tmp_path):
         for name, value in expected.items():
             assert not metrics[f"losses/{name}"].requires_grad
             torch.testing.assert_close(
-                metrics[f"losses/{name}"],
-                value.detach(),
-                rtol=2e-3,
-                atol=2e-5,
-                msg=name,
+                metrics[f"losses/{name}"], value.detach(), rtol=2e-3, atol=2e-5, msg=name
             )
         helpers.assert_stepped(agent, reference, rate)
         return metrics
@@ -350,11 +338,7 @@ def test_update(script, options, monkeypatch, tmp_path):
     calls = helpers.spy_on_updates(monkeypatch, check)
     # A large learning rate and a small clip range: after one epoch samples are on both sides of
     # every clip.
-    flags = dict(
-        learning_rate=3e-3,
-        clip_coef=0.05,
-        total_timesteps=half_a_run(script),
-    )
+    flags = dict(learning_rate=3e-3, clip_coef=0.05, total_timesteps=half_a_run(script))
     helpers.train(script, tmp_path, **flags | options)
     assert len(calls) >= 16
 
@@ -362,11 +346,17 @@ def test_update(script, options, monkeypatch, tmp_path):
 # --- the rollout
 
 
-def test_epochs(rollout_script, monkeypatch, tmp_path):
+@pytest.mark.parametrize(
+    "script",
+    helpers.others_slow(
+        helpers.ROLLOUT_SCRIPTS, ["ppo", "ppo_continuous", "ppo_atari", "ppo_lstm", "ppo_hybrid"]
+    ),
+)
+def test_epochs(script, monkeypatch, tmp_path):
     """Every sample once per epoch, in a new order. At a rollout's first minibatch no network has
     changed: the stored values and log-probabilities are those of now. Logged is the mean over a
     rollout's updates."""
-    args = helpers.small_args(rollout_script, tmp_path, total_timesteps=half_a_run(rollout_script))
+    args = helpers.small_args(script, tmp_path, total_timesteps=half_a_run(script))
     batch = args.num_envs * args.num_steps
     per_rollout = args.update_epochs * args.num_minibatches
     used = []
@@ -395,10 +385,8 @@ def test_epochs(rollout_script, monkeypatch, tmp_path):
 
     helpers.spy_on_updates(monkeypatch, check)
     # test_adaptive.py has it
-    unscaled = dict(norm_value=False) if rollout_script == "ppo_continuous_adaptive" else {}
-    run_dir, _ = helpers.train(
-        rollout_script, tmp_path, total_timesteps=args.total_timesteps, **unscaled
-    )
+    unscaled = dict(norm_value=False) if script == "ppo_continuous_adaptive" else {}
+    run_dir, _ = helpers.train(script, tmp_path, total_timesteps=args.total_timesteps, **unscaled)
     epochs = np.array(used).reshape(-1, batch)
     assert len(epochs) == args.update_epochs * (args.total_timesteps // batch)
     assert (np.sort(epochs) == np.arange(batch)).all()
@@ -417,13 +405,7 @@ def test_epochs(rollout_script, monkeypatch, tmp_path):
 def rollouts_of(script, monkeypatch, tmp_path, env="Logged", **flags):
     """What compute_gae is given in a run on three environments, rollouts of 40 steps; and the
     agent's final state."""
-    rollouts = []
-    gae = helpers.module(script).compute_gae
-
-    def spy(*rollout):
-        return rollouts.append(copy.deepcopy(rollout)) or gae(*rollout)
-
-    monkeypatch.setattr(helpers.module(script), "compute_gae", spy)
+    rollouts = helpers.spy_on_calls(monkeypatch, script)
     probe_envs.TRANSITIONS.clear()
     sizes = dict(
         num_envs=3,
@@ -513,11 +495,7 @@ def test_observation_statistics_are_those_of_all_observations(monkeypatch, tmp_p
 
     monkeypatch.setattr(utils.VectorEnv, "reset", spy)
     run_dir, _ = helpers.train(
-        "ppo_continuous",
-        tmp_path,
-        env_id="Hopper-v4",
-        num_envs=3,
-        total_timesteps=768,
+        "ppo_continuous", tmp_path, env_id="Hopper-v4", num_envs=3, total_timesteps=768
     )
     # what actions were chosen from
     agent = helpers.load(run_dir)["agent"]
@@ -527,61 +505,32 @@ def test_observation_statistics_are_those_of_all_observations(monkeypatch, tmp_p
     np.testing.assert_allclose(agent["obs_stats.var"], seen.var(0), rtol=1e-4, atol=1e-6)
 
 
-def test_one_precision(monkeypatch, tmp_path):
-    """What s' is worth at one step, s is worth at the next, also where float32 and float64
-    differ by a standard deviation; and evaluations see what training saw."""
-    flags = dict(env="Steady", total_timesteps=240, learning_rate=1e-2)
-    rollouts, state = rollouts_of("ppo_continuous", monkeypatch, tmp_path, **flags)
-    _, values, next_values, _, dones = rollouts[1][:5]
-    inner = ~dones[:-1]
-    np.testing.assert_allclose(
-        next_values[:-1][inner],
-        values[1:][inner],
-        rtol=1e-4,
-        atol=1e-4,
-    )
-    assert values.std() > 1e-3
-    agent = ppo_continuous.Agent(1, 1)
-    agent.load_state_dict(state)
-    obs = 12345.678 + 1e-3 * torch.randn(50, 1, dtype=torch.float64)
-    mean = state["obs_stats.mean"]
-    var = state["obs_stats.var"]
-    normalized = (obs - mean) / (var + 1e-8).sqrt()
-    normalized = normalized.clamp(-10, 10)
-    expected = agent.actor(normalized.float())
-    torch.testing.assert_close(agent.act(obs), expected)
-    assert len(agent.act(obs).unique()) == 50  # as float32, most of them are equal
+NORMALIZING = ["ppo_continuous", "ppo_continuous_adaptive", "ppo_continuous_lstm"]
 
 
-def test_huge_observations_and_rewards_are_cut(monkeypatch, tmp_path):
-    """After normalisation, to 10: where the statistics, which are those of the rollouts before,
-    do not expect them."""
-    observations = []
-    rewards = []
-    gae = ppo_continuous.compute_gae
+@pytest.mark.parametrize("script", NORMALIZING)
+def test_one_precision(script, monkeypatch, tmp_path):
+    """Observations are normalised in their own precision: in float32, most of these would be
+    equal."""
+    found = []  # of the last rollout: the first one's statistics are 0 and 1
 
     def check(update, main, tensors):
-        observations.append(main["b_obs"].abs().max())
+        found[:] = [main["b_obs"].clone()]
         return update(*tensors)
 
     helpers.spy_on_updates(monkeypatch, check)
-
-    def spy(*rollout):
-        largest = np.abs(rollout[0]).max()
-        rewards.append(largest)
-        return gae(*rollout)
-
-    monkeypatch.setattr(ppo_continuous, "compute_gae", spy)
-    sizes = dict(
-        num_envs=1,
-        num_steps=400,
-        total_timesteps=1200,
-        num_minibatches=1,
-        update_epochs=1,
-    )
-    helpers.train("ppo_continuous", tmp_path, env_id=probe("Loud", "ppo_continuous"), **sizes)
-    assert max(observations) == 10
-    assert max(rewards) == 10
+    flags = dict(env="Steady", total_timesteps=240, **SCALING_FLAGS.get(script, {}))
+    _, state = rollouts_of(script, monkeypatch, tmp_path, **flags)
+    assert len(found[0][:, 0].unique()) == 120
+    if script != "ppo_continuous":
+        return
+    agent = ppo_continuous.Agent(1, 1)
+    agent.load_state_dict(state)
+    obs = 12345.678 + 1e-3 * torch.randn(50, 1, dtype=torch.float64)
+    normalized = (obs - state["obs_stats.mean"]) / (state["obs_stats.var"] + 1e-8).sqrt()
+    expected = agent.actor(normalized.clamp(-10, 10).float())
+    torch.testing.assert_close(agent.act(obs), expected)
+    assert len(agent.act(obs).unique()) == 50
 
 
 ANNEALING = [
@@ -600,11 +549,7 @@ ANNEALING = [
 def test_learning_rate_falls_by_environment_steps(script, anneal_lr, tmp_path):
     args = helpers.small_args(script, tmp_path)
     total = 3 * args.num_envs * args.num_steps  # three rollouts
-    flags = dict(
-        anneal_lr=anneal_lr,
-        total_timesteps=total,
-        update_epochs=1,
-    )
+    flags = dict(anneal_lr=anneal_lr, total_timesteps=total, update_epochs=1)
     if script == "ppo_continuous_adaptive":
         flags["kl_threshold"] = 0  # --anneal-lr decides
     run_dir, _ = helpers.train(script, tmp_path, **flags)
@@ -614,11 +559,7 @@ def test_learning_rate_falls_by_environment_steps(script, anneal_lr, tmp_path):
     assert rates == pytest.approx(expected, rel=1e-5)
 
 
-MEAN_KL = [
-    ((0, 0, 0, 9), 2.5, 12),
-    ((3, 3, 3, 0), 2.5, 12),
-    ((3, 3, 3, 0), 2.0, 4),
-]
+MEAN_KL = [((0, 0, 0, 9), 2.5, 12), ((3, 3, 3, 0), 2.5, 12), ((3, 3, 3, 0), 2.0, 4)]
 
 
 # the others have ppo's line (test_schedules_have_one_text)
@@ -643,17 +584,3 @@ def test_target_kl_is_the_mean_of_an_epoch(
     sizes = dict(total_timesteps=args.num_envs * args.num_steps, num_minibatches=4)
     helpers.train(script, tmp_path, target_kl=bound, update_epochs=3, **sizes)
     assert len(calls) == updates
-
-
-def test_minibatch_of_one(tmp_path):
-    sizes = dict(
-        num_envs=1,
-        num_steps=4,
-        num_minibatches=4,
-        total_timesteps=4,
-    )
-    with pytest.raises(SystemExit, match=r"^error: minibatches of one sample need --no-norm-adv$"):
-        helpers.train("ppo", tmp_path, **sizes)
-    run_dir, _ = helpers.train("ppo", tmp_path, norm_adv=False, **sizes)
-    for value in helpers.load(run_dir)["agent"].values():
-        assert value.isfinite().all()

@@ -9,12 +9,9 @@ import torch
 
 from cleanrl_lite import fast_td3_mjx, ppo_continuous, ppo_continuous_mjx
 from tests import helpers
+from tests.test_off_policy import learns_as_often_after_a_resume
 
 SCRIPT = "ppo_continuous_mjx"
-needs_brax = pytest.mark.skipif(not helpers.BRAX, reason="brax is not installed")
-needs_playground = pytest.mark.skipif(
-    not helpers.PLAYGROUND, reason="MuJoCo Playground is not installed"
-)
 LOGGED = dict(
     num_envs=3,
     num_steps=40,
@@ -74,20 +71,12 @@ def stand_in(steps):
         def unflatten(_, leaves):
             return [SimpleNamespace(obs=leaves[0]), *leaves[1:]]
 
-        tree = SimpleNamespace(
-            leaves=leaves,
-            structure=lambda batch: None,
-            unflatten=unflatten,
-        )
+        tree = SimpleNamespace(leaves=leaves, structure=lambda batch: None, unflatten=unflatten)
 
         def put(arrays, device):
             return [torch.from_numpy(array) for array in arrays]
 
-        jax = SimpleNamespace(
-            tree=tree,
-            device_put=put,
-            devices=lambda: [None],
-        )
+        jax = SimpleNamespace(tree=tree, device_put=put, devices=lambda: [None])
         env = SimpleNamespace(observation_size=2, action_size=1, dt=0.05)
         return jax, env, lambda seeds: start(torch.as_tensor(seeds)), step
 
@@ -163,62 +152,6 @@ def test_a_batch_is_what_was_played(monkeypatch, tmp_path, steps):
     np.testing.assert_allclose(agent["obs_stats.var"], obs.var((0, 1)), rtol=1e-4)
 
 
-def test_means_of_the_episodes_of_a_rollout(tmp_path, steps):
-    run_dir, _ = helpers.train(SCRIPT, tmp_path, **LOGGED)
-    logged = helpers.scalars(run_dir)
-    expected = []
-    for start in range(0, 120, 40):
-        *_, done, _, returns, lengths = played(steps, slice(start, start + 40))
-        expected.append((3 * (start + 40), returns[done].mean(), lengths[done].mean()))
-    assert logged["charts/episodic_return"] == [
-        (step, pytest.approx(mean, rel=1e-5)) for step, mean, _ in expected
-    ]
-    assert logged["charts/episodic_length"] == [
-        (step, pytest.approx(mean)) for step, _, mean in expected
-    ]
-
-
-def test_a_resumed_run_is_the_run(monkeypatch, tmp_path, steps):
-    """It goes on in the middle of the episodes."""
-    with monkeypatch.context() as patch, pytest.raises(SystemExit, match="143"):
-        helpers.stop_at(240, patch)
-        helpers.train(SCRIPT, tmp_path / "part", **LOGGED)
-    part = helpers.only_run(tmp_path / "part")
-    whole, returns = helpers.train(SCRIPT, tmp_path / "whole", **LOGGED)
-    helpers.next_second()
-    _, again = helpers.train(SCRIPT, tmp_path / "part", **LOGGED, resume=str(part))
-    assert again == returns
-    mine = helpers.load(part)
-    theirs = helpers.load(whole)
-    for name in ("agent", "adam", "rng"):
-        helpers.assert_same_state(mine[name], theirs[name])
-
-
-def test_whole_rollouts(tmp_path, steps):
-    """It ends with the rollout in which --total-timesteps is reached."""
-    run_dir, _ = helpers.train(SCRIPT, tmp_path, **LOGGED | dict(total_timesteps=200))
-    assert len(steps) == 80
-    assert helpers.load(run_dir)["global_step"] == 240
-
-
-@pytest.mark.parametrize("part", [1, 4])  # rewards, and observations before a reset
-def test_nothing_is_learned_from_nan(part, monkeypatch, tmp_path, steps):
-    step = ppo_continuous_mjx.Brax.step
-
-    def broken(brax, actions):
-        results = [*step(brax, actions)]
-        if len(steps) == 70:
-            results[part] = results[part] * torch.nan
-        return results
-
-    monkeypatch.setattr(ppo_continuous_mjx.Brax, "step", broken)
-    with pytest.raises(FloatingPointError, match="is nan"):
-        helpers.train(SCRIPT, tmp_path, **LOGGED | dict(save_every=120))
-    checkpoint = helpers.load(helpers.only_run(tmp_path))
-    assert checkpoint["global_step"] == 120
-    assert checkpoint["agent"]["return_stats.var"].isfinite()
-
-
 # --- fast_td3_mjx without JAX
 FAST = dict(
     num_envs=3,
@@ -265,222 +198,6 @@ def test_noise_is_drawn_anew_where_episodes_end(monkeypatch, tmp_path, steps):
     np.testing.assert_array_equal(changed, done[:-1])
 
 
-def test_means_of_the_episodes_since_the_last_log(tmp_path, steps):
-    run_dir, _ = helpers.train("fast_td3_mjx", tmp_path, **FAST | dict(total_timesteps=450))
-    logged = helpers.scalars(run_dir)
-    *_, done, _, returns, lengths = played(steps)
-    for tag, values in ("return", returns), ("length", lengths):
-        expected = [
-            (300, pytest.approx(values[:100][done[:100]].mean(), rel=1e-5)),
-            (450, pytest.approx(values[100:][done[100:]].mean(), rel=1e-5)),
-        ]
-        assert logged[f"charts/episodic_{tag}"] == expected
-
-
-def test_a_resumed_run_of_fast_td3_is_the_run(monkeypatch, tmp_path, steps):
-    with monkeypatch.context() as patch, pytest.raises(SystemExit, match="143"):
-        helpers.stop_at(150, patch)
-        helpers.train("fast_td3_mjx", tmp_path / "part", **FAST)
-    part = helpers.only_run(tmp_path / "part")
-    whole, returns = helpers.train("fast_td3_mjx", tmp_path / "whole", **FAST)
-    helpers.next_second()
-    _, again = helpers.train("fast_td3_mjx", tmp_path / "part", **FAST, resume=str(part))
-    assert again == returns
-    mine = helpers.load(part)
-    theirs = helpers.load(whole)
-    for name in ("agent", "critic_adam", "actor_adam", "replay", "rng", "simulation"):
-        if name == "simulation":  # the rest is a stand-in's
-            mine[name] = {key: mine[name][key] for key in ("stds", "ended")}
-            theirs[name] = {key: theirs[name][key] for key in ("stds", "ended")}
-        helpers.assert_same_state(mine[name], theirs[name])
-
-
-# --- flags
-def test_a_window_is_refused(tmp_path, steps, monkeypatch):
-    monkeypatch.setenv("SDL_VIDEODRIVER", "x11")  # as with a display
-    with pytest.raises(SystemExit, match="--render: brax has no window. Use --capture-video"):
-        helpers.train(SCRIPT, tmp_path, **LOGGED, render=True)
-
-
-@pytest.mark.parametrize(
-    "env_id, told",
-    [
-        ("ant", r"brax is missing: pip install 'cleanrl_lite\[mjx\]'"),
-        (
-            "playground/CheetahRun",
-            r"mujoco_playground is missing: pip install 'cleanrl_lite\[playground\]'",
-        ),
-    ],
-)
-def test_without_the_package(env_id, told, monkeypatch, tmp_path):
-    monkeypatch.setattr(ppo_continuous_mjx, "find_spec", lambda name: None)
-    with pytest.raises(SystemExit, match=told):
-        helpers.train(SCRIPT, tmp_path, env_id=env_id)
-
-
-def test_other_names_are_refused(tmp_path):
-    with pytest.raises(SystemExit, match="--env-id dm/cheetah: write hopper or playground/"):
-        helpers.train(SCRIPT, tmp_path, env_id="dm/cheetah")
-    with pytest.raises(SystemExit, match="--backend is for brax"):
-        helpers.train(SCRIPT, tmp_path, env_id="playground/CheetahRun", backend="spring")
-
-
-# --- brax itself
-@pytest.fixture
-def pendulums():
-    """Five of brax's, with episodes of at most 12 steps."""
-    args = helpers.small_args(SCRIPT, "", max_episode_steps=12, num_envs=5)
-    brax = ppo_continuous_mjx.Brax(args)
-    brax.reset([1, 2, 3, 4, 5])
-    return brax
-
-
-@needs_brax
-@pytest.mark.slow
-def test_episodes_of_brax(pendulums):
-    """Each step is that of brax; each episode begins in another state; a cut one is not
-    terminated."""
-    import jax
-
-    begun = []
-    step = jax.jit(jax.vmap(pendulums.env.step))
-    totals = torch.zeros(5)
-    lengths = torch.zeros(5)
-    cut = 0
-    lost = 0
-    for t in range(100):
-        state = pendulums.batch[0]
-        actions = torch.full((5, 1), 0.0 if t < 40 else 1.0)
-        following, rewards, terminated, done, next_obs, returns, counted = pendulums.step(actions)
-        plain = step(state, actions.numpy())
-        np.testing.assert_allclose(next_obs, plain.obs, atol=1e-5)
-        assert torch.equal(terminated, torch.tensor(np.array(plain.done) > 0))
-        totals = totals + rewards
-        lengths = lengths + 1
-        assert torch.equal(returns, totals)
-        assert torch.equal(counted, lengths.int())
-        assert torch.equal(done, terminated | (lengths == 12))
-        assert torch.equal(following[~done], next_obs[~done])
-        begun += following[done].tolist()
-        cut = cut + (done & ~terminated).sum()
-        lost = lost + terminated.sum()
-        totals = totals * ~done
-        lengths = lengths * ~done
-    assert cut >= 5
-    assert lost >= 5
-    assert len({*map(tuple, begun)}) == len(begun)
-    assert np.abs(begun).max() <= 0.01
-
-
-@needs_brax
-@pytest.mark.slow
-def test_batches_do_not_depend_on_their_size(pendulums):
-    """An environment's episodes follow from its own seed."""
-    args = helpers.small_args(SCRIPT, "", max_episode_steps=12)
-    alone = ppo_continuous_mjx.OneBrax(args)
-    first, _ = alone.reset(seed=4)
-    np.testing.assert_allclose(first, pendulums.reset()[0][3], atol=1e-6)
-    for _ in range(70):
-        results = pendulums.step(torch.ones(5, 1))
-        obs, reward, terminated, truncated, _ = alone.step(np.ones(1, np.float32))
-        np.testing.assert_allclose(obs, results[4][3], atol=1e-3)
-        assert (reward, terminated, terminated or truncated) == tuple(
-            result[3].item() for result in results[1:4]
-        )
-        if terminated or truncated:
-            alone.reset()
-
-
-@needs_brax
-@pytest.mark.slow
-def test_it_learns(tmp_path):
-    flags = dict(
-        env_id="inverted_pendulum",
-        num_envs=64,
-        num_steps=64,
-        num_minibatches=16,
-        total_timesteps=160_000,
-    )
-    run_dir = helpers.train_defaults(SCRIPT, tmp_path, **flags, eval_episodes=3)
-    assert helpers.read_json(run_dir / "eval.json")["mean"] > 900
-
-
-@needs_brax
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    "flags, told",
-    [
-        (dict(env_id="nothing"), "nothing.*brax has .*'ant'"),
-        (dict(backend="nothing"), "backend should be in .*'mjx'"),
-        (dict(env_kwargs='{"nothing": 1}'), "unexpected keyword argument 'nothing'"),
-        (dict(env_kwargs="{"), "--env-kwargs {: JSONDecodeError"),
-    ],
-)
-def test_wrong_input(flags, told, tmp_path):
-    with pytest.raises(SystemExit, match=told):
-        helpers.train(SCRIPT, tmp_path, **flags)
-
-
-# --- Playground itself
-@needs_playground
-@pytest.mark.slow
-def test_episodes_of_playground():
-    """Each step is that of Playground's own wrappers, until an episode ends: at the time limit, it
-    is truncated. Then another begins in a state of its own, where the wrappers return to the first.
-    """
-    import jax
-    from mujoco_playground import registry, wrapper
-
-    flags = dict(env_id="playground/CheetahRun", num_envs=4, env_kwargs='{"episode_length": 6}')
-    cheetahs = ppo_continuous_mjx.Brax(helpers.small_args(SCRIPT, "", **flags))
-    first, _ = cheetahs.reset([1, 2, 3, 4])
-    first = first.clone()
-    task = registry.load("CheetahRun", config_overrides={"impl": "jax"})
-    wrapped = wrapper.wrap_for_brax_training(task, episode_length=6)
-    step = jax.jit(wrapped.step)
-    state = jax.jit(wrapped.reset)(jax.random.split(jax.random.PRNGKey(0), 4))
-    # the same episodes: the wrapped simulation goes on from our state
-    state = state.replace(data=cheetahs.batch[0].data, obs=cheetahs.batch[0].obs)
-    for t in range(1, 14):
-        actions = torch.full((4, 6), 0.1 * t)
-        obs, rewards, terminated, done, next_obs, returns, lengths = cheetahs.step(actions)
-        assert not terminated.any()
-        assert done.all() == (t % 6 == 0)
-        assert torch.equal(lengths, torch.full((4,), (t - 1) % 6 + 1, dtype=torch.int32))
-        if t <= 6:
-            state = step(state, actions.numpy())
-            np.testing.assert_allclose(rewards, state.reward, atol=1e-4)
-            assert torch.equal(done, torch.tensor(np.array(state.done) > 0))
-            assert torch.equal(done, torch.tensor(np.array(state.info["truncation"]) > 0))
-        if t < 6:
-            np.testing.assert_allclose(next_obs, state.obs, atol=1e-4)
-            assert torch.equal(obs, next_obs)
-        if t == 6:
-            begun = obs.clone()
-            assert not torch.isclose(begun, next_obs).all(1).any()
-            assert not torch.isclose(begun, first).all(1).any()
-    assert not torch.isclose(begun, first).all(1).any()
-
-
-@needs_playground
-@pytest.mark.slow
-@pytest.mark.parametrize("script", ["ppo_continuous_mjx", "fast_td3_mjx"])
-def test_runs_in_playground(script, tmp_path):
-    flags = helpers.small(script) | dict(env_id="playground/CartpoleBalance", max_episode_steps=20)
-    run_dir, returns = helpers.train(script, tmp_path, **flags)
-    assert len(returns) == helpers.small_args(script, "").eval_episodes
-    assert 0 < min(returns) <= max(returns) <= 20
-
-
-@needs_playground
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    "flags, told",
-    [
-        (dict(env_id="playground/nothing"), "'nothing' not found.*'CheetahRun'"),
-        (dict(env_kwargs='{"nothing": 1}'), "nothing"),
-    ],
-)
-def test_wrong_input_for_playground(flags, told, tmp_path):
-    with pytest.raises(SystemExit, match=told):
-        helpers.train(SCRIPT, tmp_path, **{"env_id": "playground/CheetahRun", **flags})
+def test_a_resumed_actor_learns_as_often(monkeypatch, tmp_path, steps):
+    flags = dict(v_min=-10.0, v_max=10.0, max_episode_steps=9)
+    learns_as_often_after_a_resume("fast_td3_mjx", monkeypatch, tmp_path, **flags)

@@ -1,10 +1,6 @@
 """ppo_multiagent.py: one actor for all agents, what the critics see, a ratio for each agent;
 environments."""
 
-import itertools
-import json
-
-import numpy as np
 import pytest
 import torch
 from torch.distributions import Categorical
@@ -22,7 +18,6 @@ FLAGS = dict(
     clip_vloss=False,
     ent_coef=0.0,
 )
-CRITICS = pytest.mark.parametrize("central", [True, False])
 
 
 def observation(signs, bonus, t=0):
@@ -90,11 +85,7 @@ def test_an_agent_without_a_valid_choice_has_no_gradient():
     actions = dist.sample()
     terms = dist.log_prob(actions) + dist.entropy()
     weight = agent.actor[-1].weight
-    (idle,) = torch.autograd.grad(
-        terms[:, 1].sum(),
-        weight,
-        retain_graph=True,
-    )
+    (idle,) = torch.autograd.grad(terms[:, 1].sum(), weight, retain_graph=True)
     (active,) = torch.autograd.grad(terms[:, 0].sum(), weight)
     assert not idle.any()
     assert active.any()
@@ -114,12 +105,7 @@ def test_a_team_learns(central, monkeypatch, tmp_path):
         eval_episodes=20,
     )
     assert set(returns) == {1.0, 2.0}
-    for signs in (
-        (-1, -1, 1),
-        (1, -1, -1),
-        (-1, 1, -1),
-        (1, 1, 1),
-    ):
+    for signs in ((-1, -1, 1), (1, -1, -1), (-1, 1, -1), (1, 1, 1)):
         right = [int(sign > 0) for sign in signs]
         assert agents[0].act(observation(signs, 0)).tolist() == [right]
         for bonus in (0, 1):
@@ -128,128 +114,9 @@ def test_a_team_learns(central, monkeypatch, tmp_path):
             assert values[0].tolist() == pytest.approx(expected, abs=0.15)
 
 
-@CRITICS
-def test_rows_of_the_batch(central, monkeypatch, tmp_path):
-    """Actions, probabilities, values, advantages and returns of each row and agent are those of
-    its step."""
-    rollouts = []
-    rows = {}
-    gae = ppo_multiagent.compute_gae
-    monkeypatch.setattr(
-        ppo_multiagent, "compute_gae", lambda *args: rollouts.append(args) or gae(*args)
-    )
-
-    def check(update, main, tensors):
-        rows.update(
-            {name: main[name].clone() for name in main if name.startswith("b_")},
-            agent=main["agent"],
-        )
-        return update(*tensors)
-
-    helpers.spy_on_updates(monkeypatch, check)
-    flags = dict(
-        FLAGS,
-        learning_rate=1e-20,
-        total_timesteps=128,
-        env_kwargs=json.dumps(dict(length=3)),
-    )
-    helpers.train("ppo_multiagent", tmp_path, **flags, central_critic=central)
-    args = ppo_multiagent.Args()
-    columns = 1 if central else 3
-    rewards, _, next_values, terminations, dones, *_ = rollouts[0]
-    obs = rows["b_obs"].reshape(32, 4, -1)  # (steps, environments): signs, bonus, step, masks
-    actions = rows["b_actions"].reshape(32, 4, 3)
-    right = actions == (obs[..., :3] > 0)
-    expected = right.float().mean(-1) + obs[..., 3]
-    assert not terminations.any()
-    for i in range(columns):
-        np.testing.assert_allclose(rewards[:, i::columns], expected, rtol=1e-5)
-        third_step = (obs[..., 4] == 2).numpy()
-        assert (dones[:, i::columns] == third_step).all()
-    with torch.no_grad():
-        dist, own_values = rows["agent"](rows["b_obs"])
-    torch.testing.assert_close(rows["b_values"], own_values, rtol=1e-4, atol=1e-5)
-    torch.testing.assert_close(
-        rows["b_logprobs"], dist.log_prob(rows["b_actions"]), rtol=1e-4, atol=1e-5
-    )
-    assert rows["b_logprobs"].shape == (128, 3)
-    assert rows["b_advantages"].shape == (128, columns)
-    own_values = own_values.reshape(32, 4, columns).numpy()
-    expected = expected.numpy()[..., None]
-    next_values, dones = (x.reshape(32, 4, columns) for x in (next_values, dones))
-    going_on = ~dones[:-1]
-    np.testing.assert_allclose(
-        next_values[:-1][going_on], own_values[1:][going_on], rtol=1e-4, atol=1e-5
-    )
-    advantage = np.zeros((4, columns))
-    by_hand = np.zeros((32, 4, columns))
-    for t in reversed(range(32)):  # a truncated episode bootstraps
-        target = expected[t] + args.gamma * next_values[t]
-        delta = target - own_values[t]
-        later = args.gamma * args.gae_lambda * advantage
-        advantage = delta + ~dones[t] * later
-        by_hand[t] = advantage
-    np.testing.assert_allclose(
-        rows["b_advantages"].reshape(32, 4, columns), by_hand, rtol=1e-3, atol=1e-4
-    )
-    torch.testing.assert_close(rows["b_returns"], rows["b_advantages"] + rows["b_values"])
-
-
-@CRITICS
-def test_each_agents_step_is_a_sample(central, monkeypatch, tmp_path):
-    """The update's losses are means over rows of (step, agent), each with a ratio of its own,
-    clipped by itself."""
-
-    def check(update, main, tensors):
-        agent = main["agent"]
-        args = main["args"]
-        (inds,) = tensors
-        with torch.no_grad():
-            dist, value = agent(main["b_obs"][inds])
-            logprobs = dist.log_prob(main["b_actions"][inds])
-            value = value.expand(-1, 3)
-        losses = []
-        errors = []
-        for row, i in enumerate(inds.tolist()):
-            for k in range(3):
-                log_ratio = logprobs[row, k] - main["b_logprobs"][i, k]
-                ratio = log_ratio.exp().item()
-                column = 0 if central else k
-                advantage = main["b_advantages"][i, column].item()
-                target = main["b_returns"][i, column].item()
-                clipped = min(max(ratio, 1 - args.clip_coef), 1 + args.clip_coef)
-                losses.append(-min(ratio * advantage, clipped * advantage))
-                error = value[row, k].item() - target
-                errors.append(0.5 * error**2)
-        metrics = update(*tensors)
-        assert metrics["losses/policy_loss"].item() == pytest.approx(
-            np.mean(losses), rel=1e-3, abs=1e-5
-        )
-        assert metrics["losses/value_loss"].item() == pytest.approx(
-            np.mean(errors), rel=1e-3, abs=1e-5
-        )
-        return metrics
-
-    calls = helpers.spy_on_updates(monkeypatch, check)
-    helpers.train(
-        "ppo_multiagent",
-        tmp_path,
-        **FLAGS,
-        central_critic=central,
-        norm_adv=False,
-        total_timesteps=256,
-    )
-    assert len(calls) == 16
-
-
 def test_a_team_of_one_is_ppo(tmp_path):
     """Who sees the state: the same random numbers, so the same run as ppo.py's."""
-    flags = dict(
-        num_envs=4,
-        num_steps=64,
-        total_timesteps=1024,
-        learning_rate=1e-3,
-    )
+    flags = dict(num_envs=4, num_steps=64, total_timesteps=1024, learning_rate=1e-3)
     team, returns = helpers.train(
         "ppo_multiagent", tmp_path / "team", env_id="tests.probe_envs:ProbeAlone-v0", **flags
     )
@@ -261,134 +128,3 @@ def test_a_team_of_one_is_ppo(tmp_path):
         expected = [value for _, value in theirs[tag]]
         values = [value for _, value in mine[tag]]
         assert values == pytest.approx(expected, rel=1e-4, abs=1e-5)
-
-
-def test_invalid_actions_are_taken_without_a_mask(tmp_path):
-    with pytest.raises(AssertionError, match="an invalid action"):
-        helpers.train("ppo_multiagent", tmp_path, mask=False)
-
-
-@pytest.mark.parametrize("layout", ["vectors", "stateless", "order", "few"])
-def test_other_layouts_are_refused(layout, tmp_path):
-    line = (
-        "must be MultiDiscrete, one for each of 3 agents, not of 2"
-        if layout == "few"
-        else "observations must be Dict"
-    )
-    with pytest.raises(SystemExit, match=line):
-        helpers.train(
-            "ppo_multiagent", tmp_path / "runs", env_kwargs=json.dumps(dict(layout=layout))
-        )
-    assert not list(tmp_path.iterdir())
-
-
-# --- the published environments
-def play(env, seed, steps=250):
-    """Random valid moves: (observation, reward, terminated, truncated) of every reset and step."""
-    rng = np.random.default_rng(0)
-    seen = []
-    obs, _ = env.reset(seed=seed)
-    seen.append((obs, 0.0, False, False))
-    for _ in range(steps):
-        assert env.observation_space.contains(obs)
-        shape = len(env.action_space), env.action_space[0].n
-        mask = obs.get("action_mask", np.ones(shape))
-        actions = (rng.random(mask.shape) * mask).argmax(-1)
-        obs, *rest, _ = env.step(actions)
-        seen.append((obs, *rest))
-        if rest[1] or rest[2]:
-            obs, _ = env.reset()
-            seen.append((obs, 0.0, False, False))
-    return seen
-
-
-def assert_seeded(make):
-    one, same, other = (play(make(), seed) for seed in (1, 1, 2))
-    for (obs, *rest), (same_obs, *same_rest) in zip(one, same):
-        assert rest == same_rest
-        helpers.assert_same_state(obs, same_obs)
-    states = [obs["state"] for obs, *_ in one]
-    others = [obs["state"] for obs, *_ in other]
-    assert not all(map(np.array_equal, states, others))
-
-
-def layers_of(obs):
-    """The state's dirty tiles, walls and agents."""
-    return obs["state"][:300].reshape(3, 10, 10)
-
-
-@pytest.mark.slow
-def test_cleaner(tmp_path, real_envpool):
-    """Rewards are what the state says; the first move of an episode counts; agents see their
-    part of the state."""
-    from benchmark.environments.cleaner import Cleaner
-
-    seen = play(Cleaner(), 1)
-    for (before, *_), (after, reward, terminated, truncated) in itertools.pairwise(seen):
-        dirty, _, _ = layers_of(before)
-        still_dirty, _, _ = layers_of(after)
-        time = after["state"][-1]
-        if time > 0:  # no reset
-            assert time == pytest.approx(before["state"][-1] + 0.01)
-            assert reward == dirty.sum() - still_dirty.sum() - 0.5
-            assert terminated or truncated or time < 1
-    for obs, *_ in seen:
-        layers = layers_of(obs)
-        tiles = np.pad(layers, ((0, 0), (3, 3), (3, 3)))
-        walls = np.pad(layers[1], 3, constant_values=1)
-        for i, own in enumerate(obs["agents"]):
-            view = own[:-3].reshape(3, 7, 7)
-            number = own[-3:]
-            assert number.tolist() == np.eye(3)[i].tolist()
-            assert view[2, 3, 3] > 0
-            fits = False
-            for y, x in np.ndindex(10, 10):
-                rows = slice(y, y + 7)
-                columns = slice(x, x + 7)
-                around = tiles[:, rows, columns]
-                same_tiles = np.array_equal(view[[0, 2]], around[[0, 2]])
-                same_walls = np.array_equal(view[1], walls[rows, columns])
-                fits = fits or (same_tiles and same_walls)
-            assert fits
-            free = view[1] == 0
-            up = free[2, 3]
-            right = free[3, 4]
-            down = free[4, 3]
-            left = free[3, 2]
-            assert obs["action_mask"][i].tolist() == [up, right, down, left]
-    assert_seeded(Cleaner)
-    env = Cleaner(render_mode="rgb_array")
-    env.reset(seed=1)
-    assert env.render().shape == (320, 320, 3)
-    helpers.train(
-        "ppo_multiagent",
-        tmp_path,
-        env_id="benchmark.environments.cleaner:Cleaner-v0",
-        capture_video=True,
-    )
-    assert list(tmp_path.rglob("*.mp4"))
-
-
-@pytest.mark.slow
-def test_spread(tmp_path):
-    """Three agents see 18 numbers each, which together are the state; 25 steps, truncated; a
-    reward of all."""
-    pytest.importorskip("mpe2")
-    from benchmark.environments.spread import Spread
-
-    seen = play(Spread(), 1)
-    for obs, reward, terminated, _ in seen:
-        assert obs["agents"].shape == (3, 18)
-        assert np.array_equal(obs["agents"].ravel(), obs["state"])
-        assert reward <= 0
-        assert not terminated
-    ends = [i for i, (*_, truncated) in enumerate(seen) if truncated]
-    assert [i % 26 for i in ends] == [25] * 10
-    assert_seeded(Spread)
-    helpers.train(
-        "ppo_multiagent",
-        tmp_path,
-        env_id="benchmark.environments.spread:SimpleSpread-v3",
-        capture_video=True,
-    )
-    assert list(tmp_path.rglob("*.mp4"))

@@ -7,11 +7,9 @@ import json
 import multiprocessing
 import os
 import signal
-import subprocess
-import sys
+import socket
 import tempfile
 from concurrent.futures import ProcessPoolExecutor
-from pathlib import Path
 from unittest import mock
 
 import numpy as np
@@ -21,14 +19,18 @@ from torch.distributions import Categorical
 
 from cleanrl_lite import ppo_atari_multigpu, utils
 from tests import helpers
-from tests.test_slurm import cluster, free_port  # noqa: F401
-from tests.test_slurm import pytestmark as slurm_marks
 
 SCRIPT, ENVS = "ppo_atari_multigpu", 4
 FLAGS = dict(num_envs=ENVS, num_steps=8, total_timesteps=96, num_minibatches=2, update_epochs=2)
 GAMES = json.dumps(dict(max_num_frames_per_episode=40))  # truncated after ten steps
 FLAGS |= dict(env_id="CarnivalNoFrameskip-v4", env_kwargs=GAMES)  # they bring rewards early
 RANK = int(os.environ.get("RANK", 0))
+
+
+def free_port():
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
 
 
 class Pair:
@@ -55,10 +57,6 @@ class Pair:
         for error in filter(None, errors):
             raise error
         return [future.result() for future in futures]
-
-    def errors(self, job, *args, **kwargs):
-        """What the job raises in each."""
-        return [future.exception(400) for future in self.submit(job, *args, **kwargs)]
 
     def submit(self, job, *args, **kwargs):
         return [pool.submit(job, *args, **kwargs) for pool in self.pools]
@@ -179,22 +177,6 @@ def test_averaged_gradients_by_hand(pair):
         assert exp_avg == pytest.approx((0.1 * 0.5 * mean / mean.norm()).tolist(), rel=1e-4)
 
 
-@pytest.mark.slow
-def test_a_process_alone_is_ppo_atari(tmp_path):
-    """The same random numbers, so the same run: curves, networks, random generators."""
-    alone, plain = (
-        helpers.train(script, tmp_path / script, **FLAGS)[0] for script in (SCRIPT, "ppo_atari")
-    )
-    mine, theirs = helpers.scalars(alone), helpers.scalars(plain)
-    assert mine.keys() == theirs.keys()
-    for tag in mine.keys() - helpers.UNSEEDED:
-        np.testing.assert_allclose(mine[tag], theirs[tag], rtol=1e-3, atol=1e-5, err_msg=tag)
-    alone, plain = helpers.load(alone), helpers.load(plain)
-    helpers.assert_same_state(alone["rng"], plain["rng"])
-    for name, weight in alone["agent"].items():
-        torch.testing.assert_close(weight, plain["agent"][name], rtol=1e-3, atol=2e-5)
-
-
 def look(runs_dir, *patches, **flags):
     """What this process had: seeds of its environments, their actions, the weights and Adam's
     steps of each update."""
@@ -267,243 +249,3 @@ def test_a_group_stops_and_goes_on(pair, tmp_path):
     assert states == others and states[0] == pytest.approx(weights, rel=1e-4, abs=1e-4)
     assert [step for step, _ in helpers.scalars(run_dir)["charts/learning_rate"]] == [32, 64, 96]
     assert helpers.load(run_dir)["adam"]["step"] == 12
-
-
-@pytest.mark.slow
-def test_another_number_of_processes_goes_on(pair, tmp_path):
-    pair(train, tmp_path)
-    run_dir = helpers.only_run(tmp_path)
-    helpers.next_second()
-    train(tmp_path, resume=str(run_dir), total_timesteps=128)
-    helpers.next_second()
-    pair(train, tmp_path, resume=str(run_dir), total_timesteps=160)
-    assert helpers.load(run_dir)["global_step"] == 160
-    steps = [step for step, _ in helpers.scalars(run_dir)["charts/learning_rate"]]
-    assert steps == [32, 64, 96, 128, 160]
-
-
-@contextlib.contextmanager
-def nan_in_the_second():
-    gae = ppo_atari_multigpu.compute_gae
-    with mock.patch.object(
-        ppo_atari_multigpu, "compute_gae", lambda *x: gae(*x) * (np.nan if RANK else 1)
-    ):
-        yield
-
-
-@pytest.mark.slow
-def test_what_is_not_finite_anywhere_stops_all(pair, tmp_path):
-    errors = pair.errors(train, tmp_path, nan_in_the_second)
-    assert [type(error) for error in errors] == [utils.NotFinite] * 2
-    assert helpers.load(helpers.only_run(tmp_path))["global_step"] == 0
-
-
-def updates_with(runs_dir, **flags):
-    """How many updates there were where the first one's divergence is 1 and the other's 0."""
-    updates = []
-
-    def compile(run, update):
-        def spied(inds):
-            updates.append(inds)
-            return update(inds) | {"losses/approx_kl": torch.tensor(1.0 - RANK)}
-
-        return spied
-
-    train(runs_dir, lambda: mock.patch.object(utils.Run, "compile", compile), **flags)
-    return len(updates)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("bound, updates", [(0.4, 2), (0.6, 4)])
-def test_target_kl_is_decided_together(bound, updates, pair, tmp_path):
-    assert pair(updates_with, tmp_path, target_kl=bound, total_timesteps=32) == [updates, updates]
-
-
-def train_with_statistics(runs_dir):
-    """The mean of a module that a copy gives to its run, after training; it was 1 or 2."""
-    statistics = torch.nn.BatchNorm1d(1, affine=False)
-    statistics.running_mean.fill_(RANK + 1)
-    init = utils.Run.__init__
-
-    def with_statistics(*args, **parts):
-        init(*args, **parts, statistics=statistics)
-
-    patch = mock.patch.object(utils.Run, "__init__", with_statistics)
-    train(runs_dir, lambda: patch, total_timesteps=32)
-    return statistics.running_mean.item()
-
-
-@pytest.mark.slow
-def test_what_a_copy_adds_begins_as_in_the_first_process(pair, tmp_path):
-    assert pair(train_with_statistics, tmp_path) == [1, 1]
-
-
-@pytest.mark.parametrize(
-    "flags, message",
-    [
-        (dict(num_envs=3, num_steps=16), "--num-envs = 3 must be a multiple of the 2 processes"),
-        (
-            dict(num_envs=2, num_steps=3, num_minibatches=2),
-            "--num-minibatches = 3 must be a multiple of the 2",
-        ),
-        (dict(evaluate="x"), "--evaluate takes one process: start it with python"),
-    ],
-)
-def test_wrong_input(flags, message, pair, tmp_path):
-    for error in pair.errors(train, tmp_path, **flags):
-        assert isinstance(error, SystemExit) and message in str(error)
-    assert not list(tmp_path.iterdir())
-
-
-def test_more_processes_than_gpus(monkeypatch):
-    monkeypatch.setenv("LOCAL_RANK", "1")
-    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
-    with pytest.raises(SystemExit, match="--nproc_per_node must be at most 1, the number of GPUs"):
-        ppo_atari_multigpu.join_processes(torch.device("cuda"))
-
-
-@contextlib.contextmanager
-def compiled_against_eager():
-    """Each update is made twice, from the same weights: eagerly, then compiled."""
-    original = utils.Run.compile
-
-    def compile(run, update):
-        compiled, tensors = (
-            original(run, update),
-            [*run.agent.parameters(), *run.parts["adam"].buffers()],
-        )
-
-        @torch.no_grad()
-        def both(inds):
-            before = [tensor.clone() for tensor in tensors]
-            with torch.enable_grad():
-                expected = update(inds)
-            after = [tensor.clone() for tensor in tensors]
-            torch._foreach_copy_(tensors, before)
-            with torch.enable_grad():
-                metrics = compiled(inds)
-            for tag, value in metrics.items():
-                torch.testing.assert_close(value, expected[tag], rtol=1e-3, atol=1e-5, msg=tag)
-            for tensor, other in zip(tensors, after):
-                # a fifth of a step of Adam
-                torch.testing.assert_close(tensor, other, rtol=1e-3, atol=5e-5)
-            return metrics
-
-        return both
-
-    def refuse(text, **_):
-        assert "continuing in eager mode" not in text
-
-    with (
-        mock.patch.object(utils.Run, "compile", compile),
-        mock.patch.object(utils.tqdm, "write", refuse),
-    ):
-        yield
-
-
-@pytest.mark.slow
-def test_compiled_is_eager(pair, tmp_path):
-    pair(train, tmp_path, compiled_against_eager, compile=True)
-    assert helpers.load(helpers.only_run(tmp_path))["global_step"] == 96
-
-
-# --- torchrun
-
-
-def torchrun(tmp_path, *words, **flags):
-    """Two processes, in the background; their output goes to tmp_path/log."""
-    flags = (
-        dict(num_envs=4, num_steps=16, num_minibatches=2, resume="auto", save_every=64, threads=1)
-        | flags
-    )
-    command = [
-        sys.executable,
-        "-m",
-        "torch.distributed.run",
-        "--standalone",
-        "--nproc_per_node=2",
-        *words,
-    ]
-    command += [
-        helpers.SOURCE / f"{SCRIPT}.py",
-        *helpers.small_flags(SCRIPT, tmp_path / "runs", **flags),
-    ]
-    with open(tmp_path / "log", "a") as log:
-        return subprocess.Popen(
-            list(map(str, command)),
-            env=helpers.environment(),
-            stdout=log,
-            stderr=log,
-            start_new_session=True,
-        )
-
-
-def saved_step(tmp_path):
-    found = [helpers.load(path.parent) for path in (tmp_path / "runs").glob("*/checkpoint.pt")]
-    return max((state["global_step"] for state in found), default=0)
-
-
-def workers(torchrun):
-    """The processes that torchrun has started."""
-    children = Path(f"/proc/{torchrun.pid}/task/{torchrun.pid}/children").read_text().split()
-    return [int(pid) for pid in children if SCRIPT in Path(f"/proc/{pid}/cmdline").read_text()]
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_signal_to_torchrun(number, tmp_path):
-    """The group saves and ends within torchrun's 30 s; the same command goes on, in the same run
-    directory."""
-    process = torchrun(tmp_path, total_timesteps=1_000_000)
-    helpers.wait_for(lambda: saved_step(tmp_path) > 0)
-    process.send_signal(number)
-    assert process.wait(40) != 0
-    run_dir, stopped = helpers.only_run(tmp_path / "runs"), saved_step(tmp_path)
-    assert f"with --resume {run_dir}" in (tmp_path / "log").read_text()
-    flags = dict(total_timesteps=stopped + 128, resume=run_dir)
-    assert torchrun(tmp_path, **flags).wait(120) == 0
-    assert helpers.only_run(tmp_path / "runs") == run_dir and saved_step(tmp_path) == stopped + 128
-    steps = [step for step, _ in helpers.scalars(run_dir)["charts/learning_rate"]]
-    assert steps == [*range(64, stopped + 129, 64)]
-
-
-@pytest.mark.slow
-def test_a_process_that_is_killed(tmp_path):
-    """torchrun ends the others and, with --max-restarts, starts the group again, which --resume
-    auto lets go on."""
-    process = torchrun(tmp_path, "--max-restarts=1", total_timesteps=2048)
-    helpers.wait_for(lambda: saved_step(tmp_path) > 0)
-    os.kill(workers(process)[-1], signal.SIGKILL)
-    assert process.wait(180) == 0, (tmp_path / "log").read_text()
-    run_dir = helpers.only_run(tmp_path / "runs")
-    assert saved_step(tmp_path) == 2048 and (run_dir / "eval.json").exists()
-    assert [step for step, _ in helpers.scalars(run_dir)["charts/learning_rate"]] == [
-        *range(64, 2049, 64)
-    ]
-
-
-@pytest.mark.slow
-@slurm_marks[1]
-def test_two_nodes_of_slurm(cluster, tmp_path):  # noqa: F811
-    """The command of docs/guides/cluster.md, one process a node."""
-    flags = dict(num_envs=4, num_steps=16, num_minibatches=2, total_timesteps=128, threads=1)
-    words = [
-        "srun",
-        "-N2",
-        "--ntasks-per-node=1",
-        sys.executable,
-        "-m",
-        "torch.distributed.run",
-        "--nnodes=2",
-    ]
-    words += [
-        "--nproc_per_node=1",
-        "--rdzv_backend=c10d",
-        f"--rdzv_endpoint=127.0.0.1:{free_port()}",
-    ]
-    words += [helpers.SOURCE / f"{SCRIPT}.py", *helpers.small_flags(SCRIPT, tmp_path, **flags)]
-    done = helpers.run(words, cwd=tmp_path, **cluster)
-    assert done.returncode == 0, done.stdout + done.stderr
-    run_dir = helpers.only_run(tmp_path)
-    assert helpers.load(run_dir)["global_step"] == 128 and (run_dir / "eval.json").exists()
-    assert done.stdout.count("run directory: ") == 1

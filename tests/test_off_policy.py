@@ -6,24 +6,15 @@ What has the same text in several scripts (test_consistency) is tested in one of
 
 import copy
 import math
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
-import stable_baselines3
 import torch
 from gymnasium.spaces import Box
-from stable_baselines3.common.logger import Logger
 from torch import nn
-from torch.distributions import (
-    AffineTransform,
-    Independent,
-    Normal,
-    TanhTransform,
-    TransformedDistribution,
-)
+from torch.distributions import Normal
 
-from cleanrl_lite import c51, dqn_atari, ppo_atari, sac, td3
+from cleanrl_lite import c51, sac
 from tests import helpers, probe_envs
 from tests.probe_envs import Corner, probe
 
@@ -91,26 +82,6 @@ def test_projection(v_min, v_max, n_atoms, gamma):
     np.testing.assert_allclose(projected, expected, atol=1e-4)
     np.testing.assert_allclose(projected.sum(1), 1, atol=1e-5)
     assert projected.min() >= 0
-
-
-@pytest.mark.parametrize(
-    "reward, terminated, expected",
-    [
-        (0, 0, [0.1, 0.2, 0.3, 0.25, 0.15]),
-        (2, 0, [0, 0.1, 0.2, 0.3, 0.4]),
-        (-99, 0, [1, 0, 0, 0, 0]),
-        (3, 1, [0, 0, 0.5, 0.5, 0]),
-        (4, 1, [0, 0, 0, 1, 0]),
-    ],
-)
-def test_projection_on_the_atoms(reward, terminated, expected):
-    """With gamma 1: no reward moves nothing, one spacing moves all by one; the ends take what is
-    beyond."""
-    probs = [[0.1, 0.2, 0.3, 0.25, 0.15]]
-    atoms = np.linspace(-2, 6, 5)
-    np.testing.assert_allclose(
-        project(probs, [reward], [terminated], 1.0, atoms), [expected], atol=1e-7
-    )
 
 
 # --- updates
@@ -196,12 +167,7 @@ def test_update_of_values(script, monkeypatch, tmp_path):
     calls = helpers.spy_on_updates(monkeypatch, check)
     flags = dict(v_min=-3.0, v_max=7.0, n_atoms=11) if distributional else {}
     if script == "c51_atari":
-        flags |= dict(
-            total_timesteps=500,
-            learning_starts=400,
-            batch_size=16,
-            buffer_size=600,
-        )
+        flags |= dict(total_timesteps=500, learning_starts=400, batch_size=16, buffer_size=600)
     logged(script, tmp_path, gamma=0.9, learning_rate=3e-3, **flags)
     assert len(calls) >= 12
     assert sum(terminated) > 0
@@ -268,10 +234,7 @@ def actor_losses(script, reference, obs, noise, alpha, autotune):
     values = torch.minimum(
         q_by_hand(reference.qf1, obs, actions), q_by_hand(reference.qf2, obs, actions)
     )
-    losses = {
-        "actor_loss": (alpha * log_probs - values).mean(),
-        "entropy": -log_probs.mean(),
-    }
+    losses = {"actor_loss": (alpha * log_probs - values).mean(), "entropy": -log_probs.mean()}
     if autotune:  # the target entropy is -3: three dimensions
         too_much = log_probs.detach() - 3
         losses["alpha_loss"] = -(reference.log_alpha.exp() * too_much).mean()
@@ -352,25 +315,9 @@ def test_update_of_actors_and_critics(script, autotune, monkeypatch, tmp_path):
         return metrics
 
     calls = helpers.spy_on_updates(monkeypatch, check)
-    flags = (
-        dict(
-            policy_lr=3e-3,
-            q_lr=2e-3,
-            autotune=autotune,
-            alpha=0.3,
-        )
-        if script == "sac"
-        else {}
-    )
+    flags = dict(policy_lr=3e-3, q_lr=2e-3, autotune=autotune, alpha=0.3) if script == "sac" else {}
     flags |= dict(learning_rate=3e-3, policy_noise=0.3, noise_clip=0.35) if script == "td3" else {}
-    logged(
-        script,
-        tmp_path,
-        tau=0.1,
-        gamma=0.9,
-        total_timesteps=300,
-        **flags,
-    )
+    logged(script, tmp_path, tau=0.1, gamma=0.9, total_timesteps=300, **flags)
     assert calls.count("update_critic") > 40
     assert calls.count("update_actor") > 20
     assert sum(terminated) > 0
@@ -382,159 +329,7 @@ def test_update_of_actors_and_critics(script, autotune, monkeypatch, tmp_path):
     assert len(torch.unique(noise)) > 0.99 * noise.numel()
 
 
-# --- the same as Stable-Baselines3
-
-
-def replace_batch(theirs, obs, actions, rewards, next_obs, terminations):
-    """Makes their next training use this minibatch."""
-    parts = dict(
-        observations=obs,
-        actions=actions,
-        next_observations=next_obs,
-        discounts=None,
-        dones=terminations[:, None],
-        rewards=rewards[:, None],
-    )
-    theirs.replay_buffer.sample = lambda *_, **__: SimpleNamespace(**parts)
-    theirs.set_logger(Logger(None, []))
-
-
-@torch.no_grad()
-def copy_params(theirs, ours):
-    for param, value in zip(theirs.parameters(), ours.parameters(), strict=True):
-        param.copy_(value)
-
-
-def test_dqn_like_stable_baselines3(monkeypatch, tmp_path):
-    """The same minibatches: the same losses and parameters as their DQN, with the squared error
-    in place of theirs."""
-    options = dict(
-        policy_kwargs=dict(net_arch=[120, 84]),
-        max_grad_norm=1e9,
-        device="cpu",
-    )
-    theirs = stable_baselines3.DQN(
-        "MlpPolicy", "CartPole-v1", learning_rate=1e-3, gamma=0.9, **options
-    )
-    monkeypatch.setattr("stable_baselines3.dqn.dqn.F.smooth_l1_loss", nn.functional.mse_loss)
-
-    def check(update, main, tensors):
-        agent = main["agent"]
-        obs, actions, *rest = main["replay"].unpack(*tensors)
-        replace_batch(theirs, obs, actions[:, None], *rest)
-        theirs.q_net.q_net.load_state_dict(agent.q_network.state_dict())
-        theirs.q_net_target.q_net.load_state_dict(agent.target_network.state_dict())
-        theirs.train(1, len(obs))
-        metrics = update(*tensors)
-        assert metrics["losses/td_loss"].item() == pytest.approx(
-            theirs.logger.name_to_value["train/loss"], rel=1e-4
-        )
-        helpers.assert_stepped(agent.q_network, theirs.q_net.q_net, 1e-3)
-        return metrics
-
-    calls = helpers.spy_on_updates(monkeypatch, check)
-    helpers.train("dqn", tmp_path, learning_rate=1e-3, gamma=0.9)
-    assert len(calls) > 50
-
-
-@pytest.mark.parametrize(
-    "script, policy_frequency", [("ddpg", 1), pytest.param("td3", 2, marks=pytest.mark.slow)]
-)
-def test_ddpg_and_td3_like_stable_baselines3(script, policy_frequency, monkeypatch, tmp_path):
-    """The same minibatches and noise, on BipedalWalker: the same losses, networks and targets as
-    theirs."""
-    options = dict(learning_rate=1e-3, gamma=0.9, tau=0.1)
-    critics = range(2 if script == "td3" else 1)
-    noises = dict(target_policy_noise=0.3, target_noise_clip=0.35) if script == "td3" else {}
-    kind = getattr(stable_baselines3, script.upper())
-    sizes = dict(net_arch=[256, 256])
-    theirs = kind(
-        "MlpPolicy", "BipedalWalker-v3", device="cpu", policy_kwargs=sizes, **options, **noises
-    )
-    theirs.policy_delay = policy_frequency
-    pairs = dict(actor=theirs.actor.mu, target_actor=theirs.actor_target.mu)
-    for n in critics:
-        pairs[f"qf{n + 1}"] = theirs.critic.q_networks[n]
-        pairs[f"qf{n + 1}_target"] = theirs.critic_target.q_networks[n]
-    terminated = []
-
-    def compare(agent, metrics, ours, loss, names):
-        expected = theirs.logger.name_to_value[f"train/{loss}"]
-        assert metrics[f"losses/{ours}"].item() == pytest.approx(expected, rel=1e-4, abs=1e-6)
-        for name in names:
-            helpers.assert_stepped(agent.get_submodule(name), pairs[name], 1e-3)
-
-    def check(update, main, tensors):
-        agent = main["agent"]
-        # theirs has trained its actor with its critics, below
-        if update.__name__ == "update_actor":
-            metrics = update(*tensors)
-            compare(agent, metrics, "actor_loss", "actor_loss", pairs)
-            return metrics
-        rows, *noise = tensors
-        batch = main["replay"].unpack(rows)
-        replace_batch(theirs, *batch)
-        for name, network in pairs.items():
-            copy_params(network, agent.get_submodule(name))
-        # theirs draws the target policy's noise with this, ours is given it
-        with monkeypatch.context() as patch:
-            patch.setattr(
-                torch.Tensor,
-                "normal_",
-                lambda self, mean, std: noise[0] * std if noise else self.zero_(),
-            )
-            theirs.train(1, len(rows))
-        metrics = update(*tensors)
-        ours = "qf_loss" if script == "td3" else "qf1_loss"
-        compare(agent, metrics, ours, "critic_loss", [f"qf{n + 1}" for n in critics])
-        terminated.append(batch[4].sum())
-        return metrics
-
-    calls = helpers.spy_on_updates(monkeypatch, check)
-    flags = dict(policy_noise=0.3, noise_clip=0.35) if script == "td3" else {}
-    flags |= dict(
-        env_id="BipedalWalker-v3",
-        policy_frequency=policy_frequency,
-        total_timesteps=400,
-    )
-    helpers.train(script, tmp_path, **options, **flags)
-    assert calls.count("update_critic") > 50
-    assert calls.count("update_actor") > 20
-    assert sum(terminated) > 0
-
-
 # --- sac's policy
-
-
-def test_sac_log_probability():
-    """Against torch.distributions: tanh of a normal distribution, scaled and moved to uneven
-    bounds."""
-    agent = sac.Agent(4, BOX).double()
-    actor = nn.Sequential(nn.Linear(4, 64), nn.ReLU(), nn.Linear(64, 6))
-    agent.actor = actor.double()
-    for name, param in agent.actor.named_parameters():  # means and widths all over their ranges
-        nn.init.normal_(param, std=0.3 if name != "2.bias" else 0.5)
-    obs = torch.randn(200, 4, dtype=torch.float64)
-    noise = torch.randn(200, 3, dtype=torch.float64)
-    with torch.no_grad():
-        actions, log_probs = agent.policy(obs, noise)
-        mean, log_std = agent.actor(obs).chunk(2, dim=1)
-    half_range = (2 - -5) / 2
-    log_std = -5 + half_range * (torch.tanh(log_std) + 1)
-    std = torch.exp(log_std)
-    assert std.min() < 0.05
-    assert std.max() > 2
-    assert (mean + std * noise).abs().max() > 3
-    transforms = [
-        TanhTransform(cache_size=1),
-        AffineTransform(BIAS.double(), SCALE.double(), cache_size=1),
-    ]
-    dist = Independent(TransformedDistribution(Normal(mean, std), transforms), 1)
-    expected = mean + std * noise
-    for transform in transforms:
-        expected = transform(expected)
-    torch.testing.assert_close(actions, expected)
-    torch.testing.assert_close(log_probs, dist.log_prob(expected), rtol=1e-8, atol=1e-8)
 
 
 def test_sac_log_probability_far_from_zero():
@@ -638,6 +433,32 @@ def test_number_of_gradient_steps(
     assert len(updates) > 18
 
 
+DELAYED = [name for name in helpers.SCRIPTS if helpers.default(name, "policy_frequency")]
+
+
+def learns_as_often_after_a_resume(script, monkeypatch, tmp_path, **flags):
+    """The actor learns after every third update of the critics, also where a run is resumed in
+    between."""
+    names = helpers.spy_on_updates(monkeypatch)
+    flags |= dict(train_frequency=1, policy_frequency=3, learning_starts=20, batch_size=4)
+    run_dir, _ = helpers.train(script, tmp_path, num_envs=1, total_timesteps=32, **flags)
+    assert names.count("update_critic") % 3
+    helpers.train(script, tmp_path, num_envs=1, total_timesteps=50, resume=str(run_dir), **flags)
+    critics = 0
+    actor = set()
+    for name in names:
+        critics += name == "update_critic"
+        if name == "update_actor":
+            actor.add(critics)
+    assert critics > 25
+    assert actor == {*range(3, critics + 1, 3)}
+
+
+@pytest.mark.parametrize("script", [name for name in DELAYED if name not in helpers.MJX_SCRIPTS])
+def test_a_resumed_actor_learns_as_often(script, monkeypatch, tmp_path):
+    learns_as_often_after_a_resume(script, monkeypatch, tmp_path)
+
+
 @pytest.mark.parametrize("num_envs, every, tau", [(1, 10, 1.0), (3, 25, 0.25)])
 def test_target_updates(num_envs, every, tau, monkeypatch, tmp_path):
     """The target network goes that part of the way, and nothing else changes it."""
@@ -655,21 +476,19 @@ def test_target_updates(num_envs, every, tau, monkeypatch, tmp_path):
 
     update_target = module.update_target
     monkeypatch.setattr(module, "update_target", spy)
-    flags = dict(
-        learning_starts=60,
-        total_timesteps=240,
-        num_envs=num_envs,
-        learning_rate=1e-2,
-    )
+    flags = dict(learning_starts=60, total_timesteps=240, num_envs=num_envs, learning_rate=1e-2)
     helpers.train("dqn", tmp_path, target_network_frequency=every, tau=tau, **flags)
     assert len(targets) > 3
 
 
-def test_targets_start_as_copies(off_policy_script, monkeypatch, tmp_path):
+@pytest.mark.parametrize(
+    "script", helpers.others_slow(helpers.OFF_POLICY_SCRIPTS, ["dqn", "c51", "td3", "sac", "tqc"])
+)
+def test_targets_start_as_copies(script, tmp_path):
     """The twin critics are two; sac's temperature starts at 1; the policy's networks have layers of
     256 units."""
-    total = helpers.SMALL[off_policy_script]["total_timesteps"]
-    run_dir, _ = helpers.train(off_policy_script, tmp_path, learning_starts=total - 2)
+    total = helpers.SMALL[script]["total_timesteps"]
+    run_dir, _ = helpers.train(script, tmp_path, learning_starts=total - 2)
     state = helpers.load(run_dir)["agent"]
     pairs = dict(target_actor="actor", target_network="q_network")
     targets = [name for name in state if "target" in name]
@@ -677,11 +496,11 @@ def test_targets_start_as_copies(off_policy_script, monkeypatch, tmp_path):
         network, rest = name.split(".", 1)
         source = pairs.get(network, network.removesuffix("_target"))
         assert torch.equal(state[name], state[f"{source}.{rest}"]), name
-    assert bool(targets) == hasattr(helpers.module(off_policy_script), "update_target")
+    assert bool(targets) == hasattr(helpers.module(script), "update_target")
     if "qf2.fc1.weight" in state:
         assert not torch.equal(state["qf1.fc1.weight"], state["qf2.fc1.weight"])
-    assert off_policy_script != "sac" or state["log_alpha"] == 0
-    if off_policy_script in POLICY:
+    assert script != "sac" or state["log_alpha"] == 0
+    if script in POLICY:
         critic = "qfs.0" if "qfs.0.fc1.bias" in state else "qf1"
         hidden = [
             f"{network}.{layer}.bias" for network in ("actor", critic) for layer in ("fc1", "fc2")
@@ -689,7 +508,7 @@ def test_targets_start_as_copies(off_policy_script, monkeypatch, tmp_path):
         assert {len(state[name]) for name in hidden} == {256}
 
 
-@pytest.mark.parametrize("script", EPSILON_GREEDY)
+@pytest.mark.parametrize("script", helpers.others_slow(EPSILON_GREEDY, ["dqn", "rainbow"]))
 def test_epsilon_falls_by_environment_steps(script, tmp_path):
     """From start_e at step 0 to end_e after that part of the run; logged is what the last action
     was chosen with."""
@@ -730,10 +549,7 @@ def actions_of(script, monkeypatch, tmp_path, bias=None, num_envs=4, steps=4000,
     monkeypatch.setattr(module, "Agent", BiasedAgent)
     probe_envs.ACTIONS.clear()
     sizes = dict(
-        num_envs=num_envs,
-        total_timesteps=steps * num_envs,
-        train_frequency=10**9,
-        save_every=0,
+        num_envs=num_envs, total_timesteps=steps * num_envs, train_frequency=10**9, save_every=0
     )
     logged(script, tmp_path, **{**sizes, **flags})
     actions = np.array(probe_envs.ACTIONS[: steps * num_envs])
@@ -807,6 +623,16 @@ def test_actions_are_clipped_to_each_dimensions_bounds(monkeypatch, tmp_path):
 SAC = ["sac", "tqc", "crossq"]
 
 
+@pytest.mark.parametrize("script", SAC)
+def test_rounding_does_not_leave_the_bounds(script, monkeypatch, tmp_path):
+    """Where tanh is 1, its product with the scale plus the bias is beyond these bounds, by
+    rounding; the environment refuses that."""
+    output = [40.0] * 3 + [-9.0] * 3
+    flags = dict(env_id="tests.probe_envs:ProbeEdge-v0", learning_starts=0, steps=20, num_envs=1)
+    actions = actions_of(script, monkeypatch, tmp_path, output, **flags)
+    assert (actions == probe_envs.Edge.high).all()
+
+
 @pytest.mark.parametrize("script", helpers.others_slow(SAC, ["sac"]))
 def test_sac_samples_its_distribution(script, monkeypatch, tmp_path):
     """tanh of a normal distribution with the actor's mean and log sigma, scaled to the bounds of
@@ -831,12 +657,7 @@ def test_epsilon_greedy(script, monkeypatch, tmp_path):
     if script == "c51":
         best = 9 * np.eye(11)[[5, 4, 6]].ravel()
     epsilon = 0.3
-    flags = dict(
-        steps=3000,
-        start_e=0.3,
-        end_e=0.3,
-        learning_starts=0,
-    )
+    flags = dict(steps=3000, start_e=0.3, end_e=0.3, learning_starts=0)
     actions = actions_of(script, monkeypatch, tmp_path, best, **flags)
     frequencies = np.stack([(actions == action).mean(0) for action in range(3)])  # (3, num_envs)
     other = epsilon / 3
@@ -847,7 +668,10 @@ def test_epsilon_greedy(script, monkeypatch, tmp_path):
     assert_independent((actions == 0).astype(float))
 
 
-@pytest.mark.parametrize("script", ["dqn", "c51", *POLICY, "dqn_atari"])
+ACTING = ["dqn", "c51", *POLICY, "dqn_atari", "sac_discrete"]
+
+
+@pytest.mark.parametrize("script", [*ACTING, pytest.param("sac_atari", marks=pytest.mark.slow)])
 def test_the_acting_networks_are_the_learning_ones(script, monkeypatch, tmp_path):
     """numpy acts as torch would, with the weights of this moment: each action is that of the
     agent as it is then."""
@@ -866,15 +690,13 @@ def test_the_acting_networks_are_the_learning_ones(script, monkeypatch, tmp_path
 
     helpers.spy_on_steps(monkeypatch, script, note)
     flags = dict(
-        num_envs=3,
-        learning_starts=60,
-        total_timesteps=150,
-        train_frequency=3,
-        batch_size=4,
+        num_envs=3, learning_starts=60, total_timesteps=150, train_frequency=3, batch_size=4
     )
     stochastic = "sac" in helpers.lineage(script)
-    flags |= dict(policy_lr=1e-2) if stochastic else dict(learning_rate=1e-2)
-    if stochastic:
+    soft = stochastic or script.startswith("sac_")
+    flags |= dict(policy_lr=1e-2) if soft else dict(learning_rate=1e-2)
+    if soft:
+        monkeypatch.setattr(torch.Tensor, "exponential_", lambda noise: noise.fill_(1.0))
         monkeypatch.setattr(torch, "randn", torch.zeros)
     elif script == "fast_td3":
         flags |= dict(std_min=0.0, std_max=0.0)
@@ -884,7 +706,7 @@ def test_the_acting_networks_are_the_learning_ones(script, monkeypatch, tmp_path
         flags |= dict(start_e=0.0, end_e=0.0)
         flags |= dict(n_atoms=11, v_min=-2.0, v_max=2.0) if "c51" in script else {}
     logged(script, tmp_path, **flags)
-    for t in range(20 if script in POLICY else 1, 50):
+    for t in range(20 if soft or script in POLICY else 1, 50):
         np.testing.assert_allclose(chosen[t], expected[t], rtol=1e-4, atol=1e-5)
     # it did learn meanwhile, and not always the same
     assert len(weights) > 10
@@ -894,17 +716,14 @@ def test_the_acting_networks_are_the_learning_ones(script, monkeypatch, tmp_path
 # --- what is stored
 
 
-@pytest.mark.parametrize("num_envs, buffer_size", [(1, 1000), (3, 101)])
-def test_what_is_stored(off_policy_mlp_script, num_envs, buffer_size, tmp_path):
+def test_what_is_stored(off_policy_mlp_script, tmp_path):
     """Every transition as the environment had it, also after wrapping around: the true last
     observation of terminated and truncated episodes; a truncation is no termination; none leads
     from one episode into the next."""
     probe_envs.TRANSITIONS.clear()
+    num_envs, buffer_size = 3, 101
     sizes = dict(
-        num_envs=num_envs,
-        total_timesteps=300,
-        learning_starts=250,
-        buffer_size=buffer_size,
+        num_envs=num_envs, total_timesteps=300, learning_starts=250, buffer_size=buffer_size
     )
     state = logged(off_policy_mlp_script, tmp_path, **sizes)["replay"]
     stepped = [
@@ -959,11 +778,7 @@ def test_what_is_stored_of_games(script, monkeypatch, tmp_path):
     monkeypatch.setattr(module, "game_settings", short_games)
     monkeypatch.setattr(module.FrameReplayBuffer, "add", spy)
     helpers.spy_on_steps(monkeypatch, script, note)
-    flags = dict(
-        env_id="SpaceInvadersNoFrameskip-v4",
-        total_timesteps=1600,
-        learning_starts=1598,
-    )
+    flags = dict(env_id="SpaceInvadersNoFrameskip-v4", total_timesteps=1600, learning_starts=1598)
     if script in EPSILON_GREEDY:
         flags |= dict(end_e=1.0)
     if "rainbow" in script:
@@ -988,84 +803,6 @@ def test_what_is_stored_of_games(script, monkeypatch, tmp_path):
     assert ends >= truncated >= 4
     assert lost >= 1
     assert best > 1
-
-
-# --- number formats
-
-
-def assert_rough(ours, exact, dtypes, bound):
-    assert ours.dtype == torch.float32
-    assert dtypes[-1] == (torch.float32, torch.float32)
-    error = (ours - exact).abs().max()
-    assert 0 < error < bound * exact.abs().max()
-
-
-def dtypes_of(*layers):
-    dtypes = []
-    for layer in layers:
-        layer.register_forward_hook(
-            lambda layer, inputs, output: dtypes.append((inputs[0].dtype, output.dtype))
-        )
-    return dtypes
-
-
-@torch.no_grad()
-def test_bfloat16_between_the_hidden_layers():
-    """Outputs within bfloat16's error of float32's; the first and the last layer stay in
-    float32."""
-    exact = td3.MLP(5, 3, False)
-    rough = td3.MLP(5, 3, True)
-    obs = torch.randn(64, 5)
-    rough.load_state_dict(exact.state_dict())
-    dtypes = dtypes_of(rough.fc1, rough.fc2, rough.fc3)
-    expected = exact.fc3(exact.fc2(exact.fc1(obs).relu()).relu())
-    torch.testing.assert_close(exact(obs), expected)
-    assert_rough(rough(obs), expected, dtypes, 0.02)
-    assert dtypes[0] == (torch.float32, torch.float32)
-    assert dtypes[1][1] == torch.bfloat16
-
-
-@torch.no_grad()
-def test_bfloat16_convolutions():
-    obs = torch.randint(256, (4, 4, 84, 84), dtype=torch.uint8)
-    exact = dqn_atari.QNetwork(4)
-    rough = dqn_atari.QNetwork(4, True)
-    rough.load_state_dict(exact.state_dict())
-    dtypes = dtypes_of(rough.head)
-    expected = exact.head(exact.network(obs.float() / 255))
-    torch.testing.assert_close(exact(obs), expected, rtol=1e-4, atol=1e-5)
-    assert_rough(rough(obs), expected, dtypes, 0.05)
-    exact = ppo_atari.Agent(4)
-    rough = ppo_atari.Agent(4, True)
-    rough.load_state_dict(exact.state_dict())
-    dtypes = dtypes_of(rough.critic)
-    expected = exact.critic(exact.network(obs.float() / 255))[:, 0]
-    torch.testing.assert_close(exact(obs)[1], expected, rtol=1e-4, atol=1e-5)
-    assert_rough(rough(obs)[1], expected, dtypes, 0.05)
-
-
-def test_bfloat16_in_training(monkeypatch, tmp_path):
-    agents = helpers.spy_on_agents(monkeypatch, "sac")
-    state = logged("sac", tmp_path, bf16=True)
-    assert agents[0].actor.bf16
-    assert agents[0].qf2_target.bf16
-    assert all(
-        tensor.dtype == torch.float32 and tensor.isfinite().all()
-        for tensor in state["agent"].values()
-    )
-
-
-@pytest.mark.parametrize("script", helpers.CONTINUOUS_SCRIPTS)
-def test_actions_in_float64(script, tmp_path):
-    """Bounds in float64 of which some lie outside in float32: training and evaluation stay
-    inside."""
-    flags = dict(env_id="tests.probe_envs:ProbeDouble-v0", total_timesteps=256)
-    state = logged(script, tmp_path, **flags)
-    assert all(
-        state["agent"][name].dtype == torch.float32
-        for name in state["agent"]
-        if "stats" not in name
-    )
 
 
 def test_update_target_copies_buffers(off_policy_script):

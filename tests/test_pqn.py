@@ -4,7 +4,6 @@ What they share has the same text in each of them (test_copies).
 """
 
 import copy
-import inspect
 
 import numpy as np
 import pytest
@@ -16,25 +15,6 @@ from tests import helpers, probe_envs
 from tests.probe_envs import probe
 
 q_script = pytest.mark.parametrize("script", helpers.Q_SCRIPTS)
-
-
-def test_these_are_the_scripts():
-    assert helpers.Q_SCRIPTS == ["pqn", "pqn_atari"]
-    assert not {*helpers.Q_SCRIPTS} & {*helpers.ROLLOUT_SCRIPTS}
-
-
-@pytest.mark.parametrize("name", ["compute_q_lambda", "linear_schedule", "RAdam"])
-def test_copies(name):
-    """Their parents do not have them, so test_consistency.py does not compare them."""
-    texts = {
-        inspect.getsource(getattr(helpers.module(script), name)) for script in helpers.Q_SCRIPTS
-    }
-    assert len(texts) == 1
-
-
-def test_the_schedule_is_that_of_dqn():
-    theirs = inspect.getsource(helpers.module("dqn").linear_schedule)
-    assert inspect.getsource(pqn.linear_schedule) == theirs
 
 
 # --- returns
@@ -79,18 +59,6 @@ def test_q_lambda(gamma, q_lambda):
         rtol=1e-4,
         atol=1e-4,
     )
-
-
-def test_q_lambda_by_hand():
-    """Four steps: an episode that terminates after two, one that is truncated after one, one that
-    the rollout cuts."""
-    rewards = np.array([[1.0], [2.0], [4.0], [8.0]])
-    next_values = np.array([[10.0], [1e6], [20.0], [30.0]])
-    terminations = np.array([[False], [True], [False], [False]])
-    dones = np.array([[False], [True], [True], [False]])
-    returns = pqn.compute_q_lambda(rewards, next_values, terminations, dones, 0.5, 0.5)
-    first = 1 + 0.5 * (0.5 * 10 + 0.5 * 2)
-    assert returns[:, 0].tolist() == [first, 2, 4 + 10, 8 + 15]
 
 
 # --- the optimizer
@@ -167,13 +135,7 @@ def test_update(script, monkeypatch, tmp_path):
         for name, value in expected.items():
             metric = metrics[f"losses/{name}"]
             assert not metric.requires_grad
-            torch.testing.assert_close(
-                metric,
-                value.detach(),
-                rtol=2e-3,
-                atol=2e-5,
-                msg=name,
-            )
+            torch.testing.assert_close(metric, value.detach(), rtol=2e-3, atol=2e-5, msg=name)
         helpers.assert_stepped(agent, reference, rate)
         reached.append(float(norm > args.max_grad_norm))
         return metrics
@@ -245,13 +207,7 @@ def test_epochs(script, monkeypatch, tmp_path):
 
 def rollouts_of(script, monkeypatch, tmp_path, **flags):
     """What compute_q_lambda is given in a run."""
-    rollouts = []
-    original = helpers.module(script).compute_q_lambda
-
-    def spy(*rollout):
-        return rollouts.append(copy.deepcopy(rollout)) or original(*rollout)
-
-    monkeypatch.setattr(helpers.module(script), "compute_q_lambda", spy)
+    rollouts = helpers.spy_on_calls(monkeypatch, script, "compute_q_lambda")
     helpers.train(script, tmp_path, **flags)
     return rollouts
 
@@ -282,49 +238,6 @@ def test_next_values_belong_to_the_true_next_observation(monkeypatch, tmp_path):
     np.testing.assert_allclose(rewards.flatten(), received, rtol=1e-6)
     assert 0 < terminations.sum() < dones.sum() < dones.size  # both kinds of ends
     assert (gamma, q_lambda) == (0.99, 0.9)
-
-
-def test_truncated_games_bootstrap_from_their_last_observation(monkeypatch, tmp_path):
-    """The best value in final_obs at a truncation, elsewhere that of the next stored observation."""
-    script = helpers.module("pqn_atari")
-    agents = helpers.spy_on_agents(monkeypatch, "pqn_atari")
-    finals = {}
-    values = []
-    steps = []
-
-    def best(obs):
-        with torch.no_grad():
-            return agents[0](torch.from_numpy(obs)).amax(1).numpy()
-
-    def note(envs, actions, result):
-        obs, _, _, truncations, infos = result
-        t = len(steps)
-        steps.append(t)
-        if t < 64:
-            for n in np.flatnonzero(truncations):
-                finals[t, n] = best(infos["final_obs"])[n]
-            values.append(best(obs))
-
-    helpers.spy_on_steps(monkeypatch, "pqn_atari", note)
-    settings = script.game_settings
-    short = dict(max_num_frames_per_episode=160)
-    monkeypatch.setattr(script, "game_settings", lambda args: settings(args) | short)
-    flags = dict(num_steps=64, total_timesteps=128, update_epochs=1)
-    rollout = rollouts_of("pqn_atari", monkeypatch, tmp_path, **flags)[0]
-    _, next_values, terminations, dones = rollout[:4]
-    assert len(finals) >= 2
-    assert not dones[-1].all()
-    for (t, n), expected in finals.items():
-        assert dones[t, n]
-        assert not terminations[t, n]
-        assert next_values[t, n] == pytest.approx(expected, rel=1e-4, abs=1e-5)
-    values = np.array(values)
-    np.testing.assert_allclose(
-        next_values[~dones],
-        values[~dones],
-        rtol=1e-4,
-        atol=1e-5,
-    )
 
 
 def test_rewards_are_clipped_for_learning(monkeypatch, tmp_path):
@@ -372,19 +285,9 @@ def test_epsilon(script, epsilon, monkeypatch, tmp_path):
         before.append(result[0])
 
     helpers.spy_on_steps(monkeypatch, script, note)
-    flags = dict(
-        start_e=epsilon,
-        end_e=epsilon,
-        num_envs=4,
-        num_minibatches=1,
-        update_epochs=1,
-    )
+    flags = dict(start_e=epsilon, end_e=epsilon, num_envs=4, num_minibatches=1, update_epochs=1)
     steps = 400 if script == "pqn" else 100
-    flags |= dict(
-        num_steps=steps,
-        total_timesteps=4 * steps,
-        learning_rate=1e-20,
-    )
+    flags |= dict(num_steps=steps, total_timesteps=4 * steps, learning_rate=1e-20)
     run_dir, _ = helpers.train(script, tmp_path, **flags)
     greedy = np.array(greedy)
     actions = 2 if script == "pqn" else 4
@@ -398,90 +301,7 @@ def test_epsilon(script, epsilon, monkeypatch, tmp_path):
     }
 
 
-def test_another_network_acts_than_learns(monkeypatch, tmp_path):
-    """numpy acts with q_network; if a copy's agent computes something else, the run stops."""
-    monkeypatch.setattr(pqn.Agent, "forward", lambda agent, obs: agent.q_network(-obs))
-    with pytest.raises(SystemExit, match="the policy that acts is not the one that learns"):
-        helpers.train("pqn", tmp_path, start_e=0.5)
-
-
-@q_script
-def test_random_actions_are_uniform(script, monkeypatch, tmp_path):
-    taken = []
-    helpers.spy_on_steps(
-        monkeypatch, script, lambda envs, actions, result: taken.append(np.array(actions))
-    )
-    flags = dict(
-        num_envs=4,
-        num_steps=250,
-        total_timesteps=1000,
-        num_minibatches=1,
-    )
-    helpers.train(
-        script,
-        tmp_path,
-        start_e=1.0,
-        end_e=1.0,
-        update_epochs=1,
-        **flags,
-    )
-    actions = np.array(taken)
-    counts = np.bincount(actions.flatten())
-    assert len(counts) == (2 if script == "pqn" else 4)
-    expected = actions.size / len(counts)
-    assert np.abs(counts - expected).max() < 4.5 * expected**0.5
-    assert_independent(actions)
-
-
-@q_script
-def test_epsilon_falls_by_environment_steps(script, tmp_path):
-    """Within a rollout too; logged is the last step's."""
-    flags = dict(start_e=0.9, end_e=0.1, exploration_fraction=0.5)
-    run_dir, _ = helpers.train(script, tmp_path, **flags)
-    args = helpers.small_args(script, tmp_path)
-    for step, value in helpers.scalars(run_dir)["charts/epsilon"]:
-        part = min((step - args.num_envs) / (0.5 * args.total_timesteps), 1)
-        assert value == pytest.approx(0.9 - 0.8 * part, rel=1e-5)
-
-
 # --- networks
 
 
-@q_script
-def test_network(script, monkeypatch, tmp_path):
-    """Every layer but the last one is normalised before its activation. Weights are PyTorch's own,
-    or orthogonal without biases."""
-    agent = helpers.fresh_agent(script, monkeypatch, tmp_path)
-    modules = [m for m in agent.modules() if not [*m.children()]]
-    modules = [m for m in modules if not isinstance(m, nn.Flatten)]
-    layers = [m for m in modules if isinstance(m, nn.Linear | nn.Conv2d)]
-    kinds = [type(m).__name__ for m in modules]
-    assert kinds[-1] == "Linear"
-    assert len(layers) == (3 if script == "pqn" else 5)
-    hidden = len(layers) - 1
-    assert kinds[1:-1:3] == ["LayerNorm"] * hidden
-    assert kinds[2:-1:3] == ["ReLU"] * hidden
-    for layer in layers:
-        weight = layer.weight.flatten(1)
-        gain = 1.0 if layer is layers[-1] else 2**0.5
-        if script == "pqn":
-            largest = weight.shape[1] ** -0.5
-            assert 0.9 * largest < weight.abs().max() <= largest
-            continue
-        assert not layer.bias.any()
-        weight = weight if len(weight) <= weight.shape[1] else weight.T
-        identity = torch.eye(len(weight))
-        product = weight @ weight.T / gain**2
-        torch.testing.assert_close(product, identity, rtol=1e-4, atol=1e-5)
-
-
 # --- learning
-
-
-@pytest.mark.slow
-def test_learns_cartpole(tmp_path):
-    """With the default hyperparameters; the random policy gets 22."""
-    run_dir = helpers.train_defaults("pqn", tmp_path, total_timesteps=150_000)
-    returns = [value for _, value in helpers.scalars(run_dir)["charts/episodic_return"]]
-    means = np.convolve(returns, np.full(20, 1 / 20), "valid")
-    assert means.max() >= 300

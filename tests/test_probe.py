@@ -32,54 +32,20 @@ REPLAY = dict(
     total_timesteps=1_500,
     save_every=0,
 )
-DQN = dict(
-    **REPLAY,
-    target_network_frequency=40,
-    start_e=1.0,
-    end_e=0.5,
-    learning_rate=2e-3,
-)
-DDPG = dict(
-    **REPLAY,
-    tau=0.1,
-    exploration_noise=0.3,
-    learning_rate=3e-3,
-)
+DQN = dict(**REPLAY, target_network_frequency=40, start_e=1.0, end_e=0.5, learning_rate=2e-3)
+DDPG = dict(**REPLAY, tau=0.1, exploration_noise=0.3, learning_rate=3e-3)
 SUPPORT = dict(v_min=-20.0, v_max=20.0, n_atoms=81)
-SAC = dict(
-    **REPLAY,
-    tau=0.1,
-    autotune=False,
-    alpha=0.01,
-    policy_lr=3e-3,
-    q_lr=3e-3,
-)
+SAC = dict(**REPLAY, tau=0.1, autotune=False, alpha=0.01, policy_lr=3e-3, q_lr=3e-3)
 FAST = dict(
     dqn=DQN,
     c51=dict(**DQN, **SUPPORT),
     rainbow=dict(**DQN, **SUPPORT),
     ddpg=DDPG,
     td3=dict(**DDPG, policy_noise=0.05, noise_clip=0.1),
-    fast_td3=dict(
-        **DDPG,
-        **SUPPORT,
-        policy_noise=0.05,
-        noise_clip=0.1,
-        gradient_steps=1,
-    ),
+    fast_td3=dict(**DDPG, **SUPPORT, policy_noise=0.05, noise_clip=0.1, gradient_steps=1),
     sac=SAC,
-    tqc=dict(
-        **SAC,
-        n_critics=2,
-        n_quantiles=5,
-        top_quantiles_to_drop=1,
-    ),
-    crossq={
-        **SAC,
-        "renorm_warmup": 300,
-        "train_frequency": 1,
-        "policy_frequency": 1,
-    }
+    tqc=dict(**SAC, n_critics=2, n_quantiles=5, top_quantiles_to_drop=1),
+    crossq={**SAC, "renorm_warmup": 300, "train_frequency": 1, "policy_frequency": 1}
     | dict(policy_lr=3e-4, batch_size=64),
     sac_discrete=dict(**SAC, target_network_frequency=2),
 )
@@ -106,11 +72,7 @@ def trained(script, env_id, tmp_path, ppo=(), replay=()):
         else {**FAST[script], **dict(replay)}
     )
     if script in ("vpg", "a2c", "a2c_continuous"):  # one update a rollout, not eight
-        flags |= dict(
-            num_steps=8,
-            total_timesteps=3 * flags["total_timesteps"],
-            learning_rate=3e-3,
-        )
+        flags |= dict(num_steps=8, total_timesteps=3 * flags["total_timesteps"], learning_rate=3e-3)
     if script == "a2c_continuous":  # two of eight seeds leave the bounds, where no gradient is
         flags |= dict(seed=5)
     if script == "ppo_simple_continuous":  # neither gradients nor advantages have a scale

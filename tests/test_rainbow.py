@@ -2,30 +2,21 @@
 definitions; without its five parts, rainbow is c51."""
 
 import copy
-import functools
-from dataclasses import dataclass
 
 import numpy as np
 import pytest
 import torch
 from scipy.special import rel_entr
 
-from cleanrl_lite import c51, rainbow, rainbow_atari
+from cleanrl_lite import c51, rainbow
 from cleanrl_lite.rainbow import NoisyLinear, ReplayBuffer, SumTree
 from tests import helpers, test_replay
-from tests.probe_envs import probe
-from tests.test_consistency import definitions
+from tests.test_fast_td3 import Journal, windows_by_hand
 from tests.test_off_policy import assert_metrics, assert_unchanged, logged, project_by_hand
 
 CPU = torch.device("cpu")
 SHAPES = (2,), (), (), (2,), (), ()
-OFF = {
-    "double": False,
-    "dueling": False,
-    "noisy": False,
-    "n_step": 1,
-    "priority_alpha": 0.0,
-}
+OFF = {"double": False, "dueling": False, "noisy": False, "n_step": 1, "priority_alpha": 0.0}
 
 
 # --- the sum tree
@@ -97,60 +88,6 @@ def test_draws_are_proportional_and_stratified():
     assert len(minibatches) > 10
 
 
-class BinarySumTree:
-    """Prioritised replay, appendix B.2.1: a node is the sum of its two children; a draw walks from
-    the root to a leaf."""
-
-    def __init__(self, leaves):
-        self.leaves = leaves  # a power of 2
-        self.sums = np.zeros(2 * leaves)
-
-    def set(self, place, priority):
-        node = self.leaves + place
-        change = priority - self.sums[node]
-        while node > 0:
-            self.sums[node] += change
-            node //= 2
-
-    def draw(self, point):
-        node = 1
-        while node < self.leaves:
-            node *= 2
-            if point >= self.sums[node]:
-                point -= self.sums[node]
-                node += 1
-        return node - self.leaves
-
-
-def test_like_a_binary_tree():
-    """With the same random numbers: the same minibatches, while what was drawn gets new priorities.
-
-    In place of torchrl's sampler: none of its releases is compiled for the torch of
-    constraints.txt (0.13.3 needs an older one, 0.14.0 a newer one)."""
-    rng = np.random.default_rng(1)
-    size = 60
-    alpha = 0.6
-    priorities = rng.uniform(0.01, 4, size) ** alpha
-    buffer = filled(priorities)
-    tree = BinarySumTree(64)
-    drawn = set()
-    for place, priority in enumerate(priorities):
-        tree.set(place, priority)
-    for _ in range(300):
-        with torch.random.fork_rng():
-            draws = torch.rand(32, dtype=torch.float64)
-        index = draw(buffer, 32)
-        part = tree.sums[1] / 32
-        places = [tree.draw((k + each) * part) for k, each in enumerate(draws.tolist())]
-        assert index.tolist() == places
-        priorities = rng.uniform(0.01, 4, size) ** alpha
-        buffer.set_priorities(index, torch.from_numpy(priorities[places]))
-        for place in places:
-            tree.set(place, priorities[place])
-        drawn.update(places)
-    assert len(drawn) == size
-
-
 # --- priorities
 
 
@@ -213,103 +150,6 @@ def test_priorities_and_weights_of_a_run(monkeypatch, tmp_path):
 # --- windows of n steps
 
 
-@dataclass
-class Step:
-    """Of one environment."""
-
-    obs: np.ndarray
-    action: int
-    reward: float
-    next_obs: np.ndarray
-    terminated: bool
-    over: bool
-
-
-def discounted(rewards, gamma):
-    """Their sum, one by one."""
-    total = 0.0
-    for k, reward in enumerate(rewards):
-        total += gamma**k * float(reward)
-    return total
-
-
-class Journal:
-    """Steps of episodes of 1 to 7 steps that end by termination or truncation, in a buffer and in
-    a list for each environment."""
-
-    def __init__(self, num_envs, buffer_size, n_step, seed=1):
-        self.rng = np.random.default_rng(seed)
-        self.buffer = ReplayBuffer(buffer_size, num_envs, SHAPES, CPU, n_step)
-        self.num_envs = num_envs
-        self.lists = [[] for _ in range(num_envs)]
-        self.steps = np.zeros(num_envs, dtype=np.int64)
-        self.obs = self.normal(num_envs, 2)
-
-    def normal(self, *shape):
-        return self.rng.normal(size=shape).astype(np.float32)
-
-    def step(self):
-        obs = self.obs
-        actions = self.rng.integers(3, size=self.num_envs)
-        rewards = self.normal(self.num_envs)
-        next_obs = self.normal(self.num_envs, 2)
-        terminated, truncated = self.rng.random((2, self.num_envs)) < 0.15
-        over = terminated | truncated
-        self.buffer.add(obs, actions, rewards, next_obs, terminated, self.steps)
-        rows = zip(obs, actions, rewards, next_obs, terminated, over)
-        for steps, row in zip(self.lists, rows):
-            steps.append(Step(*row))
-        self.steps = np.where(over, 0, self.steps + 1)
-        new = self.normal(self.num_envs, 2)
-        self.obs = np.where(over[:, None], new, next_obs)
-
-    def window(self, place):
-        """The steps of the window that begins there, one by one."""
-        steps = self.lists[place % self.num_envs]
-        slot = place // self.num_envs
-        slots = self.buffer.capacity // self.num_envs
-        # the last transition that was written to this slot
-        first = max(range(slot, len(steps), slots))
-        window = []
-        for step in steps[first : first + self.buffer.n_step]:
-            window.append(step)
-            if step.over:
-                break
-        return window
-
-    def check(self, gamma=0.9, draws=200):
-        """Every window that can be drawn; returns their lengths."""
-        rows, stored, index = self.buffer.sample(draws)
-        obs, actions, rewards, next_obs, terminations, steps = self.buffer.unpack(rows)
-        returns, lengths = rainbow.n_step_returns(rewards, steps, stored, gamma)
-        for k, place in enumerate(index.tolist()):
-            window = self.window(place)
-            last = len(window) - 1
-            expected = discounted([step.reward for step in window], gamma)
-            assert returns[k].item() == pytest.approx(expected, rel=1e-4, abs=1e-5)
-            assert lengths[k] == len(window)
-            assert (obs[k, 0].numpy() == window[0].obs).all()
-            assert actions[k, 0] == window[0].action
-            assert (next_obs[k, last].numpy() == window[last].next_obs).all()
-            assert terminations[k, last] == window[last].terminated
-        assert set(index.tolist()) == set(range(self.buffer.filled))
-        return lengths
-
-
-@pytest.mark.parametrize("num_envs, buffer_size", [(1, 24), (3, 61), (2, 16)])
-@pytest.mark.parametrize("n_step", [1, 3, 5])
-def test_windows(n_step, num_envs, buffer_size):
-    """At every fill, before and after the wrap-around: windows end with episodes and at the
-    newest transition, and bootstrap from the last observation there with the right power of
-    gamma."""
-    journal = Journal(num_envs, buffer_size, n_step)
-    lengths = set()
-    for _ in range(5 * buffer_size // (2 * num_envs)):
-        journal.step()
-        lengths.update(journal.check().tolist())
-    assert lengths == set(range(1, n_step + 1))
-
-
 def test_a_window_that_straddles_the_write_position():
     """The trap: behind the newest transition of an endless episode lies its oldest, whose step may
     seem to go on."""
@@ -329,46 +169,9 @@ def test_a_window_that_straddles_the_write_position():
     assert {2, 3} <= set(index.tolist())
 
 
-def test_n_step_returns_of_an_endless_episode():
-    """The sums of the definition, of whole windows."""
-    rewards = torch.tensor([[1.0, 2, 4], [3, 0, 5]])
-    steps = torch.tensor([[7.0, 8, 9], [0, 1, 2]])
-    stored = torch.ones(2, 3, dtype=torch.bool)
-    returns, lengths = rainbow.n_step_returns(rewards, steps, stored, 0.5)
-    assert returns.tolist() == [1 + 1 + 1, 3 + 0 + 1.25]
-    assert lengths.tolist() == [3, 3]
-
-
-@pytest.mark.parametrize("pickles", [True, False])
-def test_windows_across_a_resume(pickles, monkeypatch, tmp_path):
-    """Where the environments go on in their episodes, windows do too; where these begin anew, their
-    steps do, and so no window leads into them."""
-    # gymnasium's own environments are saved with a checkpoint, those of the tests are not
-    env_id = "CartPole-v1" if pickles else probe("Scripted", "rainbow")
-    flags = {
-        "env_id": env_id,
-        "num_envs": 2,
-        "buffer_size": 1000,
-        "seed": 3,
-    }
-    flags["total_timesteps"] = 400
-    with monkeypatch.context() as patch, pytest.raises(SystemExit, match="143"):
-        helpers.stop_at(200, patch)
-        helpers.train("rainbow", tmp_path, **flags)
-    run_dir = helpers.only_run(tmp_path)
-    before = helpers.load(run_dir)
-    assert (before["envs"] is not None) == pickles
-    going = (before["replay"]["rows"][198:200, -1] + 1).tolist()
-    helpers.next_second()
-    helpers.train("rainbow", tmp_path, **flags, resume=str(run_dir))
-    rows = helpers.load(run_dir)["replay"]["rows"]
-    assert rows[198:200, -1].tolist() == [step - 1 for step in going]
-    assert rows[200:202, -1].tolist() == (going if pickles else [0, 0])
-
-
 def test_saved_and_loaded(tmp_path):
     """Rows, priorities and position come back exactly, and go on as they would have."""
-    journal = Journal(2, 21, 3)
+    journal = Journal(2, 21, 3, rainbow)
     buffer = journal.buffer
     for _ in range(15):
         journal.step()
@@ -383,135 +186,6 @@ def test_saved_and_loaded(tmp_path):
         assert torch.equal(new.tree.sums, buffer.tree.sums)
         buffer.add(*transition(2, 1.0))
         new.add(*transition(2, 1.0))
-
-
-# --- windows of frames
-
-
-class Games(test_replay.Journal):
-    """Steps of games, in a buffer of frames and in a list."""
-
-    def window(self, number):
-        """The steps of the window that begins there, one by one."""
-        env = self.list[number].env
-        following = self.list[number :: self.games.num_envs]
-        window = []
-        for stepped in following[: self.buffer.n_step]:
-            if window and not 0 <= stepped.slot < self.slots[env] - 1:
-                break  # its last frame has not come, or never will
-            window.append(stepped)
-            if stepped.terminated or stepped.truncated:
-                break
-        return window
-
-    def check(self, draws_each=10):
-        """Every draw is a window of the list, and every transition that can be drawn is."""
-        possible, spared = self.drawable()
-        # the first slots are given up a little early, once
-        for number, stepped in enumerate(self.list):
-            if self.slots[stepped.env] + 2 - self.buffer.length >= stepped.slot:
-                spared.add(number)
-        drawn = set()
-        lengths = set()
-        for _ in range(1 + draws_each * len(possible) // 500):
-            packed, rows, stored, index = self.buffer.sample(500)
-            frames, actions, rewards, terminations, ages = self.buffer.unpack(packed, rows)
-            returns, ends = rainbow_atari.n_step_returns(
-                rewards,
-                terminations,
-                ages,
-                stored,
-                gamma=0.9,
-            )
-            frames = frames.numpy()
-            numbers = actions.int().tolist()
-            assert possible.issuperset(numbers)
-            for k, number in enumerate(numbers):
-                window = self.window(number)
-                length = len(window)
-                last = window[-1]
-                expected = discounted([stepped.reward for stepped in window], 0.9)
-                assert returns[k].item() == pytest.approx(expected, abs=1e-5)
-                assert ends[k] == length
-                assert (frames[k, :4] == window[0].obs).all()
-                assert terminations[k, length - 1] == last.terminated
-                if last.next_obs is not None:
-                    assert (frames[k, length : length + 4] == last.next_obs).all()
-            drawn.update(numbers)
-            lengths.update(ends.tolist())
-            self.buffer.set_priorities(index, torch.rand(500) + 0.5)
-        assert drawn >= possible - spared
-        return lengths
-
-
-@pytest.fixture
-def frame_buffers(request, monkeypatch):
-    """test_replay's games are stored in rainbow_atari's buffers."""
-    buffer = functools.partial(rainbow_atari.FrameReplayBuffer, n_step=request.param)
-    monkeypatch.setattr(test_replay, "FrameReplayBuffer", buffer)
-
-
-@pytest.mark.parametrize("buffer_size, num_envs", [(40, 1), (61, 3), (8, 1)])
-@pytest.mark.parametrize("frame_buffers", [1, 3], indirect=True)
-def test_windows_of_frames(frame_buffers, buffer_size, num_envs):
-    """Before and after the wrap-around: they end with lives, with games, and at the newest frame;
-    no stack has a frame of another game, or one that was overwritten."""
-    games = Games(test_replay.ScriptedGames(num_envs), buffer_size)
-    lengths = set()
-    games.step(2)
-    for _ in range(40):
-        lengths |= games.check()
-        games.step(1)
-    assert lengths == set(range(1, games.buffer.n_step + 1))
-    assert games.slots.min() > games.buffer.length / 2
-
-
-@pytest.mark.parametrize("num_envs, steps", [(1, 5), (3, 17), (3, 61)])
-@pytest.mark.parametrize("frame_buffers", [3], indirect=True)
-def test_windows_of_frames_across_a_resume(frame_buffers, num_envs, steps, tmp_path):
-    """A resumed run begins new games: no window leads into them."""
-    games = Games(test_replay.ScriptedGames(num_envs, 1), 20 * num_envs)
-    games.step(steps)
-    for _ in range(2):  # a run may be resumed again
-        test_replay.resume(games, tmp_path / "checkpoint.pt")
-        games.check()  # the first training of the resumed run comes before its first step
-        for _ in range(5):
-            games.step(1)
-            games.check()
-
-
-def test_rainbow_atari_has_rainbows_parts():
-    """Its parent is c51_atari: these come from rainbow."""
-    names = [
-        "NoisyLinear",
-        "NoisyLinear.__init__",
-        "NoisyLinear.forward",
-        "SumTree",
-        "SumTree.__init__",
-        "SumTree.set",
-        "SumTree.draw",
-        "first_beyond",
-        "Agent.logits",
-        "Agent.draw_noise",
-    ]
-    mine = definitions("rainbow_atari")
-    theirs = definitions("rainbow")
-    for name in names:
-        assert mine[name] == theirs[name], name
-    of_frames = mine["FrameReplayBuffer.set_priorities"]
-    assert of_frames == theirs["ReplayBuffer.set_priorities"]
-
-    def acting(script):
-        _, _, stage = helpers.TEXT[script].partition("        # act\n")
-        return stage.partition("        # learn")[0]
-
-    assert acting("rainbow_atari") == acting("rainbow") != ""
-    # the update except for its first lines, which unpack
-    _, _, update = mine["update"].partition("discounts = ")
-    _, _, expected = theirs["update"].partition("discounts = ")
-    expected = expected.replace("obs[:, 0], noise", "frames[:, :4], noise")
-    expected = expected.replace("actions[:, 0].long", "actions.long")
-    assert update == expected
 
 
 # --- noise
@@ -570,14 +244,6 @@ def test_noise_and_evaluations():
     logits = network(obs, one)
     assert torch.equal(network(obs, one), logits)
     assert not torch.equal(network(obs, other), logits)
-    start = 0
-    for size in network.noise_sizes:  # each layer has its part
-        end = start + size
-        changed = one.clone()
-        changed[start:end] = other[start:end]
-        assert not torch.equal(network(obs, changed), logits)
-        start = end
-    assert start == len(one)
     for name, param in network.named_parameters():
         if "sigma" in name:
             torch.nn.init.zeros_(param)
@@ -663,65 +329,13 @@ def logits_by_hand(network, obs, noise, args):
             noise = noise[size:]  # what is left for the next layers
         return x @ weight.T + bias
 
-    if hasattr(network, "network"):  # of games
-        x = network.network(obs / 255)
-        first = "fc1"
-        last = "fc2"
-    else:
-        x = torch.relu(obs @ network.fc1.weight.T + network.fc1.bias)
-        first = "fc2"
-        last = "fc3"
-    advantages = layer(last, torch.relu(layer(first, x)))
+    x = torch.relu(obs @ network.fc1.weight.T + network.fc1.bias)
+    advantages = layer("fc3", torch.relu(layer("fc2", x)))
     advantages = advantages.reshape(len(obs), -1, args.n_atoms)
     if not args.dueling:
         return advantages
-    values = layer(f"value_{last}", torch.relu(layer(f"value_{first}", x)))
+    values = layer("value_fc3", torch.relu(layer("value_fc2", x)))
     return values[:, None, :] + advantages - advantages.mean(dim=1, keepdim=True)
-
-
-def windows_by_hand(replay, gamma, rows, stored):
-    """obs, action, return, discount, last next_obs, terminated of each window, one by one."""
-    for parts in zip(*replay.unpack(rows), stored):
-        obs, actions, rewards, next_obs, terminations, steps, is_stored = parts
-        length = 1
-        while length < replay.n_step and is_stored[length]:
-            if steps[length] != steps[0] + length:
-                break
-            length += 1
-        total = discounted(rewards[:length], gamma)
-        last = length - 1
-        yield (
-            obs[0],
-            actions[0],
-            total,
-            gamma**length,
-            next_obs[last],
-            terminations[last],
-        )
-
-
-def windows_of_frames_by_hand(replay, gamma, frames, rows, stored):
-    for stack, row, is_stored in zip(frames, rows, stored):
-        actions, rewards, terminations, ages = row.T
-        stack = stack.clone()
-        for k in range(4):
-            if 3 - k >= ages[0]:
-                stack[k] = 0
-        length = 1
-        while length < replay.n_step and is_stored[length]:
-            # behind a lost life, before the last frame of a game that was cut off
-            if terminations[length - 1] or ages[length] == 0:
-                break
-            length += 1
-        total = discounted(rewards[:length], gamma)
-        yield (
-            stack[:4],
-            actions[0],
-            total,
-            gamma**length,
-            stack[length : length + 4],
-            terminations[length - 1],
-        )
 
 
 def next_probs_by_hand(agent, next_obs, noise, args):
@@ -741,24 +355,15 @@ def project_each(probs, returns, terminations, discounts, atoms):
     rows = []
     for k, discount in enumerate(discounts):
         one = slice(k, k + 1)
-        row = project_by_hand(
-            probs[one],
-            returns[one],
-            terminations[one],
-            discount,
-            atoms,
-        )
+        row = project_by_hand(probs[one], returns[one], terminations[one], discount, atoms)
         rows.append(row)
     return np.concatenate(rows)
 
 
 @pytest.mark.parametrize(
-    "script, off",
-    [("rainbow", None)]
-    + [("rainbow", name) for name in OFF]
-    + [pytest.param("rainbow_atari", None, marks=pytest.mark.slow)],
+    "off", [None, *(pytest.param(name, marks=pytest.mark.slow) for name in OFF)]
 )
-def test_update(script, off, monkeypatch, tmp_path):
+def test_update(off, monkeypatch, tmp_path):
     """Every minibatch's metrics, the parameters after it and the new priorities, by hand with
     torch.optim.Adam; with each of the five parts turned off."""
     state = {}
@@ -777,8 +382,7 @@ def test_update(script, off, monkeypatch, tmp_path):
         before = copy.deepcopy(agent.state_dict())
         reference.load_state_dict(before)  # equal before each step: errors do not add up
         *packed, index, noise = tensors
-        by_hand = windows_by_hand if script == "rainbow" else windows_of_frames_by_hand
-        windows = by_hand(replay, args.gamma, *packed)
+        windows = windows_by_hand(replay, args.gamma, *packed)
         obs, actions, returns, discounts, next_obs, terminations = zip(*windows)
         obs = torch.stack(obs)
         next_obs = torch.stack(next_obs)
@@ -812,16 +416,9 @@ def test_update(script, off, monkeypatch, tmp_path):
         return metrics
 
     calls = helpers.spy_on_updates(monkeypatch, check)
-    flags = {
-        "v_min": -3.0,
-        "v_max": 7.0,
-        "n_atoms": 11,
-        "total_timesteps": 256,
-    }
+    flags = {"v_min": -3.0, "v_max": 7.0, "n_atoms": 11, "total_timesteps": 256}
     flags |= {off: OFF[off]} if off else {}
-    if script == "rainbow_atari":
-        flags |= {"total_timesteps": 500, "learning_starts": 400, "buffer_size": 600}
-    logged(script, tmp_path, gamma=0.9, learning_rate=3e-3, **flags)
+    logged("rainbow", tmp_path, gamma=0.9, learning_rate=3e-3, **flags)
     assert len(calls) >= 12
     assert sum(terminated) > 0
 
@@ -835,12 +432,7 @@ def test_without_the_five_parts_it_is_c51(monkeypatch, tmp_path):
         return replay.rows.index_select(0, (parts * replay.size).long())
 
     monkeypatch.setattr(c51.ReplayBuffer, "sample", stratified)
-    flags = {
-        "learning_rate": 1e-2,
-        "v_min": 0.0,
-        "v_max": 30.0,
-        "n_atoms": 31,
-    }
+    flags = {"learning_rate": 1e-2, "v_min": 0.0, "v_max": 30.0, "n_atoms": 31}
     mine, _ = helpers.train("rainbow", tmp_path, **flags, **OFF)
     theirs, _ = helpers.train("c51", tmp_path, **flags)
     ours = helpers.load(mine)

@@ -5,23 +5,17 @@ each is tested.
 """
 
 import math
-import os
 from collections import Counter
 from dataclasses import dataclass
-from pathlib import Path
 from unittest import mock
 
 import numpy as np
 import psutil
 import pytest
 import torch
-from gymnasium.spaces import Box
-from stable_baselines3.common.buffers import ReplayBuffer as TheirBuffer
 
-from cleanrl_lite import dqn_atari
 from cleanrl_lite.dqn_atari import FrameReplayBuffer
 from cleanrl_lite.sac import ReplayBuffer
-from tests import helpers
 
 CPU = torch.device("cpu")
 OBS = (3,)
@@ -73,47 +67,6 @@ def test_the_last_transitions(buffer_size, num_envs):
         assert set(map(tuple, rows)) == set(newest)
 
 
-# with and without wrap-around
-@pytest.mark.parametrize("num_envs, steps", [(1, 5), (1, 30), (3, 5), (3, 30)])
-def test_like_stable_baselines3(num_envs, steps):
-    """Slot by slot, in shape and value: a truncation is no termination."""
-    obs_space = Box(-9, 9, OBS, np.float32)
-    action_space = Box(-9, 9, ACTION, np.float32)
-    buffer_size = 8 * num_envs + (num_envs > 1)
-    rng = np.random.default_rng(1)
-    ours = vectors(buffer_size, num_envs)
-    theirs = TheirBuffer(
-        buffer_size,
-        obs_space,
-        action_space,
-        "cpu",
-        n_envs=num_envs,
-    )
-    for _ in range(steps):
-        obs, actions, rewards, next_obs, terminations = random_step(rng, num_envs)
-        truncations = rng.random(num_envs) < 0.3
-        cut = truncations & ~terminations
-        infos = [{"TimeLimit.truncated": bool(each)} for each in cut]
-        dones = terminations | truncations
-        theirs.add(obs, next_obs, actions, rewards, dones, infos)
-        ours.add(obs, actions, rewards, next_obs, terminations)
-    assert ours.position == theirs.pos * num_envs
-    assert (ours.filled == ours.capacity) == theirs.full
-    slots = ours.filled // num_envs
-    expected = (
-        theirs.observations,
-        theirs.actions,
-        theirs.rewards,
-        theirs.next_observations,
-        theirs.dones * (1 - theirs.timeouts),
-    )
-    parts = ours.unpack(ours.rows[: ours.filled])
-    for ours, theirs in zip(parts, expected, strict=True):
-        assert ours.dtype == torch.float32
-        by_slot = ours.unflatten(0, (slots, num_envs))
-        np.testing.assert_array_equal(by_slot, theirs[:slots])
-
-
 @pytest.mark.parametrize("num_envs, added", [(1, 20), (1, 70), (3, 30), (3, 96)])
 def test_sampling_is_uniform(num_envs, added):
     """Exactly the filled part, each transition as often as any other, and the parts of a sample
@@ -159,38 +112,6 @@ def test_saving_and_loading(num_envs, steps, tmp_path):
         step = random_step(rng, num_envs)
         buffer.add(*step)
         new.add(*step)
-
-
-def add_frames(frames, stack):
-    """With actions, rewards and ends of no meaning."""
-    actions, rewards = np.zeros((2, 2))
-    ends = np.zeros((3, 2), dtype=bool)
-    frames.add(stack, actions, rewards, *ends, None)
-
-
-def test_frames_must_be_bytes():
-    """Frames scaled to [0, 1] would be stored as 0."""
-    frames = FrameReplayBuffer(100, 2, (84, 84), CPU)
-    stack = np.full((2, 4, 84, 84), 0.7, dtype=np.float32)
-    with pytest.raises(SystemExit, match="replay.add got float32, not uint8"):
-        add_frames(frames, stack)
-
-
-def test_only_the_filled_part_is_saved(tmp_path):
-    """A checkpoint at the start of a run is small, whatever --buffer-size says."""
-    path = tmp_path / "checkpoint.pt"
-    buffer = vectors(500_000, 2)
-    frames = FrameReplayBuffer(50_000, 2, (84, 84), CPU)
-    rng = np.random.default_rng(1)
-    for _ in range(10):
-        buffer.add(*random_step(rng, 2))
-        stack = rng.integers(1, 256, (2, 4, 84, 84)).astype(np.uint8)
-        add_frames(frames, stack)
-    torch.save(buffer.state_dict(), path)
-    assert 20 * 10 * 4 < os.path.getsize(path) < 20_000
-    torch.save(frames.state_dict(), path)
-    pixels = 20 * 84 * 84
-    assert pixels < os.path.getsize(path) < pixels + 20_000
 
 
 def test_a_buffer_that_does_not_fit(monkeypatch):
@@ -402,29 +323,6 @@ def test_frames(buffer_size, num_envs):
     assert journal.slots.min() > 3 * journal.buffer.length
 
 
-ONE_COLUMN_MORE = {
-    "torch.zeros((slots, 4), ": "torch.zeros((slots, 5), ",
-    "rewards, terminations, self.age)": "rewards, terminations, truncations, self.age)",
-    "np.zeros(4)": "np.zeros(5)",
-    "rewards, terminations, age = rows": "rewards, terminations, _, age = rows",
-}
-
-
-def test_a_copy_with_one_column_more(tmp_path):
-    """The age stays the last column, so sampling still finds it."""
-    source = Path(dqn_atari.__file__).read_text()
-    for old, new in ONE_COLUMN_MORE.items():
-        assert source.count(old) == 1, old
-        source = source.replace(old, new)
-    path = tmp_path / "one_column_more.py"
-    path.write_text(source)
-    buffer_class = helpers.import_file(path).FrameReplayBuffer
-    journal = Journal(ScriptedGames(3), 61, buffer_class=buffer_class)
-    for _ in range(10):
-        journal.step(10)
-        journal.check()
-
-
 def test_frames_at_every_fill():
     """Step by step through the first wrap-around, for several sequences of games."""
     for seed in range(4):
@@ -433,21 +331,6 @@ def test_frames_at_every_fill():
         for _ in range(30):
             journal.check()
             journal.step(1)
-
-
-def test_frames_are_drawn_uniformly():
-    """Each transition as often as any other; but those that end in a truncation, having two
-    slots, twice as often."""
-    journal = Journal(ScriptedGames(2), 200)
-    journal.step(250)
-    drawn = journal.check(draws_each=300)
-    counts = np.array([*drawn.values()])
-    twice = np.array([journal.list[number].truncated for number in drawn])
-    of_one = counts.sum() / (len(counts) + twice.sum())
-    expected = of_one * (1 + twice)
-    assert twice.sum() > 10
-    errors = np.abs(counts - expected)
-    assert (errors < 6 * expected**0.5).all()
 
 
 @pytest.mark.parametrize("num_envs", [1, 3])
@@ -487,45 +370,3 @@ def resume(journal, path):
         journal.lost[n] = max(too_old, 0)
         journal.slots[n] = journal.buffer.written[n]  # one less where the last frame is of no use
     journal.begin()
-
-
-def test_real_games():
-    """Breakout and its lost lives, game overs and truncations: the stacks of the buffer are
-    those that Games gave."""
-    settings = dqn_atari.game_settings(dqn_atari.Args()) | dict(max_num_frames_per_episode=700)
-    envs = dqn_atari.Games(2, num_threads=1, **settings)
-    rng = np.random.default_rng(1)
-
-    class RandomPlay:
-        num_envs = 2
-
-        def reset(self):
-            return envs.reset(seed=[1, 2])[0]
-
-        def step(self):
-            actions = rng.integers(4, size=2)
-            obs, rewards, terminations, truncations, infos = envs.step(actions)
-            ended = infos.get("_final_info", np.zeros(2, dtype=bool))
-            return obs, np.sign(rewards), terminations, truncations, ended, infos.get("final_obs")
-
-    journal = Journal(RandomPlay(), 600, (84, 84))
-    for steps in (250, 630):
-        journal.step(steps)
-        journal.check(draws_each=15)
-    going_on = [s for s in journal.list if s.next_obs is not None]
-    lost = [s for s in going_on if s.terminated]
-    over = [s for s in journal.list if s.next_obs is None]
-    truncated = [s for s in journal.list if s.truncated]
-    assert len(lost) >= 8
-    assert len(over) >= 1
-    assert len(truncated) >= 1
-
-
-def test_other_parts_than_were_announced_are_refused():
-    """One too few, two in each other's place."""
-    obs, actions, *rest = random_step(np.random.default_rng(1), 1)
-    too_few = (obs, actions, *rest[:-1])
-    swapped = (actions, obs, *rest)
-    for wrong in (too_few, swapped):
-        with pytest.raises(SystemExit, match=r"replay\.add got .*, not \(\(3,\), \(2,\), "):
-            vectors(16, 1).add(*wrong)

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch.distributions import Categorical
 
-from tests import helpers, probe_envs
+from tests import helpers
 from tests.probe_envs import probe
 from tests.test_off_policy import (
     actions_of,
@@ -88,11 +88,7 @@ def test_update(script, autotune, monkeypatch, tmp_path):
     def begin(agent):
         state["agent"] = reference = copy.deepcopy(agent)
         critics = [*reference.qf1.parameters(), *reference.qf2.parameters()]
-        parts = dict(
-            qf=critics,
-            actor=reference.actor.parameters(),
-            alpha=[reference.log_alpha],
-        )
+        parts = dict(qf=critics, actor=reference.actor.parameters(), alpha=[reference.log_alpha])
         for name, params in parts.items():
             rate = rates["policy_lr" if name == "actor" else "q_lr"]
             state[name] = torch.optim.Adam(params, lr=rate, eps=eps)
@@ -128,20 +124,9 @@ def test_update(script, autotune, monkeypatch, tmp_path):
         return metrics
 
     calls = helpers.spy_on_updates(monkeypatch, check)
-    flags = dict(
-        gamma=0.9,
-        alpha=0.3,
-        autotune=autotune,
-        target_entropy_scale=0.4,
-        **rates,
-    )
+    flags = dict(gamma=0.9, alpha=0.3, autotune=autotune, target_entropy_scale=0.4, **rates)
     if script == "sac_atari":
-        flags |= dict(
-            total_timesteps=500,
-            learning_starts=400,
-            batch_size=16,
-            buffer_size=600,
-        )
+        flags |= dict(total_timesteps=500, learning_starts=400, batch_size=16, buffer_size=600)
     logged(script, tmp_path, **flags)
     assert len(calls) >= 12
     assert sum(terminated) > 0
@@ -160,11 +145,7 @@ def test_the_critics_are_two_and_their_targets_follow(script, monkeypatch, tmp_p
 
     monkeypatch.setattr(module, "update_target", note)
     total = helpers.SMALL[script]["total_timesteps"]
-    flags = dict(
-        tau=0.25,
-        learning_starts=total // 2,
-        target_network_frequency=total // 4,
-    )
+    flags = dict(tau=0.25, learning_starts=total // 2, target_network_frequency=total // 4)
     helpers.train(script, tmp_path, **flags)
     assert pairs == [("qf1_target", "qf1", 0.25), ("qf2_target", "qf2", 0.25)]
     first = agents[0].qf1.parameters()
@@ -187,55 +168,6 @@ def test_samples_the_policy(monkeypatch, tmp_path):
     assert_independent((actions == 2).astype(float))
 
 
-def test_random_actions_at_the_start(monkeypatch, tmp_path):
-    """Uniform before learning_starts, whatever the policy wants."""
-    flags = dict(steps=4001, learning_starts=16_000, buffer_size=1000)
-    actions = actions_of("sac_discrete", monkeypatch, tmp_path, [0.0, 0.0, 9.0], **flags)[:4000]
-    found = np.stack([(actions == action).mean(0) for action in range(3)])
-    assert np.abs(found - 1 / 3).max() < 5 * (2 / 9 / 4000) ** 0.5
-    assert_independent((actions == 0).astype(float))
-
-
-@pytest.mark.parametrize("script", ["sac_discrete", "sac_atari"])
-def test_the_acting_policy_is_the_learning_one(script, monkeypatch, tmp_path):
-    """Without noise each action is agent.act's of that moment, while the weights change."""
-    monkeypatch.setattr(torch.Tensor, "exponential_", lambda self: self.fill_(1.0))
-    chosen = []
-    expected = [None]
-    weights = set()
-    agents = helpers.spy_on_agents(monkeypatch, script)
-
-    def note(envs, actions, result):
-        chosen.append(np.array(actions))
-        with torch.no_grad():
-            obs = torch.from_numpy(np.array(result[0]))
-            expected.append(agents[0].act(obs).numpy())
-            probs = agents[0].policy(obs.float() if script == "sac_discrete" else obs).exp()
-        torch.testing.assert_close(probs.sum(1), torch.ones(3))
-        sizes = [param.abs().sum().item() for param in agents[0].actor.parameters()]
-        weights.add(sum(sizes))
-
-    helpers.spy_on_steps(monkeypatch, script, note)
-    flags = dict(
-        num_envs=3,
-        learning_starts=60,
-        total_timesteps=150,
-        train_frequency=3,
-    )
-    logged(
-        script,
-        tmp_path,
-        **flags,
-        batch_size=4,
-        policy_lr=1e-2,
-        q_lr=1e-2,
-    )
-    for t in range(20, 50):
-        np.testing.assert_array_equal(chosen[t], expected[t])
-    assert len(weights) > 10
-    assert len(np.unique(chosen)) > 1
-
-
 # --- known answers
 
 
@@ -255,61 +187,3 @@ def test_the_policy_is_the_softmax_of_the_values(monkeypatch, tmp_path):
     right = 1 / (1 + math.exp(-2))
     expected = np.array([[right, 1 - right], [1 - right, right]])
     assert probs == pytest.approx(expected, abs=0.04)
-
-
-def test_values_hold_the_entropy_to_come(monkeypatch, tmp_path):
-    """Two steps in which the actions are the same. After the first one comes a step with entropy
-    log 2 and the reward 1, after the second one nothing, not even entropy."""
-    agent, _ = trained("Delayed", monkeypatch, tmp_path, autotune=False, alpha=0.8)
-    values = agent.qf1(torch.tensor([[0.0], [1.0]])).detach().numpy()
-    first = 0.9 * (1 + 0.8 * math.log(2))
-    assert values == pytest.approx(np.array([[first] * 2, [1.0, 1.0]]), abs=0.06)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("scale", [0.3, 0.8])
-def test_the_temperature_finds_the_target_entropy(scale, monkeypatch, tmp_path):
-    """One step that pays 1 or 0: there is one temperature at which the softmax of the values has
-    this entropy."""
-    flags = dict(
-        target_entropy_scale=scale,
-        total_timesteps=4_000,
-        buffer_size=1_000,
-    )
-    _, logged = trained("RightAction", monkeypatch, tmp_path, **flags)
-    candidates = np.linspace(0.05, 2, 4000)
-    probs = 1 / (1 + np.exp(-1 / candidates))
-    entropies = -probs * np.log(probs) - (1 - probs) * np.log(1 - probs)
-    alpha = candidates[np.abs(entropies - scale * math.log(2)).argmin()]
-    last = {}
-    for tag, points in logged.items():
-        last[tag] = np.mean([value for _, value in points[-10:]])
-    assert last["losses/entropy"] == pytest.approx(scale * math.log(2), abs=0.06)
-    assert last["losses/alpha"] == pytest.approx(alpha, rel=0.2)
-
-
-def test_a_single_action(monkeypatch, tmp_path):
-    """Entropy and target entropy are 0, and so is what the temperature learns."""
-
-    class Single(probe_envs.Constant):
-        def __init__(self, **kwargs):
-            super().__init__(**kwargs)
-            self.action_space = probe_envs.Discrete(1)
-
-    monkeypatch.setattr(probe_envs.gym.registry["ProbeConstantDiscrete-v0"], "entry_point", Single)
-    _, logged = trained("Constant", monkeypatch, tmp_path, total_timesteps=400)
-    assert {value for _, value in logged["losses/alpha_loss"]} == {0.0}
-    assert logged["losses/alpha"][-1][1] == 1.0
-
-
-def test_both_scripts_have_one_update():
-    """sac_atari.py's is sac_discrete.py's, but for the minibatch and Adam's epsilon."""
-
-    def update(module):
-        text = helpers.TEXT[module]
-        start = text.index("    def temperature():")
-        return text[start : text.index("    update = run.compile", start)]
-
-    expected = update("sac_discrete").replace("(rows)", "(frames, rows)")
-    expected = expected.replace("q_lr)", "q_lr, eps=1e-4)")
-    assert update("sac_atari") == expected.replace("policy_lr)", "policy_lr, eps=1e-4)")

@@ -1,24 +1,15 @@
 """ppo_selfplay.py: what it learns by playing against itself, opponents, random openings,
 envpool's games."""
 
-import itertools
-
 import numpy as np
 import pytest
 import torch
 
-from cleanrl_lite import ppo_selfplay, utils
+from cleanrl_lite import ppo_selfplay
 from tests import helpers
 
 NIM = "tests.probe_envs:ProbeNim-v0"
-ROUND = "tests.probe_envs:ProbeMasked-v0"
-FLAGS = dict(
-    env_id=NIM,
-    num_envs=16,
-    num_steps=32,
-    learning_rate=5e-3,
-    random_moves=2,
-)
+FLAGS = dict(env_id=NIM, num_envs=16, num_steps=32, learning_rate=5e-3, random_moves=2)
 
 
 def position(left):
@@ -51,38 +42,6 @@ def test_learns_the_perfect_play_of_nim(nim):
         assert move == left % 4 or left % 4 == 0, (left, move)
         assert value > 0.5 if left % 4 else value < -0.5, (left, value)
     assert np.mean(returns[::2]) == 1  # the games in which it begins, against random moves
-
-
-def test_opponents(nim, tmp_path):
-    """builtin always takes one; itself wins whenever it begins, for ten is no multiple of four."""
-    _, run_dir, _ = nim
-    for opponent, expected in (("builtin", {1.0}), (str(run_dir), {1.0, -1.0})):
-        args = helpers.small_args(
-            "ppo_selfplay",
-            tmp_path,
-            env_id=NIM,
-            opponent=opponent,
-            evaluate=str(run_dir),
-        )
-        args.eval_episodes = 20
-        returns = helpers.main("ppo_selfplay", args)["returns"]
-        assert set(returns[::2]) == {1.0}
-        assert {*returns} == expected
-    for env_id, opponent, line in (
-        (NIM, "nobody", "cannot load .*nobody"),
-        (ROUND, "builtin", "has no builtin opponent"),
-    ):
-        with pytest.raises(SystemExit, match=line):
-            helpers.train("ppo_selfplay", tmp_path / "new", env_id=env_id, opponent=opponent)
-    assert not (tmp_path / "new").exists()
-
-
-def test_the_opponent_is_in_evaluation_mode(nim, monkeypatch):
-    """A copy's dropout does not thin it out."""
-    _, run_dir, _ = nim
-    agents = helpers.spy_on_agents(monkeypatch, "ppo_selfplay")
-    ppo_selfplay.make_env(ppo_selfplay.Args(env_id=NIM, opponent=str(run_dir)))
-    assert [agent.training for agent in agents] == [False]
 
 
 def test_the_opponent_of_evaluations_does_not_change_training(nim, tmp_path):
@@ -121,16 +80,16 @@ def test_a_reward_is_the_opponents_loss():
 def test_advantages_change_sides(monkeypatch, tmp_path):
     """Next values and what flows back of the next advantage are the other player's: negated, in
     each rollout."""
-    calls = []
-    gae = ppo_selfplay.compute_gae
-    monkeypatch.setattr(ppo_selfplay, "compute_gae", lambda *args: calls.append(args) or gae(*args))
+    calls = helpers.spy_on_calls(monkeypatch, "ppo_selfplay")
     helpers.train("ppo_selfplay", tmp_path, **FLAGS, total_timesteps=512)
     (rewards, values, next_values, terminations, dones, gamma, gae_lambda) = calls[0]
     going_on = ~dones[:-1]
     np.testing.assert_allclose(
         next_values[:-1][going_on], -values[1:][going_on], rtol=1e-4, atol=1e-6
     )
-    advantages = gae(rewards, values, next_values, terminations, dones, gamma, gae_lambda)
+    advantages = ppo_selfplay.compute_gae(
+        rewards, values, next_values, terminations, dones, gamma, gae_lambda
+    )
     expected = np.zeros_like(values[0])
     for t in reversed(range(len(values))):  # by hand
         delta = rewards[t] + gamma * next_values[t] * ~terminations[t] - values[t]
@@ -151,59 +110,4 @@ def test_random_openings():
     assert 900 < sum(moves) < 1100
 
 
-def test_random_openings_in_processes():
-    """Forked workers inherit numpy's generator: each must draw openings of its own, the same
-    ones in the same run."""
-    args = ppo_selfplay.Args(
-        env_id=NIM,
-        num_envs=6,
-        async_envs=True,
-        random_moves=6,
-    )
-    seen = []
-    for _ in range(2):
-        utils.setup(args)
-        before = np.random.get_state()
-        envs = utils.vector_env([lambda: ppo_selfplay.make_game(args)] * 6, True)
-        helpers.assert_same_state(np.random.get_state(), before)  # of the main process
-        starts = [envs.reset(seed=seed)[0] for seed in (list(range(6)), *[None] * 4)]
-        seen.append([start.argmax(1).tolist() for start in starts])
-        envs.close()
-    assert seen[0] == seen[1]
-    assert len(set(zip(*seen[0], strict=True))) == 6
-
-
 # --- envpool
-@pytest.mark.slow
-@pytest.mark.parametrize("game", ["ConnectFour-v1", "TicTacToe-v1", "Othello-v1", "Hex-v1"])
-def test_envpools_games(game, tmp_path, real_envpool):
-    """Random moves of both sides: observations and masks belong to who moves, and somebody's win
-    is a reward of 1."""
-    env_id = f"benchmark.environments.board_games:{game}"
-    env = ppo_selfplay.make_game(ppo_selfplay.Args(env_id=env_id, random_moves=0))
-    np.random.seed(0)
-    rewards = []
-    for seed in range(50):
-        obs, _ = env.reset(seed=seed)
-        over = False
-        players = []
-        while not over:
-            players.append(env.unwrapped.player)
-            obs, reward, over, truncated, _ = env.step(
-                ppo_selfplay.random_move(obs, env.get_wrapper_attr("exists").shape)
-            )
-            assert not truncated
-            assert over or reward == 0
-        assert all(one != other for one, other in itertools.pairwise(players))
-        rewards.append(reward)
-    # no invalid moves
-    assert set(rewards) <= ({-1.0, 0.0, 1.0} if game == "Othello-v1" else {0.0, 1.0})
-    assert np.abs(rewards).mean() > 0.7
-    helpers.train(
-        "ppo_selfplay",
-        tmp_path,
-        env_id=env_id,
-        num_envs=4,
-        num_steps=32,
-        total_timesteps=512,
-    )

@@ -2,17 +2,14 @@
 policies and updates, against the definitions and torch.optim."""
 
 import copy
-import math
 
 import numpy as np
 import pytest
 import torch
 from torch import nn
 
-from cleanrl_lite import a2c, a2c_continuous, ppo, ppo_simple, ppo_simple_continuous, vpg
-from tests import helpers, probe_envs
-from tests.probe_envs import probe
-from tests.test_math import actions_of
+from cleanrl_lite import a2c, a2c_continuous, vpg
+from tests import helpers
 
 OPTIMIZERS = dict(
     ppo_simple=lambda params, rate: torch.optim.Adam(params, lr=rate),
@@ -23,7 +20,6 @@ OPTIMIZERS["ppo_simple_continuous"] = OPTIMIZERS["ppo_simple"]
 OPTIMIZERS["a2c_continuous"] = OPTIMIZERS["a2c"]
 PPO = "ppo_simple", "ppo_simple_continuous"
 A2C = "a2c", "a2c_continuous"
-CONTINUOUS = "a2c_continuous", "ppo_simple_continuous"
 
 
 def rollout(steps=40, envs=3):
@@ -62,15 +58,6 @@ def test_returns(module):
             assert found == pytest.approx(expected, rel=1e-4, abs=1e-5)
 
 
-@pytest.mark.parametrize("module", [ppo_simple, ppo_simple_continuous])
-def test_advantages_are_those_of_ppo(module):
-    sample = rollout()
-    expected = ppo.compute_gae(*sample, 0.9, 0.8)
-    np.testing.assert_allclose(
-        module.compute_gae(*tensors(sample), 0.9, 0.8), expected, rtol=1e-4, atol=1e-5
-    )
-
-
 @pytest.mark.parametrize("script", OPTIMIZERS)
 def test_plain_updates(script, monkeypatch, tmp_path):
     """Each step's metrics, and the parameters after it, against the losses' definitions and an
@@ -97,15 +84,13 @@ def test_plain_updates(script, monkeypatch, tmp_path):
         if script in PPO:
             old_logprobs, advantages = rest
             ratio = (logprob - old_logprobs).exp()
-            clipped = torch.clamp(
-                ratio,
-                min=1 - args.clip_coef,
-                max=1 + args.clip_coef,
-            )
+            clipped = torch.clamp(ratio, min=1 - args.clip_coef, max=1 + args.clip_coef)
             expected["policy_loss"] = -torch.minimum(
                 ratio * advantages, clipped * advantages
             ).mean()
             expected["approx_kl"] = (ratio - 1 - ratio.log()).mean()
+            if len(calls) % 16 == 1:  # the policy that acted: these are the actions that it drew
+                torch.testing.assert_close(logprob, old_logprobs, rtol=1e-4, atol=1e-5)
         else:
             advantages = returns - value.detach()
             expected["policy_loss"] = -(logprob * advantages).mean()
@@ -142,259 +127,11 @@ def test_plain_updates(script, monkeypatch, tmp_path):
     assert len(calls) == updates
 
 
-@pytest.mark.parametrize("script", PPO)
-def test_what_is_logged_is_the_mean_of_the_minibatches(script, monkeypatch, tmp_path):
-    """And the explained variance is the whole rollout's, by the values before the updates."""
-    metrics = []
-    batches = []
-
-    def note(update, main, tensors):
-        if len(metrics) % 16 == 0:
-            batches.append([])
-        if len(metrics) % 16 < 4:  # the first epoch: each sample once
-            advantages, returns = tensors[-2:]
-            batches[-1].append((advantages.numpy(), returns.numpy()))
-        metrics.append(update(*tensors))
-        return metrics[-1]
-
-    helpers.spy_on_plain_updates(monkeypatch, script, note)
-    run_dir, _ = helpers.train(script, tmp_path)
-    logged = helpers.scalars(run_dir)
-    for tag in metrics[0]:
-        values = [each[tag] for each in metrics]
-        means = np.reshape(values, (4, 16)).mean(1)
-        _, found = zip(*logged[tag])
-        assert found == pytest.approx(means, 1e-4, 1e-6), tag
-    points = logged["losses/explained_variance"]
-    for (_, explained), parts in zip(points, batches, strict=True):
-        columns = zip(*parts, strict=True)
-        advantages, returns = map(np.concatenate, columns)
-        unexplained = advantages.var() / (returns.var() + 1e-8)
-        expected = 1 - unexplained
-        assert explained == pytest.approx(expected, abs=1e-4)
-
-
-@pytest.mark.parametrize("script", OPTIMIZERS)
+@pytest.mark.parametrize("script", helpers.others_slow(OPTIMIZERS, ["ppo_simple"]))
 def test_a_resumed_run_takes_a_new_learning_rate(script, tmp_path):
     """The optimizer's state has the old one."""
     run_dir, _ = helpers.train(script, tmp_path, learning_rate=1e-3)
     helpers.next_second()
-    helpers.train(
-        script,
-        tmp_path,
-        resume=str(run_dir),
-        learning_rate=5e-4,
-        total_timesteps=1024,
-    )
+    helpers.train(script, tmp_path, resume=str(run_dir), learning_rate=5e-4, total_timesteps=1024)
     (group,) = helpers.load(run_dir)["optimizer"]["param_groups"]
     assert group["lr"] == 5e-4
-
-
-@pytest.mark.parametrize("script", OPTIMIZERS)
-def test_one_sample_at_a_time(script, tmp_path):
-    """A rollout of one step, which has no variance."""
-    flags = helpers.rollout_only(
-        script,
-        num_envs=1,
-        num_steps=1,
-        num_minibatches=1,
-    )
-    helpers.train(script, tmp_path, **flags, total_timesteps=5)
-
-
-@pytest.mark.parametrize("script", helpers.others_slow(["vpg", "a2c", "ppo_simple"], ["vpg"]))
-def test_learns_cartpole(script, tmp_path):
-    """The best mean of 20 training episodes: seeds 1 to 6 get 277 or more, a random policy 22.
-    Not the last agent's greedy return, which for vpg is as low as 52 (seed 5)."""
-    flags = dict(
-        ppo_simple=dict(num_envs=4, num_steps=128, learning_rate=2.5e-4),
-        vpg=dict(num_envs=8, num_steps=64, learning_rate=1e-2),
-        a2c=dict(num_envs=16, num_steps=5, learning_rate=3e-3),
-    )
-    run_dir, _ = helpers.train(
-        script,
-        tmp_path,
-        **flags[script],
-        total_timesteps=60_000,
-    )
-    assert helpers.means20(run_dir).max() >= 200
-
-
-@pytest.mark.parametrize("script", helpers.others_slow(CONTINUOUS, ["a2c_continuous"]))
-def test_learns_to_balance(script, tmp_path):
-    flags = dict(num_envs=1, num_steps=512)
-    if script in A2C:
-        flags = dict(num_envs=8, num_steps=5)
-    run_dir, _ = helpers.train(
-        script, tmp_path, **flags, learning_rate=3e-3, total_timesteps=20_000
-    )
-    points = helpers.scalars(run_dir)["charts/episodic_return"]
-    returns = [value for _, value in points]
-    assert np.mean(returns[:20]) < 30
-    assert np.mean(returns[-20:]) > 150
-
-
-@pytest.mark.parametrize("script", CONTINUOUS)
-def test_gaussian_policy(script):
-    """Log-probability and entropy are sums over the dimensions; the deviation starts at 1 and is
-    the same for all observations."""
-    agent = helpers.module(script).Agent(3, 2)
-    dist, _ = agent(torch.randn(5, 3))
-    assert dist.stddev.tolist() == [[1.0, 1.0]] * 5
-    std = np.array([0.5, 2.0])
-    with torch.no_grad():
-        agent.actor_logstd[:] = torch.from_numpy(np.log(std))
-    obs = torch.randn(5, 3)
-    actions = torch.randn(5, 2)
-    dist, value = agent(obs)
-    mean = agent.actor(obs).detach().numpy()
-    z = (actions.numpy() - mean) / std
-    constant = math.log(2 * math.pi) / 2
-    of_dimensions = -(z**2) / 2 - np.log(std) - constant
-    logprobs = of_dimensions.sum(1)
-    found = dist.log_prob(actions).detach()
-    np.testing.assert_allclose(found, logprobs, rtol=1e-5)
-    entropy = (np.log(std) + constant + 0.5).sum()
-    found = dist.entropy().detach()
-    np.testing.assert_allclose(found, [entropy] * 5, rtol=1e-6)
-    found = agent.act(obs.double()).detach()
-    np.testing.assert_allclose(found, mean, rtol=1e-5)
-    assert value.shape == (5,)
-
-
-@pytest.mark.parametrize("script", helpers.others_slow(OPTIMIZERS, PPO))
-def test_sampling_follows_the_policy(script, monkeypatch, tmp_path):
-    """In every environment: frequencies are probabilities, or mean and deviation the Gaussian's."""
-    if script in CONTINUOUS:
-        parameters = dict(actor__4__bias=[0.3], actor_logstd=[math.log(0.2)])
-        actions = actions_of(script, monkeypatch, tmp_path, **parameters)
-        deviation = 0.2 / actions.size**0.5
-        assert actions.mean() == pytest.approx(0.3, abs=4 * deviation)
-        assert actions.std() == pytest.approx(0.2, abs=0.007)
-    else:
-        actions = actions_of(script, monkeypatch, tmp_path, actor__4__bias=[0.7, -0.9])
-        right = 1 / (1 + math.exp(0.7 + 0.9))
-        error = np.abs(actions.mean(0) - right).max()
-        deviation = (right * (1 - right) / len(actions)) ** 0.5
-        assert error < 5 * deviation
-
-
-class Rollout:
-    """What the environments were given and gave in some steps, and what should be learned of it."""
-
-    def __init__(self, script, steps, agent, args):
-        before, *steps = steps  # the step before has the first observations
-        columns = [np.stack(column) for column in zip(*steps, strict=True)]
-        obs, actions, next_obs, rewards, terminations, dones = columns
-        first_obs = before[0]
-        obs = np.float32([first_obs, *obs[:-1]])
-        rewards = torch.from_numpy(np.float32(rewards))
-        terminations = torch.from_numpy(terminations)
-        dones = torch.from_numpy(dones)
-        with torch.no_grad():
-            _, values = agent(torch.from_numpy(obs))
-            next_obs = torch.from_numpy(np.float32(next_obs))
-            _, next_values = agent(next_obs)
-        common = next_values, terminations, dones, args.gamma
-        if script in PPO:
-            compute_gae = helpers.module(script).compute_gae
-            advantages = compute_gae(rewards, values, *common, args.gae_lambda)
-            returns = advantages + values
-        else:
-            returns = helpers.module(script).compute_returns(rewards, *common)
-            advantages = returns - values
-        self.columns = (
-            obs,
-            actions,
-            advantages.numpy(),
-            returns.numpy(),
-        )
-
-
-def sorted_rows(obs, *others):
-    """Samples in the order of their observations and their last column, the returns."""
-    keys = (others[-1], *obs.T)
-    order = np.lexsort(keys)
-    return [column[order] for column in (obs, *others)]
-
-
-@pytest.mark.parametrize("script", OPTIMIZERS)
-def test_what_they_learn_from(script, monkeypatch, tmp_path):
-    """The observations and rewards of the environment as they are, each of the rollout's samples
-    once an epoch, with log-probabilities of the policy that acted. Real numbers as actions are the
-    samples before they are clipped; the environment gets the clipped ones."""
-    low = probe_envs.Corner.low
-    high = probe_envs.Corner.high
-    epoch = dict(batches=1, epochs=1)
-    if script in PPO:
-        epoch = dict(batches=4, epochs=4)
-    steps = []
-    seen = []
-    firsts = []
-    looked = []
-    state = {}
-
-    def note(envs, actions, result):
-        obs, rewards, terminations, truncations, infos = result
-        next_obs = obs.copy()
-        dones = terminations | truncations
-        for n in np.flatnonzero(dones):
-            next_obs[n] = infos["final_obs"][n]
-        steps.append((obs, actions, next_obs, rewards, terminations, dones))
-
-    def check(update, main, tensors):
-        if state.get("steps") != len(steps):  # the first update of this rollout
-            state["steps"] = len(steps)
-            state["agent"] = copy.deepcopy(main["agent"])
-        # (num_steps, num_envs, ...) or (minibatch, ...)
-        columns = []
-        for x, space in shapes(tensors):
-            flat = x.flatten(0, -len(space))
-            columns.append(flat.numpy())
-        seen.append(columns)
-        if len(seen) == epoch["batches"]:
-            firsts.append(seen[0][-1])
-            columns = zip(*seen, strict=True)
-            samples = [np.concatenate(column) for column in columns]
-            seen.clear()
-            look(sorted_rows(*samples), main["args"])
-        return update(*tensors)
-
-    def shapes(tensors):
-        obs, actions, *others = tensors
-        yield obs, "ab"
-        yield actions, "ab" if script in CONTINUOUS else "a"
-        for x in others:
-            yield x, "a"
-
-    def look(samples, args):
-        if len(steps) == args.num_steps:
-            return  # of the first rollout: the first observations were not noted
-        last = steps[-args.num_steps - 1 :]
-        rollout = Rollout(script, last, state["agent"], args)
-        columns = [np.concatenate(column) for column in rollout.columns]
-        expected = sorted_rows(*columns)
-        obs, actions, *rest, returns = samples
-        np.testing.assert_array_equal(obs, expected[0])
-        taken = actions
-        if script in CONTINUOUS:
-            taken = actions.clip(low, high)
-            assert (taken != actions).any()
-        np.testing.assert_allclose(taken, expected[1], rtol=1e-6)
-        np.testing.assert_allclose(returns, expected[3], rtol=1e-4, atol=1e-4)
-        if script in PPO:
-            logprobs, advantages = rest
-            np.testing.assert_allclose(advantages, expected[2], rtol=1e-4, atol=1e-4)
-            with torch.no_grad():
-                dist, _ = state["agent"](torch.from_numpy(obs))
-                wanted = dist.log_prob(torch.from_numpy(actions))
-            np.testing.assert_allclose(logprobs, wanted, rtol=1e-4, atol=1e-5)
-        looked.append(len(steps))
-
-    helpers.spy_on_plain_updates(monkeypatch, script, check)
-    helpers.spy_on_steps(monkeypatch, script, note)
-    helpers.train(script, tmp_path, env_id=probe("Logged", script), learning_rate=1e-3)
-    rollouts = 16 if script in A2C else 4
-    assert len(looked) == (rollouts - 1) * epoch["epochs"]
-    if script in PPO:  # each epoch shuffles: the first minibatches of two hold other samples
-        assert not np.array_equal(*firsts[:2])

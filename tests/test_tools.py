@@ -3,7 +3,6 @@
 import ast
 import importlib
 import re
-import statistics
 import sys
 
 import gymnasium as gym
@@ -14,7 +13,6 @@ from gymnasium.spaces import Box, Dict, Discrete, Tuple
 from cleanrl_lite.tools import export_onnx
 from tests import helpers
 from tests.fake_runs import write_run
-from tests.test_consistency import COLUMNS, MEAN_LENGTH, NODES_A_LINE, tricks
 
 FOLDER = helpers.SOURCE / "tools"
 FILES = sorted(FOLDER.glob("*.py"))
@@ -26,17 +24,6 @@ PLAN = {"agents", "compare", "convert", "export_onnx", "hub", "notebook", "plot"
 def test_these_are_the_tools():
     assert PLAN <= {*TOOLS}
     assert '"cleanrl_lite.tools"' in (helpers.ROOT / "pyproject.toml").read_text()
-
-
-@pytest.mark.parametrize("path", PATHS, ids=lambda path: path.stem)
-def test_plain(path):
-    text = path.read_text()
-    lines = [line for line in text.splitlines() if line.strip()]
-    assert list(tricks(ast.parse(text))) == []
-    assert max(map(len, lines)) <= COLUMNS
-    nodes = list(ast.walk(ast.parse(text)))
-    assert len(nodes) / len(lines) <= NODES_A_LINE
-    assert statistics.mean(map(len, lines)) <= MEAN_LENGTH
 
 
 def test_no_script_imports_a_tool_and_no_tool_the_repository():

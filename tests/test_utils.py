@@ -1,13 +1,8 @@
 """utils.py by itself: acting in numpy, compiled updates, what main() leaves behind."""
 
-import contextlib
-import copy
-import inspect
 import multiprocessing
 import signal
 import sys
-import threading
-from dataclasses import dataclass
 from types import SimpleNamespace
 
 import numpy as np
@@ -125,20 +120,6 @@ def test_acting_in_numpy_with_weights_that_change(name):
         assert_acts_as_torch(acting, network)
 
 
-@pytest.mark.filterwarnings("ignore:.*weight_norm.*")
-@pytest.mark.parametrize("live", [False, True])
-def test_acting_with_the_old_weight_norm(live):
-    """Its layer is an ordinary Linear whose weight a hook makes of other parameters."""
-    network = weight_normed(nn.utils.weight_norm)
-    for _ in range(3):
-        acting = utils.numpy_forward(network, CPU, live)
-        for _ in range(3):
-            assert_acts_as_torch(acting, network)
-            if live:
-                network[0].weight_g.data.mul_(1.5)
-        network[0].weight_g.data.add_(1e-4)  # as a small step of an optimizer
-
-
 @pytest.mark.parametrize("change", ["layer", "hook"])
 def test_acting_with_a_network_that_is_changed_later(change):
     """Noticed within a thousand calls."""
@@ -174,11 +155,11 @@ ACTING_IN_NUMPY = [
     for name in helpers.SCRIPTS
     if "numpy_forward(" in helpers.TEXT[name]
     and "check_actions(" in helpers.TEXT[name]
-    and name not in helpers.JAVA_SCRIPTS + helpers.MJX_SCRIPTS
+    and name not in helpers.JAVA_SCRIPTS + helpers.MJX_SCRIPTS + helpers.ENVPOOL_SCRIPTS
 ]
 
 
-@pytest.mark.parametrize("script", ACTING_IN_NUMPY)
+@pytest.mark.parametrize("script", helpers.others_slow(ACTING_IN_NUMPY, ["ppo", "ppo_continuous"]))
 def test_a_rollout_of_another_policy_is_refused(script, monkeypatch, tmp_path):
     """One that acts with weights that are not the agent's."""
 
@@ -219,11 +200,6 @@ def compiled(weight, bias):
         bias = value
 
     return run_of().compile(update), rebind
-
-
-@pytest.mark.slow
-def test_compiled_updates_notice_what_changes():
-    notice_what_changes()
 
 
 def test_traced_updates_notice_what_changes(traced):
@@ -275,105 +251,6 @@ def test_an_update_that_cannot_be_compiled_loses_no_call(capfd):
     for calls in (1, 2, 3):
         assert call(torch.ones(2))["z"].tolist() == [1, 1] and count == calls
     assert capfd.readouterr().err.count("continuing in eager mode: ") == 1
-
-
-def test_a_compiler_that_fails_is_named(monkeypatch, capfd):
-    """torch's first line names only its backend, the second one the cause."""
-    torch._dynamo.reset()
-
-    def fail(*_, **__):
-        raise OSError("no space left")
-
-    monkeypatch.setattr("torch._inductor.compile_fx.compile_fx", fail)
-    call = run_of().compile(lambda x: {"y": x + 1})
-    assert call(torch.ones(2))["y"].tolist() == [2, 2]
-    assert "raised: OSError: no space left" in capfd.readouterr().err
-
-
-def test_triton_is_loaded_before_anything_renders(monkeypatch, tmp_path):
-    """The trap: Mesa and triton each bring an LLVM, and this order is the one that works."""
-    monkeypatch.setitem(sys.modules, "triton", None)  # put back afterwards
-    del sys.modules["triton"]
-    (tmp_path / "triton.py").touch()
-    monkeypatch.syspath_prepend(tmp_path)
-    utils.setup(helpers.small_args("ppo", tmp_path))
-    assert sys.modules["triton"].__file__ == str(tmp_path / "triton.py")
-
-
-def test_a_torch_that_cannot_compile(monkeypatch, capfd):
-    """Before 2.11, torch.compile knows no torch.autograd.grad."""
-    monkeypatch.setattr(torch._dynamo, "config", SimpleNamespace())
-
-    def update(x):
-        return x
-
-    assert run_of().compile(update) is update
-    assert "to compile update, torch must be 2.11 or newer" in capfd.readouterr().out
-
-
-def test_no_compile():
-    def update(x):
-        return x
-
-    assert run_of(compile=False).compile(update) is update
-
-
-def test_a_cuda_graph_gets_the_inputs_of_every_call(monkeypatch):
-    """And metrics that were returned do not change at the next replay."""
-
-    class Graph:
-        """Computes again what was recorded, in the same memory."""
-
-        def replay(self):
-            known = inspect.getclosurevars(call).nonlocals
-            metrics = known["function"](*known["inputs"])
-            known["values"].copy_(torch.stack(list(metrics.values())))
-
-    monkeypatch.setattr(torch.cuda, "CUDAGraph", Graph)
-    monkeypatch.setattr(torch.cuda, "graph", lambda graph: contextlib.nullcontext())
-    call = run_of(cuda_graph=True).cuda_graph(lambda x: {"sum": x.sum(), "max": x.max()})
-    returned = [call(torch.full((3,), float(n))) for n in range(8)]
-    assert [(float(m["sum"]), float(m["max"])) for m in returned] == [(3 * n, n) for n in range(8)]
-
-
-@dataclass
-class Own:
-    """Flags that a researcher might add."""
-
-    threads: int = 1
-    warmup_steps: int = 0
-    dropout_rate: float = 0.0
-    log_std_min: float = -5.0
-    trace_lambda: float = 0.9
-    name: str = "-1"
-    fast: bool = False
-    max_episode_steps: int | None = None
-
-
-@pytest.mark.parametrize(
-    "flags, message",
-    [
-        ({}, None),
-        (dict(warmup_steps=10, dropout_rate=0.5, log_std_min=1.0), None),
-        (dict(trace_lambda=2.0, max_episode_steps=3, fast=True), None),
-        (dict(warmup_steps=-1), "--warmup-steps must be finite and not negative, got -1"),
-        (dict(trace_lambda=-0.1), "--trace-lambda must be finite and not negative, got -0.1"),
-        (dict(max_episode_steps=-3), "--max-episode-steps must be finite and not negative, got -3"),
-        (
-            dict(dropout_rate=float("inf")),
-            "--dropout-rate must be finite and not negative, got inf",
-        ),
-        (dict(log_std_min=float("nan")), "--log-std-min must be finite and not negative, got nan"),
-    ],
-)
-def test_numbers_of_flags_that_a_copy_adds(flags, message):
-    """What is possible follows from the default."""
-    main = utils.with_cleanup(lambda args: "it runs")
-    if message is None:
-        assert main(Own(**flags)) == "it runs"
-        return
-    with pytest.raises(SystemExit, match=f"^error: {message}$"):
-        main(Own(**flags))
 
 
 # --- what main() leaves behind in its process
@@ -440,80 +317,4 @@ def test_a_run_that_fails_leaves_no_trace(async_envs, three_threads, monkeypatch
     assert helpers.load(run_dir)["global_step"] == 256
 
 
-def test_an_update_that_fails_leaves_gradients_on(tmp_path, monkeypatch):
-    """Compiled, an error within torch.no_grad() switches them off for good."""
-
-    def fails(run, update):
-        def call(*tensors):
-            torch.set_grad_enabled(False)
-            raise RuntimeError("in the update")
-
-        return call
-
-    monkeypatch.setattr(utils.Run, "compile", fails)
-    with pytest.raises(RuntimeError, match="in the update"):
-        helpers.train("ppo", tmp_path, compile=True)
-    assert torch.is_grad_enabled()
-
-
-def test_a_signal_leaves_no_trace(three_threads, monkeypatch, tmp_path):
-    """Of its handlers neither: the next signal is the process's own affair."""
-    goes_on = utils.Run.goes_on
-
-    def spied(run, *rest, **values):
-        signal.raise_signal(signal.SIGTERM)
-        return goes_on(run, *rest, **values)
-
-    monkeypatch.setattr(utils.Run, "goes_on", spied)
-    with pytest.raises(SystemExit, match="143"):
-        helpers.train("ppo", tmp_path)
-    assert process_state() == three_threads
-
-
-def test_bad_input_leaves_no_trace(three_threads, tmp_path):
-    with pytest.raises(SystemExit, match=r"^error: "):
-        helpers.train("ppo", tmp_path, env_id="NoSuch-v0")
-    assert process_state() == three_threads
-
-
-def test_a_run_in_a_thread(three_threads, tmp_path):
-    """As in a notebook's or a server's: the same run as in the main thread."""
-    whole, _ = helpers.train("ppo", tmp_path / "whole")
-    thread = threading.Thread(target=helpers.train, args=("ppo", tmp_path / "thread"))
-    thread.start()
-    thread.join(120)
-    assert process_state() == three_threads
-    helpers.assert_same_run(whole, helpers.only_run(tmp_path / "thread"))
-
-
 # --- small things
-
-
-def test_random_numbers_are_put_back():
-    """Those of Python, numpy and torch."""
-    state = copy.deepcopy(utils.rng_state())
-
-    def draw():
-        return (utils.random.random(), np.random.random(), torch.rand(()).item())
-
-    drawn = draw()
-    assert draw() != drawn
-    utils.set_rng_state(state)
-    assert draw() == drawn
-
-
-@pytest.mark.parametrize(
-    "every, last, step, due",
-    [
-        (0, 0, 100, False),
-        (0, -1, 0, False),
-        (100, 0, 99, False),
-        (100, 0, 100, True),
-        (100, 100, 199, False),
-        (100, 99, 301, True),
-        (100, 300, 399, False),
-        (100, -1, 0, True),
-    ],
-)
-def test_is_due(every, last, step, due):
-    assert utils.is_due(every, last, step) == due

@@ -1,12 +1,9 @@
 """utils.VectorEnv and its like in processes of their own: what they hand out, what they refuse,
 whose numbers they draw."""
 
-import random
-
 import gymnasium as gym
 import numpy as np
 import pytest
-import torch
 from gymnasium.spaces import Box, Discrete
 
 from cleanrl_lite import utils
@@ -87,19 +84,6 @@ class Ends(gym.Env):
         return self.obs, 1.0, True, False, {}
 
 
-@pytest.mark.parametrize(
-    "space, obs",
-    [(Box(0, 1, (2,), bool), [True, False]), (Discrete(3), 2), (Box(0, 9, (2,), np.uint8), [9, 0])],
-)
-def test_the_look_at_an_episodes_end_takes_any_space(space, obs, capsys):
-    utils.say_once.cache_clear()
-    envs = utils.vector_env([lambda: Ends(space, np.array(obs, space.dtype))], False)
-    envs.reset(seed=[1])
-    *_, infos = envs.step(np.zeros(1, int))
-    np.testing.assert_array_equal(infos["final_obs"][0], obs)
-    assert capsys.readouterr().out == ""
-
-
 def test_a_last_observation_of_another_shape():
     envs = utils.vector_env([lambda: Ends(Box(-1, 1, (2,)), np.zeros(3, np.float32))], False)
     envs.reset(seed=[1])
@@ -126,48 +110,6 @@ def test_what_is_infinite_in_float32():
     ):
         for _ in range(Careless.end):
             envs.step(np.zeros((1, 1), np.float32))
-
-
-def test_every_environment_needs_an_action():
-    envs = utils.vector_env([Careless, Careless], False)
-    envs.reset(seed=[1, 2])
-    with pytest.raises(ValueError, match="argument"):
-        envs.step(np.zeros((1, 1), np.float32))
-
-
-def draw():
-    """A number of each of the process's generators."""
-    return np.float32([np.random.random(), random.random(), torch.rand(()).item()])
-
-
-class Draws(Careless):
-    observation_space = Box(0, 1, (3,))
-
-    def reset(self, seed=None, options=None):
-        return np.zeros(3, np.float32), super().reset(seed=seed)[1]
-
-    def step(self, action):
-        return draw(), 0.0, False, False, {}
-
-
-def drawn(seeds):
-    """The numbers of each worker's first step."""
-    envs = utils.vector_env([Draws, Draws], True)
-    envs.reset(seed=seeds)
-    obs = envs.step(np.zeros((2, 1), np.float32))[0]
-    envs.close()
-    return obs.tolist()
-
-
-def test_workers_have_streams_of_their_own():
-    """Not the main process's, not each other's, and others after a resume, which resets with
-    other seeds."""
-    for seed in (random.seed, np.random.seed, torch.manual_seed):
-        seed(1)
-    streams = drawn([1, 2])
-    for numbers in zip(draw().tolist(), *streams, *drawn([3, 4]), strict=True):
-        assert len(set(numbers)) == 5
-    assert drawn([1, 2]) == streams
 
 
 class Guess(gym.Env):
@@ -199,10 +141,3 @@ def test_random_exploration_has_its_own_stream(script, tmp_path):
         script, tmp_path, env_id="Guess-v0", num_envs=1, learning_starts=500, total_timesteps=501
     )
     assert -0.75 < np.mean(GUESSES[:500]) < -0.58
-
-
-def test_discrete_actions_are_numbers():
-    envs = utils.vector_env([lambda: gym.make("CartPole-v1")] * 2, False)
-    assert envs.single_action_space == Discrete(2)
-    envs.reset(seed=[1, 2])
-    envs.step(np.array([0, 1]))

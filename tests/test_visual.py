@@ -1,175 +1,15 @@
 """The *_visual scripts: their videos show what the agent makes of each frame, and all else is
 their parents'."""
 
-import cv2
-import gymnasium as gym
 import imageio.v3 as imageio
-import numpy as np
 import pytest
-import torch
 
 from tests import helpers
-
-NAMES = ["NOOP", "FIRE", "RIGHT", "LEFT"]  # of Breakout
 
 
 @pytest.fixture(params=helpers.VISUAL_SCRIPTS)
 def script(request):
     return request.param
-
-
-@pytest.fixture
-def env(script, monkeypatch):
-    """Breakout as evaluations see it, watched by an agent that has learnt nothing."""
-    module = helpers.module(script)
-    sizes = (51, -10.0, 10.0) if script.startswith("c51") else ()
-    agent = module.Agent(4, *sizes)
-    monkeypatch.setattr(module.WatchedFrames, "agent", agent, raising=False)
-    env = module.make_env(helpers.small_args(script, "unused"), "rgb_array")
-    env.reset(seed=1)
-    yield env
-    env.close()
-
-
-def outputs(env, numbers):
-    """Whatever it sees, the agent's last layer gives these."""
-    ppo = hasattr(env.agent, "actor")
-    layer = env.agent.actor if ppo else env.agent.q_network.head
-    with torch.no_grad():
-        layer.weight.zero_()
-        layer.bias.copy_(torch.as_tensor(numbers).flatten())
-
-
-def rows(env):
-    """What is drawn beside the picture: for each action an array (height, 320)."""
-    with torch.no_grad():
-        shown = env.render()
-    assert shown.shape == (420, 640, 3)
-    assert shown.dtype == np.uint8
-    game = gym.wrappers.FrameStackObservation.render(env)
-    picture, beside = np.split(shown, 2, axis=1)
-    np.testing.assert_array_equal(picture, cv2.resize(game, (320, 420)))
-    gray = beside[:, :, 0]
-    assert (beside == gray[:, :, None]).all()
-    return np.split(gray, 4)
-
-
-def assert_bars(env, lengths, best):
-    """As long as this, below the text; twice as bright for the best action."""
-    shown = zip(rows(env), lengths, strict=True)
-    for i, (row, length) in enumerate(shown):
-        (bar,) = np.unique(row[20:-2], axis=0)
-        bright = 100 if i == best else 50
-        expected = np.where(np.arange(320) < length, bright, 0)
-        np.testing.assert_array_equal(bar, expected, err_msg=NAMES[i])
-
-
-@pytest.mark.parametrize("script", ["dqn_atari_visual"], indirect=True)
-def test_bars_of_q_values(env):
-    """From the lowest to the highest, wherever zero is."""
-    outputs(env, [0.5, 1.0, 0.0, -1.0])
-    assert_bars(env, [240, 320, 160, 1], best=1)
-    outputs(env, [-103.0, -102.0, -104.0, -100.0])
-    assert_bars(env, [80, 160, 1, 320], best=3)
-    outputs(env, [2.0, 2.0, 2.0, 2.0])  # a network whose units are all dead
-    rows(env)
-
-
-@pytest.mark.parametrize("script", ["ppo_atari_visual"], indirect=True)
-def test_bars_of_probabilities(env):
-    outputs(env, np.log([0.1, 0.2, 0.3, 0.4]))
-    assert_bars(env, [32, 64, 96, 128], best=3)
-    outputs(env, np.log([0.91, 0.03, 0.03, 0.03]))
-    assert_bars(env, [291, 10, 10, 10], best=0)
-
-
-@pytest.mark.parametrize("script", ["c51_atari_visual"], indirect=True)
-def test_bars_of_distributions(env):
-    """A bar for each atom, 80 % of a row high for the most probable one of all actions, and a
-    line below all."""
-    probs = torch.zeros(4, 51)
-    probs[0, 10] = 1.0
-    probs[1, [0, 50]] = 0.5
-    probs[2, 20:40] = 0.05
-    probs[3, 30:32] = torch.tensor([0.25, 0.75])
-    outputs(env, probs.clamp(1e-30).log())
-    seen = rows(env)
-    for i, row in enumerate(seen):
-        bright = 100 if i == 3 else 50
-        for atom, p in enumerate(probs[i].tolist()):
-            middle = int((atom + 0.5) * 320 / 51)
-            # 105 lines of pixels, for which linspace(1.25, 0) has these probabilities.
-            above = 104 * (1 - p / 1.25)
-            expected = bright * (np.arange(105) >= above)
-            np.testing.assert_array_equal(
-                row[20:, middle],
-                expected[20:],
-                err_msg=f"{NAMES[i]}, {atom}",
-            )
-
-
-def test_names_and_numbers(script, env, monkeypatch):
-    """The texts are written into the rows of their actions, and nothing else is."""
-    texts = []
-    write = cv2.putText
-
-    def spy(row, text, *how):
-        texts.append(text)
-        return write(row, text, *how)
-
-    monkeypatch.setattr(cv2, "putText", spy)
-    means = np.array([0.2, 0.5, 0.1, 0.2])
-    shown = means
-    if script.startswith("ppo"):
-        shown = np.log(means)
-    elif script.startswith("c51"):
-        means = np.array([-10.0, 10.0, 2.0, -0.4])
-        atoms = np.linspace(-10, 10, 51)
-        distances = np.abs(means[:, None] - atoms)
-        shown = -1000.0 * distances
-    outputs(env, shown)
-    seen = rows(env)
-    for text, name, mean in zip(texts, NAMES, means, strict=True):
-        assert text == f"{name} {mean:.2f}"
-    for i, row in enumerate(seen):
-        white = 254 if i == 1 else 127
-        assert (row == white).sum() > 50
-        assert row.max() == white
-
-
-def test_numbers_belong_to_the_frame(script, env, tmp_path):
-    """What RecordVideo gets after each reset and step was computed from the observation that
-    they returned."""
-    seen = []
-    network = getattr(env.agent, "q_network", env.agent)
-
-    def note(network, inputs, output):
-        seen.append(inputs[0].clone())
-
-    network.register_forward_hook(note)
-    folder = str(tmp_path / "videos")
-    video = gym.wrappers.RecordVideo(env, folder, lambda episode: True)
-    with torch.no_grad():
-        obs, _ = video.reset(seed=2)
-        for t in range(12):
-            assert len(seen) == t + 1
-            np.testing.assert_array_equal(seen[-1][0], obs)
-            left_or_right = 2 + t % 2
-            obs, *_ = video.step(left_or_right)
-    assert not torch.equal(seen[0], seen[-1])
-    frames = np.array(video.recorded_frames)
-    assert (frames[1:] != frames[:-1]).any()
-    video.close()
-
-
-def test_it_trains_with_its_parents_lines(script):
-    """From replay buffer and pure functions to the training loop."""
-    mine = helpers.TEXT[script].split("# === ")
-    parent = helpers.PARENT[script]
-    theirs = helpers.TEXT[parent].split("# === ")
-    for one, other in zip(mine, theirs, strict=True):
-        if one.startswith(("replay", "pure functions", "update", "training")):
-            assert one == other
 
 
 def curves_of(run):
@@ -192,16 +32,9 @@ def test_a_run_is_its_parents(script, tmp_path):
     its video."""
     parent = helpers.PARENT[script]
     every = helpers.SMALL[script]["total_timesteps"] // 2
-    theirs, returns = helpers.train(
-        parent,
-        tmp_path / "parent",
-        eval_every=every,
-    )
+    theirs, returns = helpers.train(parent, tmp_path / "parent", eval_every=every)
     ours, ours_returns = helpers.train(
-        script,
-        tmp_path / "visual",
-        eval_every=every,
-        capture_video=True,
+        script, tmp_path / "visual", eval_every=every, capture_video=True
     )
     assert ours_returns == returns
     curves = curves_of(ours)
@@ -216,34 +49,3 @@ def test_a_run_is_its_parents(script, tmp_path):
     assert frames.shape[1:] == (420, 640, 3)
     beside = frames[:, :, 320:]
     assert beside.max((1, 2, 3)).min() > 80
-
-
-@pytest.mark.parametrize("script", ["ppo_atari_visual"], indirect=True)
-def test_a_copy_watches_a_run_of_the_parent(script, tmp_path, monkeypatch):
-    """As its page says: under the parent's name, elsewhere."""
-    parent = helpers.PARENT[script]
-    run_dir, _ = helpers.train(parent, tmp_path / "runs", total_timesteps=16)
-    path = tmp_path / f"{parent}.py"
-    path.write_text((helpers.SOURCE / f"{script}.py").read_text())
-    copied = helpers.import_file(path)
-    make_env = copied.make_env
-
-    def short_games(*how):
-        return gym.wrappers.TimeLimit(make_env(*how), 5)
-
-    monkeypatch.setattr(copied, "make_env", short_games)
-    args = helpers.small_args(parent, tmp_path, evaluate=str(run_dir), capture_video=True)
-    record = copied.main(copied.Args(**vars(args)))
-    assert len(record["returns"]) == 1
-    (video,) = (run_dir / "videos").glob("eval_*/*.mp4")
-    frames = imageio.imread(video)
-    assert frames.shape[1:] == (420, 640, 3)
-
-
-def test_its_page_shows_a_frame(script):
-    kind, _, _ = script.partition("_")
-    picture = helpers.ROOT / f"docs/img/visual_{kind}.png"
-    page = helpers.ROOT / f"docs/{script}.md"
-    assert f"](img/{picture.name})" in page.read_text()
-    assert picture.stat().st_size < 60_000
-    assert cv2.imread(str(picture)).shape == (420, 640, 3)

@@ -8,6 +8,7 @@ A trial runs one setting of the flags with several seeds; its value is the mean 
 evaluations. After each seed, a trial below the median of the others at that point is stopped
 (pruned). Trials are stored in RUNS_DIR/sweep.db: the same command continues the search, and several
 terminals of one machine can work on it. Report the winner with seeds that the search did not use.
+Needs optuna: pip install -c constraints.txt -e ".[sweep]"
 """
 
 import argparse
@@ -20,10 +21,11 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
+import optuna
 
-from benchmark.shared import ROOT
+from benchmark.launch.launch import find
 
-SCRIPT = "ppo"
+SCRIPT = "ppo"  # one of ours, or one in the current folder
 ENV_ID = "CartPole-v1"
 STEPS = 50_000
 
@@ -42,28 +44,24 @@ def space(trial):
 
 def study_name():
     """The name of the search, and of the folder of its runs."""
-    return re.sub("[/:]", "-", f"{SCRIPT}-{ENV_ID}")
+    return re.sub("[/:]", "-", f"{find(SCRIPT).stem}-{ENV_ID}")
 
 
 def words(flags):
     """The flags as words of a command line."""
     found = []
     for name, value in flags.items():
-        found.append(name)
-        found.append(f"{value:.4g}" if isinstance(value, float) else str(value))
+        found += [name, f"{value:.4g}" if isinstance(value, float) else str(value)]
     return found
 
 
 def evaluation(flags, seed, args, name):
-    """Runs the script; returns the mean return of its final evaluation.
-
-    A run that fails makes the trial fail.
-    """
+    """Runs the script; returns the mean return of its final evaluation."""
     folder = Path(args.runs_dir).resolve() / name
-    command = [sys.executable, f"cleanrl_lite/{SCRIPT}.py", "--env-id", ENV_ID]
-    command += ["--total-timesteps", str(args.steps)]
-    command += ["--seed", str(seed), "--runs-dir", str(folder), *words(flags), *args.flags]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    command = [sys.executable, find(SCRIPT), "--env-id", ENV_ID]
+    command += ["--total-timesteps", str(STEPS), "--seed", str(seed), *words(flags), *args.flags]
+    command += ["--runs-dir", str(folder)]
+    done = subprocess.run(command, capture_output=True, text=True)
     if done.returncode:
         raise RuntimeError((done.stderr.strip().splitlines() or ["no output"])[-1])
     (path,) = folder.glob(f"*__{seed}__*/eval.json")
@@ -71,8 +69,6 @@ def evaluation(flags, seed, args, name):
 
 
 def objective(trial, args):
-    import optuna
-
     flags = space(trial)
     returns = []
     with ThreadPoolExecutor(args.jobs) as pool:
@@ -89,14 +85,11 @@ def objective(trial, args):
 
 
 def parse(words):
-    parser = argparse.ArgumentParser(
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    raw = argparse.RawDescriptionHelpFormatter
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=raw)
     add = parser.add_argument
     add("--trials", type=int, default=30, help="number of further trials")
     add("--seeds", type=int, nargs="+", default=[101, 102, 103], help="seeds of each trial")
-    add("--steps", type=int, default=STEPS, help="environment steps of a run")
     add("--jobs", type=int, default=1, help="seeds at a time")
     add("--runs-dir", default="runs/sweep")
     add("--best", action="store_true", help="print the best settings so far")
@@ -108,11 +101,6 @@ def parse(words):
 
 def main():
     args = parse(sys.argv[1:])
-    try:
-        import optuna
-    except ImportError:
-        command = "pip install -c constraints.txt -e '.[sweep]'"
-        raise SystemExit(f"error: optuna is not installed. Run: {command}") from None
     Path(args.runs_dir).mkdir(parents=True, exist_ok=True)
     study = optuna.create_study(
         study_name=study_name(),
@@ -123,16 +111,12 @@ def main():
         pruner=optuna.pruners.MedianPruner(n_startup_trials=4),
     )
     if not args.best:
-        study.optimize(
-            lambda trial: objective(trial, args),
-            n_trials=args.trials,
-            catch=(RuntimeError,),
-        )
+        study.optimize(lambda trial: objective(trial, args), args.trials, catch=(RuntimeError,))
     if not study.get_trials(states=[optuna.trial.TrialState.COMPLETE]):
         raise SystemExit("error: no trial is complete yet")
     best = f"mean return {study.best_value:.1f} in trial {study.best_trial.number}"
     print(f"{best} of {len(study.trials)}:")
-    command = [f"cleanrl_lite/{SCRIPT}.py", "--env-id", ENV_ID, *words(space(study.best_trial))]
+    command = [str(find(SCRIPT)), "--env-id", ENV_ID, *words(space(study.best_trial))]
     print(shlex.join(command))
 
 

@@ -1,10 +1,9 @@
 """Speed of the scripts against Stable-Baselines3 on one CPU core.
 
-    python -m benchmark.measure.speed                           the published figures, about an hour
-    python -m benchmark.measure.speed --script dqn,c51 --pairs 3                   some of them
-    python -m benchmark.measure.speed --script ppo_continuous --env-id Hopper-v4   compiled only
-    python -m benchmark.measure.speed --script ppo_atari --bf16 --pairs 7          with --bf16
-    python -m benchmark.measure.speed --from-results            only the table, from the figures
+    python -m benchmark.measure.speed                        the published figures, about an hour
+    python -m benchmark.measure.speed --script dqn,c51 --pairs 3                  some of them
+    python -m benchmark.measure.speed --script sac --env-id Ant-v4 --modes bf16   another one
+    python -m benchmark.measure.speed --from-results         only the table, from the figures
 
 Both sides use the script's hyperparameters, one torch thread and their TensorBoard logging. They
 run in turns, each in a fresh process pinned to the same core; each of our modes is compared with
@@ -13,8 +12,19 @@ iterations, as many on both sides, timed from the end of one update to the end o
 learning, logging and printing count, evaluations do not. An iteration of PPO is a rollout and its
 update; an iteration of the other scripts is EVERY steps after learning has started. On both sides
 learning starts after 1,000 steps, Atari has a small replay buffer, and epsilon falls over the short
-run, so that its second half has as few random actions as the end of a long run. speed_sb3.py lists
-the remaining differences. Stable-Baselines3 has no C51: c51 is compared with its DQN.
+run, so that its second half has as few random actions as the end of a long run.
+
+Both sides do the same work, except for these points, which are left as Stable-Baselines3 has them:
+- PPO: the same networks (two of two layers of 64 tanh units, or the Nature CNN) and Adam (eps
+  1e-5). Its value loss lacks our factor 1/2, so it gets half of our vf_coef.
+- C51: it has none. Its DQN stands in, which does less: one value per action where C51 has 51 or 101
+  atoms.
+- DQN: Huber loss and gradient clipping, which ours lacks. With them, our hyperparameters do not
+  learn CartPole-v1: the Q-values grow far beyond 100, the highest discounted return. Its Atari
+  replay buffer holds whole stacks of four frames, once each (optimize_memory_usage); ours holds
+  single frames.
+- SAC: one actor step per step, ours two at every second step; one learning rate for all networks,
+  that of the actor.
 
 Peak memory is VmHWM of the process itself, without compilers, with a cold or a warm cache,
 whichever is more. Our replay buffer takes its memory as it fills, like theirs; a short run fills
@@ -34,6 +44,8 @@ import tempfile
 import time
 from pathlib import Path
 from statistics import median
+
+import numpy as np
 
 from benchmark import shared
 from benchmark.shared import (
@@ -76,7 +88,6 @@ MODES = {
     "compiled": [],
     "eager": ["--no-compile"],
     "bf16": ["--bf16"],
-    "bf16-eager": ["--bf16", "--no-compile"],
 }
 PUBLISHED = [
     ("ppo", "CartPole-v1", ["compiled", "eager"]),
@@ -92,18 +103,150 @@ PUBLISHED = [
 ]
 
 
-# === runs
-def run(command, folder, core, cache, enough=None, python=sys.executable, variables=None):
-    """Runs a command pinned to `core`; returns when it began and its peak resident memory in MB.
+# === Stable-Baselines3's side
+def make_envs(script, env_id, args, seed):
+    from stable_baselines3.common.env_util import make_atari_env, make_vec_env
+    from stable_baselines3.common.vec_env import VecFrameStack, VecNormalize
 
-    `cache` is its folder of temporary files, where torch and RLtools keep what they have compiled.
-    SIGTERM ends it as soon as enough() is true. `variables` are added to its environment.
+    if script.endswith("_atari"):
+        import ale_py
+        import gymnasium
+
+        gymnasium.register_envs(ale_py)
+        return VecFrameStack(make_atari_env(env_id, n_envs=args["num_envs"], seed=seed), 4)
+    envs = make_vec_env(env_id, n_envs=args["num_envs"], seed=seed)
+    return VecNormalize(envs, gamma=args["gamma"]) if script == "ppo_continuous" else envs
+
+
+def ppo_kwargs(args):
+    return {
+        "learning_rate": lambda remaining: remaining * args["learning_rate"],
+        "n_steps": args["num_steps"],
+        "batch_size": args["num_envs"] * args["num_steps"] // args["num_minibatches"],
+        "n_epochs": args["update_epochs"],
+        "gae_lambda": args["gae_lambda"],
+        "clip_range": args["clip_coef"],
+        "clip_range_vf": args["clip_coef"] if args["clip_vloss"] else None,
+        "normalize_advantage": args["norm_adv"],
+        "ent_coef": args["ent_coef"],
+        "vf_coef": args["vf_coef"] / 2,  # our value loss has a factor 1/2 that this one lacks
+        "max_grad_norm": args["max_grad_norm"],
+    }
+
+
+def off_policy_kwargs(algorithm, atari, args, action_shape):
+    kwargs = {
+        "buffer_size": args["buffer_size"],
+        "learning_starts": args["learning_starts"],
+        "batch_size": args["batch_size"],
+        "gradient_steps": args["gradient_steps"],
+        "train_freq": args["train_frequency"] // args["num_envs"],
+        "tau": args["tau"],
+    }
+    if algorithm == "DQN":
+        return {**kwargs, **dqn_kwargs(atari, args)}
+    kwargs["policy_kwargs"] = {"net_arch": [256, 256]}
+    if algorithm == "SAC":
+        kwargs["learning_rate"] = args["policy_lr"]
+        kwargs["ent_coef"] = "auto" if args["autotune"] else args["alpha"]
+        return kwargs  # targets move at every step by default
+    from stable_baselines3.common.noise import NormalActionNoise
+
+    std = np.full(action_shape, args["exploration_noise"])
+    noise = NormalActionNoise(np.zeros(action_shape), std)
+    kwargs["action_noise"] = noise
+    kwargs["learning_rate"] = args["learning_rate"]
+    if algorithm == "TD3":
+        kwargs["target_policy_noise"] = args["policy_noise"]
+        kwargs["target_noise_clip"] = args["noise_clip"]
+    return kwargs
+
+
+def dqn_kwargs(atari, args):
+    kwargs = {
+        "learning_rate": args["learning_rate"],
+        "target_update_interval": args["target_network_frequency"],
+        "exploration_initial_eps": args["start_e"],
+        "exploration_final_eps": args["end_e"],
+        "exploration_fraction": args["exploration_fraction"],
+    }
+    if atari:
+        # Episodes cut off by a time limit cannot be told apart in the replay that stores each
+        # observation once.
+        kwargs["optimize_memory_usage"] = True
+        kwargs["replay_buffer_kwargs"] = {"handle_timeout_termination": False}
+    else:
+        kwargs["policy_kwargs"] = {"net_arch": [120, 84]}
+    return kwargs
+
+
+def make_model(script, env_id, args, folder, seed=1):
+    """Its algorithm with the hyperparameters of one of our scripts, on one thread of the CPU."""
+    import stable_baselines3
+    import torch
+
+    torch.set_num_threads(1)
+    atari = script.endswith("_atari")
+    algorithm = script.split("_")[0].upper().replace("C51", "DQN")
+    envs = make_envs(script, env_id, args, seed)
+    if algorithm == "PPO":
+        kwargs = ppo_kwargs(args)
+    else:
+        kwargs = off_policy_kwargs(algorithm, atari, args, envs.action_space.shape)
+    model = getattr(stable_baselines3, algorithm)(
+        "CnnPolicy" if atari else "MlpPolicy",
+        envs,
+        gamma=args["gamma"],
+        tensorboard_log=folder,
+        seed=seed,
+        device="cpu",
+        **kwargs,
+    )
+    if algorithm in ("DDPG", "TD3"):
+        model.policy_delay = args["policy_frequency"]
+    return model
+
+
+def train_sb3(script, env_id, args, steps, every, folder):
+    """Writes [step, time] of all multiples of `every` steps to FOLDER/times.json.
+
+    A process of its own runs it. Updates are included: a rollout begins when the updates of the
+    steps before it are done.
+    """
+    from stable_baselines3.common.callbacks import BaseCallback
+
+    args = json.loads(args)
+    learning_starts = args.get("learning_starts", 0)
+    marks = []
+
+    class Clock(BaseCallback):
+        def _on_rollout_start(self):
+            step = self.num_timesteps
+            if step > learning_starts and step % int(every) == 0:
+                marks.append((step, time.time()))
+
+        def _on_step(self):
+            return True
+
+    model = make_model(script, env_id, args, folder)
+    model.learn(int(steps), callback=Clock())
+    marks.append((model.num_timesteps, time.time()))
+    times = {"marks": marks, "policy_delay": getattr(model, "policy_delay", None)}
+    Path(folder, "times.json").write_text(json.dumps(times))
+
+
+# === runs
+def run(command, folder, core, cache, enough=None):
+    """Runs Python pinned to `core`; returns when it began and its peak resident memory in MB.
+
+    `cache` is its folder of temporary files, where torch keeps what it has compiled. SIGTERM ends
+    it as soon as enough() is true.
     """
     log = Path(folder, "log.txt")
-    pin = ["taskset", "--cpu-list", str(core), str(python)]
+    pin = ["taskset", "--cpu-list", str(core), sys.executable]
     Path(cache).mkdir(parents=True, exist_ok=True)
     # The trap: torch has its precompiled headers there even if TORCHINDUCTOR_CACHE_DIR is set.
-    env = {**os.environ, "TMPDIR": str(cache), **(variables or {})}
+    env = {**os.environ, "TMPDIR": str(cache)}
     env.pop("TORCHINDUCTOR_CACHE_DIR", None)
     began = time.time()
     with open(log, "w") as file:
@@ -144,7 +287,7 @@ def shortened(script):
 
 def run_sb3(script, env_id, args, total, every, folder, core, cache):
     """When it began, its peak memory, [(step, time)] and its policy_delay."""
-    command = ["benchmark/measure/speed_sb3.py", script, env_id, json.dumps(args)]
+    command = ["-m", "benchmark.measure.speed", "sb3", script, env_id, json.dumps(args)]
     began, peak = run([*command, str(total), str(every), folder], folder, core, cache)
     times = json.loads(Path(folder, "times.json").read_text())
     return began, peak, times["marks"], {"policy_delay": times["policy_delay"]}
@@ -202,17 +345,16 @@ def prepare(core):
 
 
 # === comparisons
-def compare(script, env_id, modes, pairs, core, iterations, with_cold=True):
+def compare(script, env_id, modes, pairs, core, iterations):
     """Alternates Stable-Baselines3 and all `modes`; writes one JSON file per mode."""
     load = os.getloadavg()[0]
     args = {**script_defaults(script), **shortened(script)}
-    env_id = env_id or args["env_id"]
     length = iterations or ITERATIONS[script]
     runs = {side: [] for side in ("sb3", *modes)}
     cold = {}
     with tempfile.TemporaryDirectory() as caches:
         for mode in modes:
-            if with_cold and "eager" not in mode:  # the first run has an empty cache
+            if "eager" not in mode:  # the first run has an empty cache
                 cold[mode] = measure(mode, script, env_id, args, 1, core, f"{caches}/{mode}")
         for pair in range(pairs):
             for side in runs:
@@ -263,22 +405,10 @@ def write(record):
 
 
 # === the table
-def unequal(record):
-    """What was not the same on both sides of a comparison, in words; "" where all was."""
-    ours, theirs = (len(record[side][0]["iteration_sps"]) for side in ("ours_runs", "sb3_runs"))
-    if ours != theirs:
-        return f"ours was timed over {'more' if ours > theirs else 'fewer'} iterations"
-    delay = record["sb3_runs"][0].get("policy_delay") or 1
-    if record["script"] == "ddpg" and delay != record["args"]["policy_frequency"]:
-        return "Stable-Baselines3 updated the actor at every step, ours at every second"
-    return ""
-
-
 def speed_rows(records):
     yield "| script | environment | mode | steps/s | SB3's | ratio (min to max) |"
     yield "|---|---|---|---:|---:|---:|"
     for record in records:
-        star = "\\*" if unequal(record) else ""
         extent = f"{min(record['ratios']):.2f} to {max(record['ratios']):.2f}"
         cells = [
             record["script"],
@@ -286,7 +416,7 @@ def speed_rows(records):
             record["mode"],
             f"{record['ours']['sps']:,.0f}",
             f"{record['sb3']['sps']:,.0f}",
-            f"{record['ratio']:.2f}{star} ({extent})",
+            f"{record['ratio']:.2f} ({extent})",
         ]
         yield row(cells)
 
@@ -304,18 +434,6 @@ def start_rows(records):
         cells += [f"{second:.1f} s" if second else "" for second in seconds]
         cells += [f"{peak:.0f} MB" for peak in memory]
         yield row(cells)
-
-
-def stars(records):
-    """What the stars in the table mean: a sentence for each difference between the sides."""
-    rows = {}
-    for record in records:
-        if why := unequal(record):
-            rows.setdefault(why, []).append(f"{record['script']} {record['mode']}")
-    found = [f"{', '.join(names)}: {why}" for why, names in rows.items()]
-    if not found:
-        return ""
-    return f"\\* Not the same on both sides, to be measured again. {'; '.join(found)}."
 
 
 def table(records):
@@ -337,12 +455,11 @@ def table(records):
     parts = [
         "\n".join(speed_rows(records)),
         note,
-        stars(records),
         "\n".join(start_rows(records)),
         start,
         measured_on,
     ]
-    return "\n\n".join(filter(None, parts)) + "\n"
+    return "\n\n".join(parts) + "\n"
 
 
 def write_table():
@@ -362,49 +479,33 @@ def parse():
     add = parser.add_argument
     several = {"type": words, "action": "extend"}
     add("--script", **several, help="one, or several separated by commas (default: all)")
-    add(
-        "--env-id",
-        help="environment (default: the published one; with --bf16 or --no-compile the script's)",
-    )
+    add("--env-id", help="environment (default: the published one)")
+    add("--modes", **several, help=f"some of {', '.join(MODES)} (default: the published ones)")
     add("--pairs", type=int, default=5, help="pairs of runs")
     add("--core", type=int, default=0, help="core to pin all runs to")
-    add("--bf16", action="store_true", help="run the script with --bf16")
-    add("--no-compile", action="store_true", help="run the script with --no-compile")
     add("--iterations", type=int, help="iterations of a run, on both sides")
     add("--from-results", action="store_true", help="only make the table again")
-    add(
-        "--modes",
-        **several,
-        help="some of the published modes: compiled, eager, bf16 (default: all)",
-    )
-    add("--no-cold", action="store_true", help="skip the runs with an empty compile cache")
     args = parser.parse_args()
-    if not set(args.script or []) <= set(ITERATIONS):
-        given = ",".join(args.script)
-        parser.error(f"--script takes some of {', '.join(ITERATIONS)}, got {given}")
-    if not set(args.modes or []) <= set(MODES):
-        parser.error(f"--modes takes some of {', '.join(MODES)}, got {','.join(args.modes)}")
+    for name, known in {"script": ITERATIONS, "modes": MODES}.items():
+        given = getattr(args, name) or []
+        if not set(given) <= set(known):
+            parser.error(f"--{name} takes some of {', '.join(known)}, got {','.join(given)}")
     return args
 
 
 def main():
+    if sys.argv[1:2] == ["sb3"]:  # the other side's process
+        train_sb3(*sys.argv[2:])
+        return
     args = parse()
     if args.from_results:
         write_table()
         return
-    scripts = args.script or list(ITERATIONS)
     prepare(args.core)
-    flags = ["--bf16"] * args.bf16 + ["--no-compile"] * args.no_compile
-    (mode,) = [name for name, its_flags in MODES.items() if its_flags == flags]
-    rows = [published for published in PUBLISHED if published[0] in scripts]
-    if args.env_id or mode != "compiled":
-        rows = [(script, args.env_id, [mode]) for script in scripts]
-    for script, env_id, modes in rows:
-        modes = [mode for mode in modes if mode in (args.modes or MODES)]
-        if not modes:
-            print(f"{script}: not published in these modes")
-            continue
-        compare(script, env_id, modes, args.pairs, args.core, args.iterations, not args.no_cold)
+    for script, env_id, published in PUBLISHED:
+        if script in (args.script or ITERATIONS):
+            modes = args.modes or published
+            compare(script, args.env_id or env_id, modes, args.pairs, args.core, args.iterations)
     write_table()
 
 

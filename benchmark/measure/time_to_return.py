@@ -7,8 +7,8 @@
 
 Seconds of wall clock from the start of the process, imports and compilation included, until the
 mean return of the last 100 training episodes first reaches a target. Both sides use the script's
-hyperparameters, its number of steps, one thread and their TensorBoard logging; speed_sb3.py lists
-the remaining differences. They take turns, a run for each seed, each in a fresh process pinned to
+hyperparameters, its number of steps, one thread and their TensorBoard logging; speed.py lists the
+remaining differences. They take turns, a run for each seed, each in a fresh process pinned to
 the same core and with an empty compile cache, as at the very first run. A run is stopped when it
 has reached the target. One that never does is not left out: it counts as slower than all others.
 Our clock is the event file's: the time at which the script logged an episode. That of
@@ -35,7 +35,7 @@ from pathlib import Path
 from statistics import median
 
 from benchmark import shared
-from benchmark.measure.speed import prepare, run
+from benchmark.measure.speed import make_model, prepare, run
 from benchmark.shared import RESULTS, commit, hardware, made_on, row, script_defaults, versions
 
 FILE = RESULTS / "time_to_return.json"
@@ -91,7 +91,7 @@ class OurEpisodes:
 
 
 class TheirEpisodes:
-    """Reads the training episodes of a run of Stable-Baselines3 that time_to_return_sb3 writes."""
+    """Reads the training episodes of a run of Stable-Baselines3 that train_sb3 writes."""
 
     def __init__(self, folder):
         self.path = Path(folder, "episodes.csv")
@@ -104,18 +104,36 @@ class TheirEpisodes:
         return [(int(step), float(when), float(value)) for step, when, value in rows]
 
 
-def measure(side, script, env_id, target, total, seed, core, flags=()):
-    """One run: was the target reached, after how many steps and seconds? `flags` are for ours."""
+def train_sb3(script, env_id, args, steps, seed, folder):
+    """Writes step, time, return of each training episode to FOLDER/episodes.csv when it ends.
+
+    A process of its own runs it. The returns are those of its Monitor.
+    """
+    model = make_model(script, env_id, json.loads(args), folder, int(seed))
+    with open(Path(folder, "episodes.csv"), "w") as file:
+
+        def write_ends(local_names, _):
+            for info in local_names["infos"]:
+                if "episode" in info:
+                    line = f"{model.num_timesteps},{time.time()},{info['episode']['r']}"
+                    print(line, file=file, flush=True)
+            return True
+
+        model.learn(int(steps), callback=write_ends)
+
+
+def measure(side, script, env_id, target, total, seed, core):
+    """One run: was the target reached, after how many steps and seconds?"""
     with tempfile.TemporaryDirectory() as folder:
         if side == "sb3":
             args = json.dumps(script_defaults(script))
-            command = ["-m", "benchmark.measure.time_to_return_sb3", script, env_id, args]
+            command = ["-m", "benchmark.measure.time_to_return", "sb3", script, env_id, args]
             command += [str(total), str(seed), folder]
             episodes = TheirEpisodes(folder)
         else:
             command = [f"cleanrl_lite/{script}.py", "--env-id", env_id, "--seed", str(seed)]
             command += ["--total-timesteps", str(total), "--threads", "1", "--no-cuda"]
-            command += ["--eval-episodes", "1", "--runs-dir", folder, *flags]
+            command += ["--eval-episodes", "1", "--runs-dir", folder]
             episodes = OurEpisodes(folder)
 
         def enough():
@@ -272,34 +290,6 @@ def is_explained(script, sides):
     return script in REASONS and middle(sides["sb3"]) == math.inf
 
 
-def sentence(entries):
-    """The rows that compare speed in one sentence, for the README; nothing without figures."""
-    parts = []
-    machines = set()
-    for script, sides in complete(entries).items():
-        if is_explained(script, sides):
-            continue
-        machines |= {line["hardware"] for runs in sides.values() for line in runs}
-        goal = f"{sides['ours'][0]['target']:,} in {sides['ours'][0]['env_id']}"
-        parts.append(f"{script}, {goal}: {brief(sides['ours'])} ({brief(sides['sb3'])})")
-    if not parts:
-        return ""
-    caption = f"Median time until the mean of {WINDOW} training episodes [reaches a "
-    caption += (
-        "return](docs/speed.md#time-to-a-return), imports and compilation included, on one core "
-    )
-    caption += f"(machine: {' or '.join(sorted(machines))}; Stable-Baselines3's time in brackets): "
-    return f"{caption}{'; '.join(parts)}."
-
-
-def brief(runs):
-    half = middle(runs)
-    if half == math.inf:
-        return "not reached"
-    never = sum(not line["reached"] for line in runs)
-    return f"{half:,.0f} s" + (f", not reached by {never} of {len(runs)} seeds" if never else "")
-
-
 # === the command line
 def parse():
     parser = shared.parser(__doc__)
@@ -318,6 +308,9 @@ def parse():
 
 
 def main():
+    if sys.argv[1:2] == ["sb3"]:  # the other side's process
+        train_sb3(*sys.argv[2:])
+        return
     args = parse()
     if args.from_results:
         write_table(args.out)

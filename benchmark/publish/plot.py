@@ -3,37 +3,23 @@
     python -m benchmark.publish.plot
 
 Reads benchmark/results (see collect.py) and draws docs/img/{script}.png, the same against time as
-{script}_time.png, aggregate.png, readme.png and speed.png. A picture has one panel for each
-environment, a panel one colour for each experiment (a name and its flags); dashes mark experiments
-that were stopped before their end. Thin lines are seeds: the mean return of the last training
-episodes (5 % of the run's episodes, at least 10 and at most 100). The thick line is their mean, the
-band its 95 % bootstrap interval over resampled seeds. The orange line and its band are CleanRL's
-published mean and standard deviation. In the aggregate, returns are normalised (0 is the random
-policy's, 1 CleanRL's published one), the line is the interquartile mean over seeds and
-environments, and the bootstrap is stratified: our seeds and CleanRL's are drawn within each
-environment.
+{script}_time.png, and readme.png. A picture has one panel for each environment, a panel one colour
+for each experiment; dashes mark experiments that were stopped before their end. Thin lines are
+seeds: the mean return of the last training episodes (5 % of the run's episodes, at least 10 and at
+most 100). The thick line is their mean, the band its 95 % bootstrap interval over resampled seeds.
+The orange line and its band are CleanRL's published mean and standard deviation.
 """
 
 import gzip
-from pathlib import Path
 
 import numpy as np
 from matplotlib.ticker import EngFormatter, MaxNLocator
 
-from benchmark import shared
-from benchmark.publish.collect import (
-    episodes_path,
-    groups,
-    only_starts,
-    published,
-    reported,
-    steps,
-)
-from benchmark.publish.overview import SCRIPTS, interquartile_mean, interval, units
-from benchmark.publish.readme import CORE, speeds
+from benchmark.publish.collect import episodes_path, groups, published
+from benchmark.publish.tables import reported, steps
+from benchmark.shared import ROOT
 from cleanrl_lite.tools.plot import (
     COLOURS,
-    INK,
     decorate,
     draw_group,
     grid_of_axes,
@@ -58,12 +44,10 @@ OTHERS = COLOURS[2:]
 # === curves
 def curve(run, time=False):
     """Environment steps, or minutes since the start, and smoothed returns of one run."""
-    columns = (3 if time else 0, 1)
     with gzip.open(episodes_path(run), "rt") as file:
-        rows = np.loadtxt(file, delimiter=",", skiprows=1, usecols=columns, ndmin=2)
-    at, returns = rows.T
-    if time:
-        at = at / 60
+        rows = np.loadtxt(file, delimiter=",", skiprows=1, ndmin=2)
+    returns = rows[:, 1]
+    at = rows[:, 3] / 60 if time else rows[:, 0]
     return at, smoothed(returns, window_of(RETURN, len(returns)))
 
 
@@ -84,7 +68,7 @@ def lines(ax, runs, colour, time=False):
 # === panels
 def cleanrl(ax, run, total):
     """CleanRL's mean and standard deviation; far above, they would flatten our curves."""
-    row = published(run).get("training")
+    row = published(run)
     if not row:
         return
     at = int(row["total_timesteps"])
@@ -131,93 +115,16 @@ def draw(experiments, path, time=False):
     save(figure, path, x, "return of training episodes", transparent=True)
 
 
-def draw_aggregate(path, points=30, resamples=1000):
-    """A panel per script: interquartile mean over seeds and environments of normalised returns."""
-
-    def returns(run):
-        at = np.linspace(0, run["total_timesteps"], points)
-        return np.interp(at, *curve(run))
-
-    cells_of = {script: units(script, returns) for script in SCRIPTS}
-    cells_of = {script: cells for script, cells in cells_of.items() if len(cells) >= 2}
-    figure, axes = grid_of_axes(len(cells_of))
-    x = np.linspace(0, 100, points)
-    for ax, (script, cells) in zip(axes, cells_of.items(), strict=True):
-        middle, low, high = interval(cells, interquartile_mean, resamples)
-        seeds = min(ours.shape[-1] for ours, _, _ in cells.values())
-        ax.fill_between(x, low, high, color=OURS, alpha=0.22, linewidth=0)
-        ax.plot(x, middle, color=OURS, linewidth=1.9)
-        ax.axhline(1, color=THEIRS, linewidth=1.4, linestyle=(0, (5, 3)))
-        ax.annotate(
-            "CleanRL",
-            (0, 1),
-            xytext=(3, 3),
-            textcoords="offset points",
-            fontsize=8,
-            color=THEIRS,
-        )
-        label = f"{len(cells)} environments, {seeds} seeds"
-        ax.text(0.985, 0.012, label, transform=ax.transAxes, ha="right", fontsize=8, color=INK)
-        title = f"{script}.py"
-        ax.set_title(title, loc="left", fontsize=10.5, color=INK, fontweight="bold")
-        ax.set_xlim(0, 100)
-        decorate(ax)
-    save(figure, path, "% of the steps", "normalised return", transparent=True)
-
-
-def draw_speed(path):
-    """Steps per second of each core script, compiled and eager, where those of SB3 are 1."""
-    figure, (ax,) = grid_of_axes(1)
-    figure.set_size_inches(7.2, 3.6)
-    for offset, (mode, alpha) in enumerate({"compiled": 1.0, "eager": 0.45}.items()):
-        records = speeds(mode)
-        for place, script in enumerate(CORE):
-            if script not in records:
-                continue
-            record = records[script]
-            ratio = record["ratio"]
-            at = place + 0.36 * offset
-            ends = [[ratio - min(record["ratios"])], [max(record["ratios"]) - ratio]]
-            ax.barh(at, ratio, height=0.34, color=OURS, alpha=alpha, linewidth=0)
-            ax.errorbar(ratio, at, xerr=ends, color=INK, linewidth=1)
-            ax.text(
-                max(record["ratios"]) + 0.06,
-                at,
-                f"{ratio:.1f}",
-                va="center",
-                fontsize=7.5,
-                color=INK,
-            )
-        ax.barh(0, 0, color=OURS, alpha=alpha, label=mode)  # in the legend only
-    ax.axvline(1, color=THEIRS, linewidth=1.4, linestyle=(0, (5, 3)), label="Stable-Baselines3")
-    decorate(ax)
-    ax.set_yticks(np.arange(len(CORE)) + 0.18, CORE)
-    ax.invert_yaxis()
-    ax.grid(visible=False, axis="y")
-    ax.legend(loc="lower right", fontsize=8, labelcolor=INK, frameon=False)
-    save(
-        figure,
-        path,
-        "steps per second, where those of Stable-Baselines3 are 1",
-        "",
-        transparent=True,
-    )
-
-
 def main():
-    parser = shared.parser(__doc__)
-    parser.add_argument("--out", type=Path, default=Path("docs/img"), help="folder of the pictures")
-    args = parser.parse_args()
     found = groups()
+    pictures = ROOT / "docs/img"
     for script in sorted({name[0] for name in found}):
         experiments = [runs for name, runs in found.items() if name[0] == script]
-        experiments = [runs for runs in experiments if not only_starts(runs)]
-        draw(experiments, args.out / f"{script}.png")
-        draw(experiments, args.out / f"{script}_time.png", time=True)
+        experiments = [runs for runs in experiments if "start_of" not in runs[0]]
+        draw(experiments, pictures / f"{script}.png")
+        draw(experiments, pictures / f"{script}_time.png", time=True)
     chosen = [found[script, env_id, script, True] for script, env_id in README]
-    draw(chosen, args.out / "readme.png")
-    draw_aggregate(args.out / "aggregate.png")
-    draw_speed(args.out / "speed.png")
+    draw(chosen, pictures / "readme.png")
 
 
 if __name__ == "__main__":

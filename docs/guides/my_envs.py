@@ -12,7 +12,6 @@ import gymnasium as gym
 import numpy as np
 
 
-# --8<-- [start:minigrid]
 def minigrid(env_id, **kwargs):
     from minigrid.wrappers import ImgObsWrapper
 
@@ -22,8 +21,6 @@ def minigrid(env_id, **kwargs):
 gym.register("MiniGrid-v0", minigrid)
 
 
-# --8<-- [end:minigrid]
-# --8<-- [start:filter]
 def only(env_id, keys, **kwargs):
     return gym.wrappers.FilterObservation(gym.make(env_id, **kwargs), keys)
 
@@ -31,8 +28,6 @@ def only(env_id, keys, **kwargs):
 gym.register("Only-v0", only)
 
 
-# --8<-- [end:filter]
-# --8<-- [start:team]
 class Team(gym.Wrapper):
     """Agents in Tuples, as in lbforaging and rware, for ppo_multiagent.py. Rewards are added up."""
 
@@ -65,8 +60,6 @@ def team(env_id, **kwargs):
 gym.register("Team-v0", team)
 
 
-# --8<-- [end:team]
-# --8<-- [start:seeded]
 class Seeded(gym.Wrapper):
     """Seeds every episode, where an environment seeds only the one after reset(seed=...)."""
 
@@ -85,8 +78,6 @@ def seeded(env_id, **kwargs):
 gym.register("Seeded-v0", seeded)
 
 
-# --8<-- [end:seeded]
-# --8<-- [start:legal]
 class Legal2048(gym.Wrapper):
     """gymnasium-2048 for ppo_masked.py: without moves that change nothing, games end."""
 
@@ -104,8 +95,6 @@ def legal_2048(**kwargs):
 gym.register("Legal2048-v0", legal_2048)
 
 
-# --8<-- [end:legal]
-# --8<-- [start:jobshop]
 def job_shop(**kwargs):
     from JSSEnv.envs import JssEnv
 
@@ -119,8 +108,6 @@ def job_shop(**kwargs):
 gym.register("JobShop-v0", job_shop)
 
 
-# --8<-- [end:jobshop]
-# --8<-- [start:trading]
 def random_walk(days=500):
     import pandas as pd
 
@@ -146,8 +133,6 @@ def trading(csv=None, **kwargs):
 gym.register("Trading-v0", trading)
 
 
-# --8<-- [end:trading]
-# --8<-- [start:descent]
 def descent(**kwargs):
     import bluesky_gym
 
@@ -156,10 +141,8 @@ def descent(**kwargs):
 
 
 gym.register("Descent-v0", descent)
-# --8<-- [end:descent]
 
 
-# --8<-- [start:old]
 def new_space(space):
     """The same space of gymnasium."""
     if hasattr(space, "n"):
@@ -184,8 +167,6 @@ class OldGym(gym.Env):
         return obs, reward, done and not truncated, truncated, info
 
 
-# --8<-- [end:old]
-# --8<-- [start:crafter]
 class Crafter(OldGym):
     def reset(self, *, seed=None, options=None):
         if seed is not None:
@@ -203,8 +184,6 @@ def crafter(**kwargs):
 gym.register("Crafter-v0", crafter)
 
 
-# --8<-- [end:crafter]
-# --8<-- [start:reactor]
 def reactor(steps=60, **kwargs):
     """pcgym: keep the concentration in a stirred tank at 0.85, and then at 0.9."""
     from pcgym import make_env
@@ -227,8 +206,6 @@ def reactor(steps=60, **kwargs):
 gym.register("Reactor-v0", reactor)
 
 
-# --8<-- [end:reactor]
-# --8<-- [start:crossing]
 def crossing(**kwargs):
     """sumo-rl: the traffic lights of one crossing. pip install sumo-rl eclipse-sumo"""
     import sumo
@@ -250,8 +227,6 @@ def crossing(**kwargs):
 gym.register("Crossing-v0", crossing)
 
 
-# --8<-- [end:crossing]
-# --8<-- [start:retro]
 def retro(game="Airstriker-Genesis-v0", render_mode=None, **kwargs):
     """stable-retro: one emulator a process, so use --async-envs."""
     import stable_retro
@@ -267,8 +242,6 @@ def retro(game="Airstriker-Genesis-v0", render_mode=None, **kwargs):
 gym.register("Retro-v0", retro, max_episode_steps=4500)
 
 
-# --8<-- [end:retro]
-# --8<-- [start:grid]
 def grid(**kwargs):
     """grid2op: keep the lines of a small power grid below their limits."""
     import grid2op
@@ -285,8 +258,6 @@ def grid(**kwargs):
 gym.register("Grid-v0", grid)
 
 
-# --8<-- [end:grid]
-# --8<-- [start:microgrid]
 def microgrid(number=0):
     """python-microgrid: a battery, the sun and the grid. An hour a step, a year an episode."""
     from pymgrid.envs import DiscreteMicrogridEnv
@@ -297,18 +268,14 @@ def microgrid(number=0):
 gym.register("Microgrid-v0", microgrid)
 
 
-# --8<-- [end:microgrid]
-# --8<-- [start:glucose]
 gym.register(
     "Glucose-v0",
     "simglucose.envs:T1DSimGymnaisumEnv",
     kwargs={"patient_name": "adolescent#002"},
     max_episode_steps=480,  # of three minutes: a day
 )
-# --8<-- [end:glucose]
 
 
-# --8<-- [start:miniworld]
 def mini_world(env_id, **kwargs):
     os.environ.setdefault("PYGLET_HEADLESS", "True")  # without a display
     import miniworld  # noqa: F401
@@ -317,10 +284,8 @@ def mini_world(env_id, **kwargs):
 
 
 gym.register("MiniWorld-v0", mini_world)
-# --8<-- [end:miniworld]
 
 
-# --8<-- [start:jumanji]
 def jumanji_game(name="Snake-v1", keys=("grid", "action_mask")):
     """jumanji, in JAX: some parts of its observations, among them a mask of valid actions."""
     import jumanji
@@ -335,4 +300,3 @@ def jumanji_game(name="Snake-v1", keys=("grid", "action_mask")):
 
 
 gym.register("Jumanji-v0", jumanji_game)
-# --8<-- [end:jumanji]

@@ -11,8 +11,10 @@ Details:  docs/c51.md
 """
 
 import copy
+import math
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -29,7 +31,6 @@ class Args:
     # run flags, the same in every script
     exp_name: str = Path(__file__).stem  # name of the experiment
     seed: int = 1  # seed of environments, networks and sampling
-    torch_deterministic: bool = True  # use deterministic algorithms of cuDNN
     cuda: bool = True  # train on a GPU if there is one
     threads: int = 1  # CPU threads of torch and numpy (0: their choice)
     compile: bool = True  # compile the update: a slow start, then faster
@@ -38,13 +39,12 @@ class Args:
     wandb_project_name: str = "cleanrl_lite"  # Weights & Biases project
     wandb_entity: str | None = None  # Weights & Biases entity (team)
     runs_dir: str = "runs"  # folder of the run directories
-    save_every: int = 100_000  # environment steps between checkpoints (0: none)
+    save_every: int = 100_000  # environment steps between checkpoints (0: only at the end)
     resume: str | None = None  # run directory to continue, or auto: the last with these flags
     evaluate: str | None = None  # run directory or checkpoint to evaluate, without training
     eval_episodes: int = 10  # episodes of an evaluation, with the greedy policy
     eval_every: int = 0  # environment steps between evaluations (0: only at the end)
     capture_video: bool = False  # record the first episode of every evaluation
-    render: bool = False  # show evaluations in a window
 
     # algorithm flags
     env_id: str = "CartPole-v1"  # environment id, or module:Env-v0
@@ -72,11 +72,10 @@ class Args:
 
 # === environment
 def make_env(args, render_mode=None):
-    env = utils.make(args, render_mode, max_episode_steps=args.max_episode_steps)
-    return utils.flatten(env)
+    return utils.flatten(utils.make(args, render_mode))
 
 
-# === networks
+# === agent
 def mlp(inputs, outputs):
     """Two hidden layers of 120 and 84 ReLU units, initialised as PyTorch does."""
     return nn.Sequential(
@@ -89,51 +88,70 @@ def mlp(inputs, outputs):
 
 
 class Agent(nn.Module):
-    def __init__(self, obs_dim, num_actions, n_atoms, v_min, v_max):
+    def __init__(self, args, obs_space, action_space):
         super().__init__()
-        atoms = torch.linspace(v_min, v_max, n_atoms)
+        utils.check(
+            isinstance(action_space, Discrete) and action_space.start == 0,
+            f"actions must be Discrete, from 0, not {action_space}. "
+            "Box: sac.py; MultiDiscrete: ppo_masked.py",
+        )
+        atoms = torch.linspace(args.v_min, args.v_max, args.n_atoms)
         self.register_buffer("atoms", atoms, persistent=False)
-        self.q_network = mlp(obs_dim, num_actions * n_atoms)
+        self.q_network = mlp(obs_space.shape[0], int(action_space.n) * args.n_atoms)
         self.target_network = copy.deepcopy(self.q_network).requires_grad_(False)
 
     def logits(self, network, obs):
         """Logits of the return distributions (batch, num_actions, n_atoms)."""
         return network(obs).unflatten(1, (-1, len(self.atoms)))
 
-    def q_values(self, obs):
-        """Expected returns (batch, num_actions)."""
-        return self.logits(self.q_network, obs.float()).softmax(-1) @ self.atoms
+    def forward(self, obs):
+        """The values of all actions in `obs` (batch, obs_dim): expected returns."""
+        return self.logits(self.q_network, obs).softmax(-1) @ self.atoms
+
+    def sampler(self):
+        """The greedy policy as a function in numpy, which is faster; it sees weights change."""
+        q_network = utils.in_numpy(self.q_network, live=True)
+        atoms = self.atoms.numpy(force=True)
+
+        def greedy(obs):
+            logits = q_network(obs).reshape(len(obs), -1, len(atoms))
+            probs = np.exp(logits - logits.max(-1, keepdims=True))
+            return (probs @ atoms / probs.sum(-1)).argmax(-1)
+
+        return greedy
 
     def act(self, obs):
         """The greedy policy, for evaluation."""
-        return self.q_values(obs).argmax(-1)
+        return self(obs.float()).argmax(-1)
 
 
 # === replay
-class ReplayBuffer:
-    """The last `buffer_size` transitions, one row of a matrix each.
+class Batch(NamedTuple):
+    """Transitions: tensors (batch_size, ...). terminations are 0 or 1."""
 
-    `shapes` are those of a transition's parts, in the order in which `add` takes them.
-    """
+    obs: torch.Tensor
+    actions: torch.Tensor
+    rewards: torch.Tensor
+    next_obs: torch.Tensor
+    terminations: torch.Tensor
+
+
+class ReplayBuffer:
+    """The last `buffer_size` transitions, one row of a matrix each; `shapes` are those of Batch."""
 
     def __init__(self, buffer_size, num_envs, shapes, device):
         self.shapes = shapes
-        self.widths = [int(np.prod(shape)) for shape in shapes]
+        self.widths = [math.prod(shape) for shape in shapes]
         self.num_envs = num_envs
         self.capacity = buffer_size // num_envs * num_envs
-        self.rows = utils.allocate((self.capacity, sum(self.widths)), torch.float32, device)
+        self.rows = torch.zeros((self.capacity, sum(self.widths)), device=device)
         # The same memory: writing through numpy takes half the time.
         self.in_numpy = None if self.rows.is_cuda else self.rows.numpy()
         self.position = 0
-        self.filled = 0
-        # `filled` as a tensor, which a CUDA graph can read
-        self.size = torch.zeros((), dtype=torch.float64, device=device)
+        self.size = 0
 
     def add(self, *parts):
         """Stores a transition of each environment: arrays (num_envs, *shape)."""
-        if self.filled == 0:
-            found = tuple(part.shape[1:] for part in parts)
-            utils.check(found == self.shapes, f"replay.add got {found}, not {self.shapes}")
         rows = np.column_stack(parts)
         end = self.position + self.num_envs
         if self.in_numpy is not None:
@@ -141,9 +159,7 @@ class ReplayBuffer:
         else:
             self.rows[self.position : end] = torch.from_numpy(rows)
         self.position = end % self.capacity
-        if self.filled < self.capacity:
-            self.filled = end
-            self.size.fill_(end)
+        self.size = max(self.size, end)
 
     def sample(self, batch_size):
         """A minibatch of rows, drawn with replacement."""
@@ -151,35 +167,25 @@ class ReplayBuffer:
         return self.rows.index_select(0, (draws * self.size).long())
 
     def unpack(self, rows):
-        """The parts of a minibatch: tensors (batch_size, *shape)."""
+        """The parts of a minibatch."""
         parts = zip(rows.split(self.widths, dim=1), self.shapes, strict=True)
-        return [part.reshape(-1, *shape) for part, shape in parts]
+        return Batch(*[part.reshape(-1, *shape) for part, shape in parts])
 
     def state_dict(self):
         # By way of numpy, torch.save writes this part only, and needs no memory for a copy.
-        rows = torch.from_numpy(self.rows[: self.filled].cpu().numpy())
+        rows = torch.from_numpy(self.rows[: self.size].cpu().numpy())
         return {"position": self.position, "rows": rows}
 
     def load_state_dict(self, state):
         self.position = state["position"]
-        self.filled = len(state["rows"])
-        self.rows[: self.filled] = state["rows"]
-        self.size.fill_(self.filled)
+        self.size = len(state["rows"])
+        self.rows[: self.size] = state["rows"]
 
 
 # === pure functions
 def linear_schedule(start, end, duration, step):
     """Linear from `start` at step 0 to `end` at step `duration`, then constant."""
     return start + (end - start) * min(step / duration, 1.0)
-
-
-@torch.no_grad()
-def update_target(target, network, tau):
-    """target += tau * (network - target), weight by weight; buffers are copied."""
-    for old, new in zip(target.parameters(), network.parameters(), strict=True):
-        old.lerp_(new, tau)
-    for old, new in zip(target.buffers(), network.buffers(), strict=True):
-        old.copy_(new)
 
 
 def project_distribution(next_probs, rewards, terminations, gamma, atoms):
@@ -204,68 +210,51 @@ def project_distribution(next_probs, rewards, terminations, gamma, atoms):
     return projected
 
 
-class Adam(nn.Module):
-    """Adam (Kingma & Ba 2015, algorithm 1).
-
-    Written out, on one flat vector, because this compiles into the update's graph;
-    torch.optim.Adam would not.
-    """
-
-    def __init__(self, params):
-        super().__init__()
-        self.params = [param for param in params if param.requires_grad]
-        flat = torch.cat([param.detach().flatten() for param in self.params])
-        self.register_buffer("step", flat.new_zeros(()))
-        self.register_buffer("exp_avg", torch.zeros_like(flat))
-        self.register_buffer("exp_avg_sq", torch.zeros_like(flat))
-
-    @torch.no_grad()
-    def update(self, grads, learning_rate, beta1=0.9, beta2=0.999, eps=1e-8):
-        """Takes a step, in place."""
-        grad = torch.cat([g.flatten() for g in grads])
-        self.step.add_(1)
-        self.exp_avg.lerp_(grad, 1 - beta1)
-        self.exp_avg_sq.lerp_(grad.square(), 1 - beta2)
-        denominator = (self.exp_avg_sq / (1 - beta2**self.step)).sqrt() + eps
-        delta = learning_rate * self.exp_avg / (1 - beta1**self.step) / denominator
-        parts = delta.split([param.numel() for param in self.params])
-        for param, part in zip(self.params, parts, strict=True):
-            param.sub_(part.view_as(param))
+def c51_loss(args, agent, batch):
+    """The cross-entropy with the projected distribution, and a dict of metrics."""
+    index = torch.arange(len(batch.obs), device=batch.obs.device)
+    with torch.no_grad():
+        next_probs = agent.logits(agent.target_network, batch.next_obs).softmax(-1)
+        next_actions = (next_probs @ agent.atoms).argmax(-1)
+        next_probs = next_probs[index, next_actions]
+        target_probs = project_distribution(
+            next_probs, batch.rewards, batch.terminations, args.gamma, agent.atoms
+        )
+    logits = agent.logits(agent.q_network, batch.obs)[index, batch.actions.long()]
+    log_probs = logits.log_softmax(-1)
+    loss = -(target_probs * log_probs).sum(-1).mean()
+    q_values = log_probs.exp() @ agent.atoms
+    return loss, {"losses/loss": loss, "losses/q_values": q_values.mean()}
 
 
-@utils.with_cleanup
+# === training
+@torch.no_grad()
+def update_target(target, network, tau):
+    """target += tau * (network - target), weight by weight, in place; buffers are copied."""
+    for old, new in zip(target.parameters(), network.parameters(), strict=True):
+        old.lerp_(new, tau)
+    for old, new in zip(target.buffers(), network.buffers(), strict=True):
+        old.copy_(new)
+
+
 def main(args: Args):
-    # === setup
-    check = utils.check
-    device = utils.setup(args)
-    check(args.n_atoms > 1, f"--n-atoms must be > 1, got {args.n_atoms}")
-    finite = -1e30 < args.v_min < args.v_max < 1e30
-    check(finite, "--v-min must be below --v-max, both finite")
-    min_size = max(args.batch_size, 8 * args.num_envs)
-    check(args.buffer_size >= min_size, f"--buffer-size must be at least {min_size}")
-
-    env_fns = [lambda: make_env(args)] * args.num_envs
-    envs = utils.vector_env(env_fns, args.async_envs)
-    obs_space = envs.single_observation_space
-    action_space = envs.single_action_space
-    from_zero = isinstance(action_space, Discrete) and action_space.start == 0
-    check(
-        from_zero,
-        f"actions must be Discrete, from 0, not {action_space}. "
-        "Box: sac.py; MultiDiscrete: ppo_masked.py",
-    )
-
-    num_actions = int(action_space.n)
-    agent = Agent(obs_space.shape[0], num_actions, args.n_atoms, args.v_min, args.v_max)
-    agent = agent.to(device)
+    # === set-up
     if args.evaluate:
-        envs.close()
-        return utils.evaluate_saved(args, make_env, agent)
-    adam = Adam(agent.q_network.parameters())
-    # obs, action, reward, next_obs, terminated
+        return utils.evaluate_saved(args, make_env, Agent)
+    device = utils.setup(args)
+    utils.check(args.n_atoms > 1, f"--n-atoms must be > 1, got {args.n_atoms}")
+    finite = -1e30 < args.v_min < args.v_max < 1e30
+    utils.check(finite, "--v-min must be below --v-max, both finite")
+    min_size = max(args.batch_size, 8 * args.num_envs)
+    utils.check(args.buffer_size >= min_size, f"--buffer-size must be at least {min_size}")
+    envs = utils.make_envs(args, make_env)
+    obs_space, action_space = envs.single_observation_space, envs.single_action_space
+    agent = Agent(args, obs_space, action_space).to(device)
+    adam = utils.Adam(agent.q_network.parameters(), args.learning_rate, eps=0.01 / args.batch_size)
     shapes = obs_space.shape, (), (), obs_space.shape, ()
     replay = ReplayBuffer(args.buffer_size, args.num_envs, shapes, device)
     run = utils.Run(args, __file__, make_env, envs, agent, adam=adam, replay=replay)
+    utils.check_policy(agent, envs.obs.astype(np.float32))
 
     # === logging
     if args.track:
@@ -274,105 +263,66 @@ def main(args: Args):
         wandb.init(
             project=args.wandb_project_name,
             entity=args.wandb_entity,
-            name=run.dir.name,
-            id=run.dir.name,
+            name=run.id,
+            id=run.id,
             config=vars(args),
             dir=run.dir.parent,
             resume="allow",
             sync_tensorboard=True,
-            settings={"finish_timeout": 300},
         )
     # A resumed run logs the steps after its checkpoint again.
-    writer = SummaryWriter(run.dir, flush_secs=10, purge_step=run.global_step + 1)
+    writer = SummaryWriter(run.dir, flush_secs=10, purge_step=run.step + 1)
     writer.add_text("arguments", str(args))
-    run.writer = writer
-
-    # === update
-    # A number that changes during the run must be a tensor. A Python number is a constant of
-    # the graph: a new value compiles it again (--cuda-graph ignores it).
-    def update(rows):
-        """A step of Adam on the cross-entropy with the projected distribution."""
-        obs, actions, rewards, next_obs, terminations = replay.unpack(rows)
-        batch = torch.arange(args.batch_size, device=device)
-        with torch.no_grad():
-            next_probs = agent.logits(agent.target_network, next_obs).softmax(-1)
-            next_actions = (next_probs @ agent.atoms).argmax(-1)
-            target_probs = project_distribution(
-                next_probs[batch, next_actions], rewards, terminations, args.gamma, agent.atoms
-            )
-        logits = agent.logits(agent.q_network, obs)[batch, actions.long()]
-        log_probs = logits.log_softmax(-1)
-        loss = -(target_probs * log_probs).sum(-1).mean()
-        grads = torch.autograd.grad(loss, adam.params)
-        adam.update(grads, args.learning_rate, eps=0.01 / args.batch_size)
-        metrics = {
-            "losses/loss": loss,
-            "losses/q_values": (log_probs.exp() @ agent.atoms).mean(),
-        }
-        return {tag: metric.detach() for tag, metric in metrics.items()}
-
-    update = run.compile(update)
-    # One CUDA graph, sampling included.
-    learn = run.cuda_graph(lambda: update(replay.sample(args.batch_size)))
 
     # === training
+    def update(rows):
+        loss, metrics = c51_loss(args, agent, replay.unpack(rows))
+        adam.minimize(loss)
+        return {tag: metric.detach() for tag, metric in metrics.items()}
+
+    # A number that changes during the run must be a tensor, as adam.learning_rate is.
+    update = utils.compiled(args, update)
+
     def times_due(every):
         """How many multiples of `every` the last step of the environments has passed."""
-        return global_step // every - (global_step - args.num_envs) // every
+        return run.step // every - (run.step - args.num_envs) // every
 
-    q_network = utils.numpy_forward(agent.q_network, device, live=True)
-    atoms = agent.atoms.cpu().numpy()
-    obs = run.obs.astype(np.float32)
-    global_step = run.global_step
-    metrics = run.values.get("metrics", {})  # of the last update
-    while run.goes_on(global_step, obs, metrics=metrics):
+    greedy = agent.sampler()
+    metrics = {}
+    while run.step < args.total_timesteps:
         # act
         epsilon_steps = args.exploration_fraction * args.total_timesteps
-        epsilon = linear_schedule(args.start_e, args.end_e, epsilon_steps, global_step)
+        epsilon = linear_schedule(args.start_e, args.end_e, epsilon_steps, run.step)
+        obs = envs.obs.astype(np.float32)
         # separate draws for each environment
         draws, uniform = np.random.random((2, args.num_envs))
         actions = (uniform * action_space.n).astype(np.int64)
-        compare = times_due(1000)  # Are the values that act those of the agent?
-        if compare or (draws >= epsilon).any():
-            logits = q_network(obs).reshape(args.num_envs, action_space.n, args.n_atoms)
-            probs = np.exp(logits - logits.max(-1, keepdims=True))
-            q_values = (probs @ atoms) / probs.sum(-1)
-            actions = np.where(draws < epsilon, actions, q_values.argmax(-1))
-            if compare:
-                expected = agent.q_values(torch.from_numpy(obs).to(device))
-                utils.check_actions(torch.from_numpy(q_values).to(device), expected)
+        if (draws >= epsilon).any():
+            actions = np.where(draws < epsilon, actions, greedy(obs))
 
         # learn from the steps so far (a GPU does so while the environments step)
-        if global_step > args.learning_starts:
+        if run.step > args.learning_starts:
             for _ in range(times_due(args.train_frequency) * args.gradient_steps):
-                metrics = learn()
+                metrics = update(replay.sample(args.batch_size))
             for _ in range(times_due(args.target_network_frequency)):
                 update_target(agent.target_network, agent.q_network, args.tau)
 
         # step, store
-        new_obs, rewards, terminations, _, infos = envs.step(actions)
-        global_step += args.num_envs
-        new_obs = new_obs.astype(np.float32)
-        next_obs = new_obs.copy()
-        for n, episodic_return, episodic_length in run.finished_episodes(infos):
-            # new_obs[n] is already the first observation of the next episode
-            next_obs[n] = infos["final_obs"][n]
-            writer.add_scalar("charts/episodic_return", episodic_return, global_step)
-            writer.add_scalar("charts/episodic_length", episodic_length, global_step)
-            info = infos["final_info"][n]
-            if "is_success" in info:
-                success = info["is_success"]
-                writer.add_scalar("charts/success_rate", success, global_step)
+        next_obs, rewards, terminations, _, infos = envs.step(actions)
         # terminations only: a truncated episode bootstraps from next_obs
         replay.add(obs, actions, rewards, next_obs, terminations)
-        obs = new_obs
+        for info in infos:
+            run.step += 1
+            if "episode" in info:
+                writer.add_scalar("charts/episodic_return", info["episode"]["r"], run.step)
+                writer.add_scalar("charts/episodic_length", info["episode"]["l"], run.step)
 
-        # log
-        if times_due(100) or global_step >= args.total_timesteps:
-            run.log({**metrics, "charts/epsilon": epsilon}, global_step)
+        # log, evaluate, save
+        if times_due(100) or run.step >= args.total_timesteps:
+            run.log(writer, {**metrics, "charts/epsilon": epsilon})
+        run.checkpoint(writer)
 
-    # === evaluation
-    return run.end()
+    return run.finish(writer)
 
 
 if __name__ == "__main__":

@@ -16,6 +16,7 @@ import copy
 import json
 import warnings
 from dataclasses import dataclass, replace
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -89,17 +90,12 @@ def make_env(args, render_mode=None):
     return utils.flatten(env)
 
 
-class EnvPool:
-    """envpool's environments, with SAME_STEP autoreset as in utils.vector_env.
-
-    The spaces are those of gymnasium's environment of the same id.
-    """
+class EnvPool(gym.vector.VectorEnv):
+    """envpool's environments, with the spaces of gymnasium's environment of the same id."""
 
     def __init__(self, args):
-        check = utils.check
         advice = "pip install 'cleanrl_lite[envpool]' (Python >= 3.11)"
-        check(find_spec("envpool"), f"envpool is missing: {advice}")
-        check(not args.async_envs, "--async-envs is not for envpool: use --env-threads")
+        utils.check(find_spec("envpool"), f"envpool is missing: {advice}")
         import envpool  # takes a second, which --help need not
 
         # about the bounds of its float64 spaces
@@ -108,62 +104,57 @@ class EnvPool:
         env_id = args.env_id.removeprefix("envpool/")
         ids = envpool.list_all_envs()
         both = ", ".join(sorted(gym.registry.keys() & ids))
-        check(env_id in ids, f"{name} is not in envpool. envpool and gymnasium have: {both}")
+        utils.check(env_id in ids, f"{name} is not in envpool. envpool and gymnasium have: {both}")
         # Pendulum at its top speed, phys2d/CartPole's pole, tabular/Blackjack's aces
         same = not env_id.startswith(("Pendulum", "phys2d/", "tabular/"))
-        check(same, f"{name} differs in envpool: use --env-id {env_id}")
+        without = f"ppo.py, ppo_continuous.py or fast_td3.py, with --env-id {env_id}"
+        utils.check(same, f"{name} differs in envpool: use {without}")
 
         env = make_env(args)
+        self.num_envs = args.num_envs
         self.single_observation_space = env.observation_space
         self.single_action_space = env.action_space
         self.action_space = gym.vector.utils.batch_space(env.action_space, args.num_envs)
         # off by default in v4, and then the contact forces are always 0
         humanoid = env_id in ("Humanoid-v4", "HumanoidStandup-v4")
-        forces = {"post_constraint": True} if humanoid else {}
-        self.options = {
-            **forces,
+        options = {
+            **({"post_constraint": True} if humanoid else {}),
             **json.loads(args.env_kwargs),
-            "task_id": env_id,
             "num_envs": args.num_envs,
             "num_threads": min(args.env_threads, args.num_envs),
             "max_episode_steps": env.spec.max_episode_steps or 2**31 - 1,
         }
         try:
-            spec = envpool.make_spec(**self.options)
+            spec = envpool.make_spec(env_id, **options)
         except (TypeError, KeyError) as error:
             reason = str(error).splitlines()[0]
-            check(False, f"{name} --env-kwargs {args.env_kwargs}: {reason}")
+            utils.check(False, f"{name} --env-kwargs {args.env_kwargs}: {reason}")
         shape = tuple(spec.state_array_spec["obs"].shape)
         same = shape == env.observation_space.shape
-        check(same, f"{name}: observations {shape} in envpool are not the vectors of gymnasium")
-        self.make = envpool.make_gymnasium
+        utils.check(same, f"{name}: observations {shape} are not the vectors of gymnasium")
+        self.make = partial(envpool.make_gymnasium, env_id, **options)
 
-    def reset(self, seed):
+    def reset(self, *, seed=None, options=None):
         """Makes the environments, for envpool takes seeds only then."""
-        self.pool = self.make(**self.options, seed=seed)
-        self.returns = np.zeros(len(seed))
+        self.pool = self.make(seed=seed)
+        self.returns = np.zeros(self.num_envs)
         return self.pool.reset()
 
     def step(self, actions):
         """envpool's step, and a reset of what ended: by itself it resets a step later."""
         obs, rewards, terminations, truncations, info = self.pool.step(actions)
-        finite = np.isfinite(obs).all(axis=1) & np.isfinite(rewards)
-        if not finite.all():
-            i = finite.argmin()
-            found = f"observation {obs[i]}, reward {rewards[i]}"
-            raise FloatingPointError(f"environment {i}: {found}")
         self.returns += rewards
-        infos = {}
         ended = np.flatnonzero(terminations | truncations)
+        infos = {}
+        for n in ended:
+            episode = {"r": float(self.returns[n]), "l": int(info["elapsed_step"][n])}
+            infos[n] = {"episode": episode, "final_obs": obs[n].copy()}
         if len(ended):
-            lengths = info["elapsed_step"]
-            infos["final_info"] = {n: {"statistics": (self.returns[n], lengths[n])} for n in ended}
-            infos["final_obs"] = obs.copy()
             self.returns[ended] = 0
             obs[ended], _ = self.pool.reset(ended)
         return obs, rewards, terminations, truncations, infos
 
-    def close(self):
+    def close_extras(self, **kwargs):
         self.pool = None  # which ends its threads
 
 

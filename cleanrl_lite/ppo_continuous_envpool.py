@@ -3,9 +3,8 @@
 Paper:    Schulman et al. 2017 (arXiv:1707.06347); GAE: Schulman et al. 2016 (arXiv:1506.02438);
           envpool: Weng et al. 2022 (arXiv:2206.10558).
 Run:      python cleanrl_lite/ppo_continuous_envpool.py --env-id Hopper-v4
-Differs:  envpool steps all environments in C++. It resets each in the step after its episode ends:
-          minibatches and statistics leave that step out. Evaluations play gymnasium's
-          environment of the same id. Otherwise like ppo_continuous.py.
+Differs:  envpool steps all environments in C++. Evaluations play gymnasium's environment of the
+          same id. Otherwise like ppo_continuous.py.
 Expected: Hopper-v4 2,567, InvertedPendulum-v4 1,000 (1,000,000 steps, mean of the last 100 training
           episodes, 3 seeds, b589f0e).
 Details:  docs/ppo_continuous_envpool.md
@@ -18,6 +17,7 @@ from dataclasses import dataclass
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
+from typing import NamedTuple
 
 import gymnasium as gym
 import numpy as np
@@ -36,7 +36,6 @@ class Args:
     # run flags, the same in every script
     exp_name: str = Path(__file__).stem  # name of the experiment
     seed: int = 1  # seed of environments, networks and sampling
-    torch_deterministic: bool = True  # use deterministic algorithms of cuDNN
     cuda: bool = True  # train on a GPU if there is one
     threads: int = 1  # CPU threads of torch and numpy (0: their choice)
     compile: bool = True  # compile the update: a slow start, then faster
@@ -45,13 +44,12 @@ class Args:
     wandb_project_name: str = "cleanrl_lite"  # Weights & Biases project
     wandb_entity: str | None = None  # Weights & Biases entity (team)
     runs_dir: str = "runs"  # folder of the run directories
-    save_every: int = 100_000  # environment steps between checkpoints (0: none)
+    save_every: int = 100_000  # environment steps between checkpoints (0: only at the end)
     resume: str | None = None  # run directory to continue, or auto: the last with these flags
     evaluate: str | None = None  # run directory or checkpoint to evaluate, without training
     eval_episodes: int = 10  # episodes of an evaluation, with the greedy policy
     eval_every: int = 0  # environment steps between evaluations (0: only at the end)
     capture_video: bool = False  # record the first episode of every evaluation
-    render: bool = False  # show evaluations in a window
 
     # algorithm flags
     env_id: str = "Hopper-v4"  # environment id that both envpool and gymnasium have
@@ -78,87 +76,75 @@ class Args:
 
 # === environment
 def make_env(args, render_mode=None):
-    env = utils.make(args, render_mode, max_episode_steps=args.max_episode_steps)
-    return utils.flatten(env)
+    return utils.flatten(utils.make(args, render_mode))
 
 
-class EnvPool:
-    """envpool's environments, with what utils.Run and the loop use of vector environments.
-
-    The spaces are those of gymnasium's environment of the same id.
-    """
+class EnvPool(gym.vector.VectorEnv):
+    """envpool's environments, in C++, with the spaces of gymnasium's environment of the same id."""
 
     def __init__(self, args):
-        check = utils.check
         advice = "pip install 'cleanrl_lite[envpool]' (Python >= 3.11)"
-        check(find_spec("envpool"), f"envpool is missing: {advice}")
+        utils.check(find_spec("envpool"), f"envpool is missing: {advice}")
         import envpool  # takes a second, which --help need not
 
         # about the bounds of its float64 spaces
         warnings.filterwarnings("ignore", ".*precision lowered")
-        name = f"--env-id {args.env_id}"
-        ids = envpool.list_all_envs()
-        both = ", ".join(sorted(gym.registry.keys() & ids))
-        in_envpool = args.env_id in ids
-        check(in_envpool, f"{name} is not in envpool. envpool and gymnasium have: {both}")
-        # Pendulum at its top speed, phys2d/CartPole's pole, tabular/Blackjack's aces
-        same = not args.env_id.startswith(("Pendulum", "phys2d/", "tabular/"))
-        check(same, f"{name} differs in envpool: use ppo_continuous.py (Discrete actions: ppo.py)")
-
         env = make_env(args)
+        self.num_envs = args.num_envs
         self.single_observation_space = env.observation_space
         self.single_action_space = env.action_space
-        self.action_space = env.action_space
+        self.action_space = gym.vector.utils.batch_space(env.action_space, args.num_envs)
+        self.flags = f"--env-id {args.env_id} --env-kwargs {args.env_kwargs}"
+        ids = envpool.list_all_envs()
+        both = ", ".join(sorted(gym.registry.keys() & ids))
+        known = env.spec.id in ids
+        utils.check(known, f"{self.flags} is not in envpool. envpool and gymnasium have: {both}")
+        # Pendulum at its top speed, phys2d/CartPole's pole, tabular/Blackjack's aces
+        differs = env.spec.id.startswith(("Pendulum", "phys2d/", "tabular/"))
+        others = "ppo.py, ppo_continuous.py or fast_td3.py"
+        utils.check(not differs, f"{env.spec.id} differs in envpool: use {others}")
         # off by default in v4, and then the contact forces are always 0
-        humanoid = args.env_id in ("Humanoid-v4", "HumanoidStandup-v4")
-        forces = {"post_constraint": True} if humanoid else {}
+        humanoid = env.spec.id in ("Humanoid-v4", "HumanoidStandup-v4")
         options = {
-            **forces,
+            **({"post_constraint": True} if humanoid else {}),
             **json.loads(args.env_kwargs),
             "num_envs": args.num_envs,
             "num_threads": min(args.env_threads, args.num_envs),
             "max_episode_steps": env.spec.max_episode_steps or 2**31 - 1,
         }
-        try:
-            spec = envpool.make_spec(args.env_id, **options)
-        except (TypeError, KeyError) as error:
-            reason = str(error).splitlines()[0]
-            check(False, f"{name} --env-kwargs {args.env_kwargs}: {reason}")
-        shape = tuple(spec.state_array_spec["obs"].shape)
-        same = shape == env.observation_space.shape
-        check(same, f"{name}: observations {shape} in envpool are not the vectors of gymnasium")
-        self.make = partial(envpool.make_gymnasium, args.env_id, **options)
+        self.make = partial(envpool.make_gymnasium, env.spec.id, **options)
 
-    def reset(self, seed):
+    def reset(self, *, seed, options=None):
         """Makes the environments, for envpool takes seeds only then."""
-        self.pool = self.make(seed=seed)
-        self.ended = np.zeros(len(seed), dtype=bool)
-        self.returns = np.zeros(len(seed))
-        return self.pool.reset()
+        try:
+            self.pool = self.make(seed=seed)
+        except (TypeError, KeyError) as error:
+            utils.check(False, f"{self.flags}: {error}")
+        self.returns = np.zeros(self.num_envs)
+        obs, _ = self.pool.reset()
+        same = obs.shape[1:] == self.single_observation_space.shape
+        utils.check(same, f"{self.flags}: observations in envpool are not those of gymnasium")
+        return obs, {}
 
     def step(self, actions):
-        """envpool's step; infos tell which episodes ended, as with SAME_STEP autoreset."""
+        """envpool's step, and a reset of what ended: by itself it resets a step later."""
         obs, rewards, terminations, truncations, info = self.pool.step(actions)
-        finite = np.isfinite(obs).all(axis=1) & np.isfinite(rewards)
-        if not finite.all():
-            i = finite.argmin()
-            found = f"observation {obs[i]}, reward {rewards[i]}"
-            raise FloatingPointError(f"environment {i}: {found}")
-        # The step after an episode's end, which only resets, has reward 0.
-        self.returns = self.returns * ~self.ended + rewards
-        self.ended = terminations | truncations
+        self.returns += rewards
         infos = {}
-        if self.ended.any():
-            lengths = info["elapsed_step"]
-            ended = np.flatnonzero(self.ended)
-            infos["episodes"] = [(n, self.returns[n], lengths[n]) for n in ended]
+        for n in np.flatnonzero(terminations | truncations):
+            episode = {"r": self.returns[n], "l": info["elapsed_step"][n]}
+            infos[n] = {"episode": episode, "final_obs": obs[n].copy()}
+        if infos:
+            ended = np.array([*infos])
+            self.returns[ended] = 0
+            obs[ended], _ = self.pool.reset(ended)
         return obs, rewards, terminations, truncations, infos
 
-    def close(self):
+    def close_extras(self, **kwargs):
         self.pool = None  # which ends its threads
 
 
-# === networks
+# === agent
 def mlp(inputs, outputs, last_gain):
     """Two hidden layers of 64 tanh units, with orthogonal weights."""
     network = nn.Sequential(
@@ -176,10 +162,10 @@ def mlp(inputs, outputs, last_gain):
 
 
 class RunningMeanStd(nn.Module):
-    """Mean and variance of all samples so far, saved with the agent.
+    """Mean and variance of all samples so far.
 
-    Not for use inside the compiled update: on a CPU,
-    torch 2.13 loses changes of 0-d float64 tensors.
+    Not to be updated in a compiled function: on a CPU, torch 2.13 loses changes of 0-d float64
+    tensors.
     """
 
     def __init__(self, shape=()):
@@ -187,6 +173,10 @@ class RunningMeanStd(nn.Module):
         self.register_buffer("mean", torch.zeros(shape, dtype=torch.float64))
         self.register_buffer("var", torch.ones(shape, dtype=torch.float64))
         self.register_buffer("count", torch.zeros((), dtype=torch.float64))
+
+    @property
+    def std(self):
+        return (self.var + 1e-8).sqrt()
 
     def update(self, samples):
         """Updates the statistics with `samples` (num_samples, *shape) (Chan et al. 1979)."""
@@ -200,34 +190,61 @@ class RunningMeanStd(nn.Module):
 
 
 class Agent(nn.Module):
-    def __init__(self, obs_dim, action_dim):
+    def __init__(self, args, obs_space, action_space):
         super().__init__()
+        utils.check(
+            isinstance(action_space, Box) and len(action_space.shape) == 1,
+            f"actions must be a 1-D Box of floats, not {action_space}. Discrete: ppo_envpool.py",
+        )
+        obs_dim, action_dim = obs_space.shape[0], action_space.shape[0]
         self.obs_stats = RunningMeanStd(obs_dim)
-        self.return_stats = RunningMeanStd()
+        self.return_stats = RunningMeanStd()  # of discounted returns, to scale the rewards
         self.critic = mlp(obs_dim, 1, last_gain=1.0)
         # small weights: the mean starts at 0
         self.actor = mlp(obs_dim, action_dim, last_gain=0.01)
         self.actor_logstd = nn.Parameter(torch.zeros(action_dim))
 
-    def normalize(self, obs):
-        """Observations with mean 0 and variance 1 over the training so far."""
-        obs = (obs - self.obs_stats.mean) / (self.obs_stats.var + 1e-8).sqrt()
-        return obs.clamp(-10, 10).float()
-
     def forward(self, obs):
-        """The policy's distribution and the value of normalised `obs` (batch, obs_dim)."""
+        """The policy's distribution and the value of `obs` (batch, obs_dim)."""
+        obs = (obs.double() - self.obs_stats.mean) / self.obs_stats.std
+        obs = obs.clamp(-10, 10).float()
         mean = self.actor(obs)
         std = self.actor_logstd.exp().expand_as(mean)
         dist = Independent(Normal(mean, std, validate_args=False), 1, validate_args=False)
         return dist, self.critic(obs).squeeze(-1)
 
+    def sampler(self):
+        """The same policy as a function from obs to random actions, in numpy: it is faster."""
+        actor = utils.in_numpy(self.actor)
+        obs_mean = self.obs_stats.mean.cpu().numpy().copy()
+        obs_std = self.obs_stats.std.cpu().numpy()
+        std = self.actor_logstd.detach().exp().cpu().numpy()
+
+        def sample(obs):
+            obs = ((obs - obs_mean) / obs_std).clip(-10, 10)
+            mean = actor(obs.astype(np.float32))
+            return mean + std * np.random.standard_normal(mean.shape).astype(np.float32)
+
+        return sample
+
     def act(self, obs):
-        """The greedy policy, for evaluation; takes raw observations."""
-        dist, _ = self(self.normalize(obs))
+        """The greedy policy, for evaluation."""
+        dist, _ = self(obs)
         return dist.mean
 
 
 # === pure functions
+class Batch(NamedTuple):
+    """Samples of a rollout, tensors (samples, ...)."""
+
+    obs: torch.Tensor
+    actions: torch.Tensor
+    logprobs: torch.Tensor
+    values: torch.Tensor
+    advantages: torch.Tensor
+    returns: torch.Tensor
+
+
 def linear_recurrence(inputs, decays, initial):
     """y[t] = inputs[t] + decays[t] * y[t - 1], with y[-1] = initial.
 
@@ -254,73 +271,55 @@ def compute_gae(rewards, values, next_values, terminations, dones, gamma, gae_la
     """
     deltas = rewards + gamma * next_values * ~terminations - values
     decays = gamma * gae_lambda * ~dones
-    initial = np.zeros(deltas.shape[1])
-    backwards = linear_recurrence(deltas[::-1], decays[::-1], initial)
+    backwards = linear_recurrence(deltas[::-1], decays[::-1], np.zeros(deltas.shape[1]))
     return backwards[::-1].copy()  # no negative strides in torch
 
 
-class Adam(nn.Module):
-    """Adam (Kingma & Ba 2015, algorithm 1) with a limit on the gradient's norm.
+def ppo_loss(args, agent, batch):
+    """The loss of a minibatch (eq. 9), and a dict of metrics."""
+    dist, values = agent(batch.obs)
+    logratio = dist.log_prob(batch.actions) - batch.logprobs
+    ratio = logratio.exp()
+    clipped_ratio = ratio.clamp(1 - args.clip_coef, 1 + args.clip_coef)
+    advantages = batch.advantages
+    if args.norm_adv:
+        advantages = (advantages - advantages.mean()) / (advantages.std() + 1e-8)
+    policy_loss = -torch.min(ratio * advantages, clipped_ratio * advantages).mean()  # eq. 7
 
-    Written out, on one flat vector, because this compiles into the update's graph;
-    torch.optim.Adam would not.
-    """
+    value_loss = (values - batch.returns).square()
+    if args.clip_vloss:
+        change = (values - batch.values).clamp(-args.clip_coef, args.clip_coef)
+        value_loss = torch.max(value_loss, (batch.values + change - batch.returns).square())
+    value_loss = 0.5 * value_loss.mean()
 
-    def __init__(self, params):
-        super().__init__()
-        self.params = [param for param in params if param.requires_grad]
-        flat = torch.cat([param.detach().flatten() for param in self.params])
-        self.register_buffer("step", flat.new_zeros(()))
-        self.register_buffer("exp_avg", torch.zeros_like(flat))
-        self.register_buffer("exp_avg_sq", torch.zeros_like(flat))
-
-    @torch.no_grad()
-    def update(self, grads, learning_rate, max_grad_norm, beta1=0.9, beta2=0.999, eps=1e-5):
-        """Takes a step, in place; returns the gradient's norm before it is clipped."""
-        grad = torch.cat([g.flatten() for g in grads])
-        grad_norm = grad.norm()
-        grad = grad * (max_grad_norm / (grad_norm + 1e-6)).clamp(max=1.0)
-        self.step.add_(1)
-        self.exp_avg.lerp_(grad, 1 - beta1)
-        self.exp_avg_sq.lerp_(grad.square(), 1 - beta2)
-        denominator = (self.exp_avg_sq / (1 - beta2**self.step)).sqrt() + eps
-        delta = learning_rate * self.exp_avg / (1 - beta1**self.step) / denominator
-        parts = delta.split([param.numel() for param in self.params])
-        for param, part in zip(self.params, parts, strict=True):
-            param.sub_(part.view_as(param))
-        return grad_norm
+    entropy = dist.entropy().mean()
+    loss = policy_loss - args.ent_coef * entropy + args.vf_coef * value_loss
+    return loss, {
+        "losses/policy_loss": policy_loss,
+        "losses/value_loss": value_loss,
+        "losses/entropy": entropy,
+        "losses/approx_kl": (ratio - 1 - logratio).mean(),  # http://joschu.net/blog/kl-approx.html
+        "losses/old_approx_kl": -logratio.mean(),
+        "losses/clipfrac": (clipped_ratio != ratio).float().mean(),
+    }
 
 
-@utils.with_cleanup
 def main(args: Args):
-    # === setup
-    check = utils.check
+    # === set-up
+    if args.evaluate:
+        return utils.evaluate_saved(args, make_env, Agent)
     device = utils.setup(args)
     batch_size = args.num_envs * args.num_steps
-    minibatch_size = batch_size // args.num_minibatches
-    divides = batch_size == minibatch_size * args.num_minibatches
-    steps = f"--num-envs x --num-steps = {batch_size}"
-    check(divides, f"{steps} must be a multiple of --num-minibatches {args.num_minibatches}")
-    several = minibatch_size > 1 or not args.norm_adv
-    check(several, "minibatches of one sample need --no-norm-adv")
-
-    envs = EnvPool(args)
-    obs_space = envs.single_observation_space
-    action_space = envs.single_action_space
-    real = isinstance(action_space, Box) and action_space.dtype.kind == "f"
-    vectors = real and len(action_space.shape) == 1
-    check(
-        vectors,
-        f"actions must be a 1-D Box of floats, not {action_space}. Discrete: ppo_envpool.py",
+    utils.check(
+        batch_size % args.num_minibatches == 0,
+        f"--num-envs x --num-steps = {batch_size} must be a multiple of --num-minibatches",
     )
-
-    agent = Agent(obs_space.shape[0], action_space.shape[0]).to(device)
-    if args.evaluate:
-        envs.close()
-        return utils.evaluate_saved(args, make_env, agent)
-    adam = Adam(agent.parameters())
-    learning_rate = torch.tensor(args.learning_rate, device=device)
+    envs = utils.Envs(args, EnvPool(args))
+    obs_space, action_space = envs.single_observation_space, envs.single_action_space
+    agent = Agent(args, obs_space, action_space).to(device)
+    adam = utils.Adam(agent.parameters(), args.learning_rate, args.max_grad_norm, eps=1e-5)
     run = utils.Run(args, __file__, make_env, envs, agent, adam=adam)
+    utils.check_policy(agent, envs.obs)
 
     # === logging
     if args.track:
@@ -329,164 +328,97 @@ def main(args: Args):
         wandb.init(
             project=args.wandb_project_name,
             entity=args.wandb_entity,
-            name=run.dir.name,
-            id=run.dir.name,
+            name=run.id,
+            id=run.id,
             config=vars(args),
             dir=run.dir.parent,
             resume="allow",
             sync_tensorboard=True,
-            settings={"finish_timeout": 300},
         )
     # A resumed run logs the steps after its checkpoint again.
-    writer = SummaryWriter(run.dir, flush_secs=10, purge_step=run.global_step + 1)
+    writer = SummaryWriter(run.dir, flush_secs=10, purge_step=run.step + 1)
     writer.add_text("arguments", str(args))
-    run.writer = writer
-
-    # === update
-    # The batch, allocated once: a CUDA graph needs fixed addresses.
-    b_obs = torch.zeros((batch_size, *obs_space.shape), device=device)
-    b_actions = torch.zeros((batch_size, *action_space.shape), device=device)
-    b_logprobs = torch.zeros(batch_size, device=device)
-    b_values = torch.zeros_like(b_logprobs)
-    b_advantages = torch.zeros_like(b_logprobs)
-    b_returns = torch.zeros_like(b_logprobs)
-
-    # A number that changes during the run must be a tensor, as learning_rate is. A Python
-    # number is a constant of the graph: a new value compiles it again (--cuda-graph ignores it).
-    def update(inds):
-        """PPO's loss (eq. 9) and a step of Adam on the samples inds of the batch."""
-        dist, value = agent(b_obs[inds])
-        logratio = dist.log_prob(b_actions[inds]) - b_logprobs[inds]
-        ratio = logratio.exp()
-        approx_kl = ((ratio - 1) - logratio).mean()  # http://joschu.net/blog/kl-approx.html
-
-        advantages = b_advantages[inds]
-        if args.norm_adv:
-            advantages = (advantages - advantages.mean()) / (advantages.std() + 1e-8)
-        clipped_ratio = ratio.clamp(1 - args.clip_coef, 1 + args.clip_coef)
-        policy_loss = -torch.min(ratio * advantages, clipped_ratio * advantages).mean()  # eq. 7
-
-        value_loss = (value - b_returns[inds]).square()
-        if args.clip_vloss:
-            change = (value - b_values[inds]).clamp(-args.clip_coef, args.clip_coef)
-            clipped_value = b_values[inds] + change
-            value_loss = torch.max(value_loss, (clipped_value - b_returns[inds]).square())
-        value_loss = 0.5 * value_loss.mean()
-
-        entropy = dist.entropy().mean()
-        loss = policy_loss - args.ent_coef * entropy + args.vf_coef * value_loss
-        grads = torch.autograd.grad(loss, adam.params)
-        grad_norm = adam.update(grads, learning_rate, args.max_grad_norm)
-        metrics = {
-            "losses/policy_loss": policy_loss,
-            "losses/value_loss": value_loss,
-            "losses/entropy": entropy,
-            "losses/grad_norm": grad_norm,
-            "losses/approx_kl": approx_kl,
-            "losses/old_approx_kl": -logratio.mean(),
-            "losses/clipfrac": (clipped_ratio != ratio).float().mean(),
-        }
-        return {tag: metric.detach() for tag, metric in metrics.items()}
-
-    update = run.cuda_graph(run.compile(update))
 
     # === training
-    shape = (args.num_steps, args.num_envs)
-    rollout_obs = np.zeros((*shape, *obs_space.shape), dtype=obs_space.dtype)
-    next_obs = np.zeros_like(rollout_obs)
-    actions = np.zeros((*shape, *action_space.shape), dtype=np.float32)
-    rewards = np.zeros(shape, dtype=np.float32)
-    terminations = np.zeros(shape, dtype=bool)
-    dones = np.zeros_like(terminations)
-    ignored = np.zeros_like(terminations)
-    # discounted, of the episode under way
-    return_so_far = np.array(run.values.get("return_so_far", [0.0] * args.num_envs))
-    obs = run.obs
-    global_step = run.global_step
-    while run.goes_on(global_step, obs, return_so_far=return_so_far.tolist()):
+    def update(inds, *batch):
+        minibatch = Batch(*[x[inds] for x in batch])
+        loss, metrics = ppo_loss(args, agent, minibatch)
+        metrics["losses/grad_norm"] = adam.minimize(loss)
+        return {tag: metric.detach() for tag, metric in metrics.items()}
+
+    # A number that changes during the run must be a tensor, as adam.learning_rate is.
+    update = utils.compiled(args, update)
+
+    shape = args.num_steps, args.num_envs
+    obs = np.zeros((*shape, *obs_space.shape), obs_space.dtype)
+    next_obs = np.zeros_like(obs)
+    actions = np.zeros((*shape, *action_space.shape), np.float32)
+    rewards = np.zeros(shape, np.float32)
+    terminations = np.zeros(shape, bool)
+    dones = np.zeros(shape, bool)
+    so_far = np.zeros(args.num_envs)  # the discounted returns of the episodes under way
+    while run.step < args.total_timesteps:
         if args.anneal_lr:
-            remaining = 1 - global_step / args.total_timesteps
-            learning_rate.fill_(args.learning_rate * remaining)
+            remaining = 1 - run.step / args.total_timesteps
+            adam.learning_rate.fill_(args.learning_rate * remaining)
 
         # act, step, store
-        actor = utils.numpy_forward(agent.actor, device)
-        std = agent.actor_logstd.detach().exp().cpu().numpy()
-        noise = np.random.standard_normal(actions.shape).astype(np.float32)
-        obs_mean = agent.obs_stats.mean.cpu().numpy()
-        obs_std = (agent.obs_stats.var + 1e-8).sqrt().cpu().numpy()
+        sample = agent.sampler()
         for t in range(args.num_steps):
-            ignored[t] = envs.ended  # after an episode's end, the next step only resets
-            rollout_obs[t] = obs  # in its own precision
-            normalized = ((rollout_obs[t] - obs_mean) / obs_std).clip(-10, 10)
-            actions[t] = actor(normalized.astype(np.float32)) + std * noise[t]
-            # The policy is a Gaussian: its samples may lie outside the bounds.
-            clipped = actions[t].clip(action_space.low, action_space.high)
-            obs, rewards[t], terminations[t], truncations, infos = envs.step(
-                clipped.astype(action_space.dtype)
-            )
-            # at an episode's end its last one: the reset comes a step later
-            next_obs[t] = obs
+            obs[t] = envs.obs
+            actions[t] = sample(obs[t])
+            # envs clip what lies outside the bounds
+            next_obs[t], rewards[t], terminations[t], truncations, infos = envs.step(actions[t])
             dones[t] = terminations[t] | truncations
-            global_step += args.num_envs
-            for _, episodic_return, episodic_length in run.finished_episodes(infos):
-                writer.add_scalar("charts/episodic_return", episodic_return, global_step)
-                writer.add_scalar("charts/episodic_length", episodic_length, global_step)
-
-        kept = ~ignored
-        if not kept.any():  # each step only reset its environment
-            continue
+            for info in infos:
+                run.step += 1
+                if "episode" in info:
+                    writer.add_scalar("charts/episodic_return", info["episode"]["r"], run.step)
+                    writer.add_scalar("charts/episodic_length", info["episode"]["l"], run.step)
 
         # values, log-probabilities and advantages of the whole rollout
         with torch.no_grad():
-            raw_obs = torch.from_numpy(rollout_obs).to(device).flatten(0, 1)
-            b_obs[:] = agent.normalize(raw_obs)
-            b_actions[:] = torch.from_numpy(actions).flatten(0, 1)
-            dist, b_values[:] = agent(b_obs)
-            b_logprobs[:] = dist.log_prob(b_actions)
-            _, next_values = agent(agent.normalize(torch.from_numpy(next_obs).to(device)))
-            # The policy that learns must be the one that acted.
-            b_noise = torch.from_numpy(noise).to(device).flatten(0, 1)
-            utils.check_actions(b_actions, dist.mean + dist.stddev * b_noise)
-
-            # statistics for the next rollout and for the scale of the rewards
-            agent.obs_stats.update(torch.from_numpy(rollout_obs[kept]).to(device))
-            under_way = np.concatenate([np.ones((1, args.num_envs)), ~dones[:-1]])
-            discounted = linear_recurrence(rewards, args.gamma * under_way, return_so_far)
-            return_so_far = discounted[-1] * ~dones[-1]
-            agent.return_stats.update(torch.from_numpy(discounted[kept]).to(device))
-            scale = (agent.return_stats.var + 1e-8).sqrt().item()
+            b_obs = torch.from_numpy(obs).to(device).flatten(0, 1)
+            b_actions = torch.from_numpy(actions).to(device).flatten(0, 1)
+            dist, b_values = agent(b_obs)
+            _, next_values = agent(torch.from_numpy(next_obs).to(device))
+            logprobs = dist.log_prob(b_actions)
         values = b_values.reshape(shape).cpu().numpy()
         next_values = next_values.cpu().numpy()
-        scaled = (rewards / scale).clip(-10, 10)
+        under_way = np.concatenate([np.ones((1, args.num_envs)), ~dones[:-1]])
+        discounted = linear_recurrence(rewards, args.gamma * under_way, so_far)
+        so_far = discounted[-1] * ~dones[-1]
+        agent.return_stats.update(torch.from_numpy(discounted).to(device).flatten())
+        scaled = (rewards / agent.return_stats.std.item()).clip(-10, 10)
         advantages = compute_gae(
             scaled, values, next_values, terminations, dones, args.gamma, args.gae_lambda
         )
         returns = advantages + values
-        b_advantages[:] = torch.from_numpy(advantages).flatten()
-        b_returns[:] = torch.from_numpy(returns).flatten()
+        b_advantages = torch.from_numpy(advantages).to(device).flatten()
+        b_returns = torch.from_numpy(returns).to(device).flatten()
+        batch = Batch(b_obs, b_actions, logprobs, b_values, b_advantages, b_returns)
 
         # learn
         metrics = []
         for _ in range(args.update_epochs):
-            order = np.random.permutation(np.flatnonzero(kept))
-            # The last minibatch is filled up from the front of the permutation.
-            num_minibatches = math.ceil(len(order) / minibatch_size)
-            order = np.resize(order, (num_minibatches, minibatch_size))
-            epoch = [update(inds) for inds in torch.from_numpy(order).to(device)]
+            order = np.random.permutation(batch_size).reshape(args.num_minibatches, -1)
+            epoch = [update(inds, *batch) for inds in torch.from_numpy(order).to(device)]
             metrics += epoch
             kls = [m["losses/approx_kl"] for m in epoch]
             if args.target_kl and torch.stack(kls).mean() > args.target_kl:
                 break
 
-        # log
-        losses = {tag: torch.stack([m[tag] for m in metrics]).mean() for tag in metrics[0]}
-        unexplained = (returns - values)[kept].var() / (returns[kept].var() + 1e-8)
-        losses["losses/explained_variance"] = 1 - unexplained
-        losses["charts/learning_rate"] = learning_rate
-        run.log(losses, global_step)
+        agent.obs_stats.update(b_obs)  # for the next rollout
 
-    # === evaluation
-    return run.end()
+        # log, evaluate, save
+        scalars = {tag: torch.stack([m[tag] for m in metrics]).mean() for tag in metrics[0]}
+        unexplained = (returns - values).var() / (returns.var() + 1e-8)
+        scalars["losses/explained_variance"] = 1 - unexplained
+        scalars["charts/learning_rate"] = adam.learning_rate
+        run.log(writer, scalars)
+        run.checkpoint(writer)
+
+    return run.finish(writer)
 
 
 if __name__ == "__main__":

@@ -321,13 +321,13 @@ class Run:
 
     def __init__(self, args, script, make_env, envs, agent, **parts):
         self.args, self.make_env, self.envs, self.agent = args, make_env, envs, agent
-        self.parts = {"agent": agent, **parts}
+        self.parts, self.script = {"agent": agent, **parts}, Path(script).stem
         groups = [group for part in parts.values() for group in getattr(part, "param_groups", [])]
         trained = {param for group in groups for param in group["params"]}
         for name, param in agent.named_parameters():
             learns = param in trained or not param.requires_grad
             check(learns, f"no optimizer has {name}, so it would never learn")
-        flags = {"script": Path(script).stem, **vars(args), "resume": None}
+        flags = {"script": self.script, **vars(args), "resume": None}
         path = last_checkpoint(flags) if args.resume == "auto" else args.resume
         if path:  # parts are as they were; new episodes begin
             saved = load(path, **self.parts)
@@ -391,7 +391,7 @@ class Run:
         for name, weight in self.agent.state_dict().items():
             check(weight.isfinite().all(), f"{name} is not finite")
         state = {name: part.state_dict() for name, part in self.parts.items()}
-        state.update(args=vars(self.args), step=self.step, id=self.id)
+        state.update(script=self.script, args=vars(self.args), step=self.step, id=self.id)
         temporary = self.dir / "checkpoint.tmp"
         try:
             torch.save(state, temporary)

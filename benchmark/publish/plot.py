@@ -31,14 +31,11 @@ from cleanrl_lite.tools.plot import (
 )
 from cleanrl_lite.tools.runs import RETURN
 
-README = [
-    ("ppo", "CartPole-v1"),
-    ("ppo_continuous", "Hopper-v4"),
-    ("ppo_continuous", "HalfCheetah-v4"),
-    ("ppo_continuous", "Walker2d-v4"),
-]
-OURS, THEIRS = COLOURS[:2]
-OTHERS = COLOURS[2:]
+README = {
+    "ppo": ["CartPole-v1"],
+    "ppo_continuous": ["Hopper-v4", "HalfCheetah-v4", "Walker2d-v4"],
+}
+OURS, THEIRS, *OTHERS = COLOURS
 
 
 # === curves
@@ -123,7 +120,7 @@ def main():
         experiments = [runs for runs in experiments if "start_of" not in runs[0]]
         draw(experiments, pictures / f"{script}.png")
         draw(experiments, pictures / f"{script}_time.png", time=True)
-    chosen = [found[script, env_id, script, True] for script, env_id in README]
+    chosen = [found[name, env_id, name, True] for name, ids in README.items() for env_id in ids]
     draw(chosen, pictures / "readme.png")
 
 

@@ -2,8 +2,7 @@
 
     python -m benchmark.publish.readme
 
-All of it comes from benchmark/results/ and the scripts: a summary in four lines, and a row for each
-core script.
+They come from benchmark/results/ and the scripts: a summary, and a row for each core script.
 """
 
 import json
@@ -82,8 +81,8 @@ def summary():
 
 def core():
     """A row for each core script."""
-    head = "| script | algorithm | actions | observations | a result | speed, SB3 = 1 |"
-    lines = [head, "|---|---|---|---|---|---:|"]
+    lines = ["| script | algorithm | actions | observations | a result | speed, SB3 = 1 |"]
+    lines.append("|---|---|---|---|---|---:|")
     for script, (algorithm, actions, observations, env_id, name) in CORE.items():
         cells = [
             f"[{script}.py](docs/{script}.md)",

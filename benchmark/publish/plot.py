@@ -15,7 +15,7 @@ import gzip
 import numpy as np
 from matplotlib.ticker import EngFormatter, MaxNLocator
 
-from benchmark.publish.collect import episodes_path, groups, published
+from benchmark.publish.collect import COPIES, episodes_path, groups, published
 from benchmark.publish.tables import reported, steps
 from benchmark.shared import ROOT
 from cleanrl_lite.tools.plot import (
@@ -115,7 +115,7 @@ def draw(experiments, path, time=False):
 def main():
     found = groups()
     pictures = ROOT / "docs/img"
-    for script in sorted({name[0] for name in found}):
+    for script in sorted({name[0] for name in found} - COPIES.keys()):
         experiments = [runs for name, runs in found.items() if name[0] == script]
         experiments = [runs for runs in experiments if "start_of" not in runs[0]]
         draw(experiments, pictures / f"{script}.png")

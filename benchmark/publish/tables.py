@@ -10,6 +10,7 @@ table of results/ between the marks `<!-- table FILE -->` and `<!-- end -->`.
 
 import json
 import re
+import warnings
 from collections import defaultdict
 
 import numpy as np
@@ -309,6 +310,8 @@ def filled(page):
 
 
 if __name__ == "__main__":
+    # of cells where all of our seeds have the same return
+    warnings.filterwarnings("ignore", ".*catastrophic cancellation.*")
     for name, text in all_tables().items():
         (RESULTS / f"{name}.md").write_text(f"{text}\n")
     for path in (ROOT / "docs").rglob("*.md"):

@@ -271,14 +271,14 @@ def evaluate(args, make_env, agent, directory, step, name="eval"):
 def play(args, make_env, agent, count, folder=None):
     """The infos with which `count` episodes end; with `folder`, the first one's video is in it."""
 
-    def make_one(args):
+    def make_one(_):  # with args as they are: an environment may read --seed
         env = gym.wrappers.TimeLimit(make_env(args, "rgb_array" if folder else None), 100_000)
         record = gym.wrappers.RecordVideo
         return record(env, folder, lambda n: n == 0, video_length=1000) if folder else env
 
-    args = copy.copy(args)
-    vars(args).update(num_envs=1, async_envs=False, seed=args.seed + 10_000)
-    envs = make_envs(args, make_one)
+    alone = copy.copy(args)
+    vars(alone).update(num_envs=1, async_envs=False, seed=args.seed + 10_000)
+    envs = make_envs(alone, make_one)
     device = next(agent.parameters()).device
     ended = []
     while len(ended) < count:

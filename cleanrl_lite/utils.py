@@ -176,13 +176,14 @@ class AsyncVectorEnv(gym.vector.AsyncVectorEnv):
 
 def make_envs(args, make_env):
     """--num-envs environments as Envs; with --async-envs each in a process of its own."""
-    kind = AsyncVectorEnv if args.async_envs else VectorEnv
+    in_processes = vars(args).get("async_envs")  # not every script has it
+    kind = AsyncVectorEnv if in_processes else VectorEnv
     makers = [lambda: Player(make_env(args))] * args.num_envs
     # Workers inherit what is blocked: signals are for the main process.
     before = signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
     vector_env = kind(makers, autoreset_mode=gym.vector.AutoresetMode.DISABLED)
     signal.pthread_sigmask(signal.SIG_SETMASK, before)
-    if args.async_envs:  # after an error too
+    if in_processes:  # after an error too
         atexit.register(lambda: [process.kill() for process in vector_env.processes])
     return Envs(args, vector_env)
 

@@ -1,4 +1,3 @@
-import contextlib
 import importlib
 import importlib.util
 import os
@@ -9,6 +8,7 @@ import sys
 import numpy as np
 import pytest
 import torch
+from tqdm import tqdm
 
 from cleanrl_lite import utils
 from tests import helpers, like_envpool
@@ -21,7 +21,7 @@ JAVA_FREE = {"tests.test_consistency", "tests.test_docs", "tests.test_results"}
 # They compare with Stable-Baselines3, which nothing else needs.
 collect_ignore = []
 if importlib.util.find_spec("stable_baselines3") is None:
-    collect_ignore += ["test_results.py", "test_time_to_return.py"]
+    collect_ignore += ["test_results.py"]
 # Their tests share what takes long to make: processes, an agent.
 TOGETHER = "test_multigpu.py", "test_selfplay.py"
 
@@ -56,16 +56,17 @@ def pytest_xdist_make_scheduler(config, log):
 
 @pytest.fixture(autouse=True)
 def untouched_process(monkeypatch):
-    """main() sets signal handlers, seeds, thread counts; W&B an excepthook: none of it may leak
-    into the next test."""
+    """main() sets seeds, thread counts, sys.path; parse() signal handlers; W&B an excepthook: none
+    of it may leak into the next test."""
     handlers = {number: signal.getsignal(number) for number in utils.SIGNALS}
     monkeypatch.setattr(sys, "excepthook", sys.excepthook)
+    monkeypatch.setattr(sys, "path", sys.path[:])
     torch.set_num_threads(1)
     for seed in (random.seed, np.random.seed, torch.manual_seed):
         seed(0)
-    with contextlib.ExitStack() as undo:  # for what a test calls outside of main()
-        monkeypatch.setattr(utils, "undo", undo)
-        yield
+    yield
+    utils.received.clear()
+    tqdm._instances.clear()  # bars of runs that failed
     for number, handler in handlers.items():
         signal.signal(number, handler)
     while helpers.BACKGROUND:

@@ -5,7 +5,6 @@ import ast
 import copy
 import importlib
 import importlib.util
-import inspect
 import json
 import os
 import re
@@ -15,15 +14,13 @@ import signal
 import subprocess
 import sys
 import time
-import zlib
 from pathlib import Path
 from unittest import mock
 
-import cloudpickle
-import gymnasium as gym
 import numpy as np
 import pytest
 import torch
+from gymnasium.spaces import Box
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from cleanrl_lite import utils
@@ -91,7 +88,7 @@ JAVA = JAVA and shutil.which("java") is not None
 MLP_SCRIPTS = [
     name
     for name in SCRIPTS
-    if "utils.vector_env(" in TEXT[name]
+    if "utils.make_envs(" in TEXT[name]
     and "utils.flatten(" in TEXT[name]
     and ":" not in default(name, "env_id")
 ]
@@ -154,6 +151,7 @@ REPLAY |= dict(n_critics=3, n_quantiles=7, renorm_warmup=60)
 GAMES = dict(num_envs=2, num_steps=8, num_minibatches=2, total_timesteps=64, threads=1)
 FRAMES = dict(GAMES, buffer_size=100, learning_starts=16, train_frequency=8, batch_size=8)
 FRAMES |= dict(target_network_frequency=40, total_timesteps=128)
+SHORT_GAMES = '{"max_num_frames_per_episode": 160}'  # 40 steps, evaluations too
 PROBES = "tests.probe_envs:Probe"
 DRAWN = f"{PROBES}Drawn-v0"  # CartPole-v1, or another environment, drawn
 ENV_IDS = {"Hopper-v4": "InvertedPendulum-v4", "CarRacing-v3": DRAWN}
@@ -190,6 +188,7 @@ def small(script):
     else:
         sizes = REPLAY if replays else ROLLOUT
     env_id = default(script, "env_id")
+    sizes = {**sizes, "env_kwargs": SHORT_GAMES} if script in ATARI_SCRIPTS else sizes
     flags = {name: size for name, size in sizes.items() if default(script, name) is not None}
     return {"env_id": ENV_IDS.get(env_id, env_id), **flags, **OTHERS.get(script, {})}
 
@@ -253,17 +252,59 @@ def small_flags(script, runs_dir, **overrides):
 
 
 def main(script, args):
-    """main(args) of the script in this process; Atari's evaluations are cut short, they are not
-    what costs here."""
-    original = module(script).make_env
+    """main(args) of the script in this process."""
+    return module(script).main(args)
 
-    def short_games(args, render_mode=None):
-        return gym.wrappers.TimeLimit(original(args, render_mode), 40)
 
-    with mock.patch.object(
-        module(script), "make_env", short_games if script in ATARI_SCRIPTS else original
-    ):
-        return module(script).main(args)
+# --- agents and batches, as any user makes them
+def agent_of(script, **flags):
+    """(args, agent) of a small run, without one; the weights are random, targets' too."""
+    args = small_args(script, "unused", **flags)
+    env = module(script).make_env(args)
+    agent = module(script).Agent(args, env.observation_space, env.action_space)
+    env.close()
+    with torch.no_grad():
+        for param in agent.parameters():
+            param.add_(0.1 * torch.randn_like(param))
+    return args, agent
+
+
+def random_rows(space, rows):
+    """Observations or actions of a space, a tensor (rows, ...)."""
+    if isinstance(space, Box) and space.dtype.kind == "f":
+        low, high = space.low.clip(-2, 2), space.high.clip(-2, 2)
+        draws = np.random.uniform(low, high, (rows, *space.shape)).astype(space.dtype)
+    else:
+        draws = np.stack([space.sample() for _ in range(rows)])
+    return torch.from_numpy(draws)
+
+
+def random_batch(script, args, agent, rows=64, **given):
+    """A Batch of the script with random parts, but for the `given` ones. Half of `terminations` are
+    1, and `logprobs` are near those of the agent's policy."""
+    env = module(script).make_env(args)
+    env.observation_space.seed(0)
+    env.action_space.seed(0)
+    batch = dict(given)
+    for name in module(script).Batch._fields:
+        if name in given:
+            continue
+        if name in ("obs", "next_obs"):
+            batch[name] = random_rows(env.observation_space, rows)
+            if batch[name].dtype != torch.uint8:
+                batch[name] = batch[name].float()
+        elif name == "actions":
+            batch[name] = random_rows(env.action_space, rows)
+        elif name == "terminations":
+            batch[name] = (torch.arange(rows) % 2).float()
+        elif name == "logprobs":
+            with torch.no_grad():
+                logprobs = agent(batch["obs"])[0].log_prob(batch["actions"])
+            batch[name] = logprobs + 0.2 * torch.randn(rows)
+        else:
+            batch[name] = torch.randn(rows)
+    env.close()
+    return module(script).Batch(**batch)
 
 
 def train(script, runs_dir, **overrides):
@@ -380,12 +421,6 @@ def load(run_dir):
     return torch.load(Path(run_dir) / "checkpoint.pt", weights_only=True)
 
 
-def values(run_dir):
-    """What a checkpoint has of the loop's own: the last argument of goes_on."""
-    _, (_, found) = cloudpickle.loads(zlib.decompress(load(run_dir)["envs"][-1]))
-    return found
-
-
 def read_json(path):
     return json.loads(Path(path).read_text())
 
@@ -394,7 +429,7 @@ UNSEEDED = {"charts/SPS"}  # differs between two equal runs
 
 
 def assert_same_state(mine, theirs, where="checkpoint"):
-    """Equal to the last bit: networks, optimisers, random generators, the replay buffer."""
+    """Equal to the last bit: networks, optimisers, statistics, the replay buffer."""
     assert type(mine) is type(theirs), where
     if isinstance(mine, dict):
         assert mine.keys() == theirs.keys(), where
@@ -408,72 +443,45 @@ def assert_same_state(mine, theirs, where="checkpoint"):
         assert torch.equal(mine, theirs), where
     elif isinstance(mine, np.ndarray):
         np.testing.assert_array_equal(mine, theirs, where)
-    elif isinstance(mine, bytes):  # of random generators
-        assert_same_state(cloudpickle.loads(mine), cloudpickle.loads(theirs), where)
     else:
         assert mine == theirs, where
 
 
 def assert_same_run(one, other, without=UNSEEDED):
-    """Equal scalars, bit for bit, and equal checkpoints."""
+    """Equal scalars, bit for bit, and equal checkpoints. `without`: tags."""
     mine, theirs = (
         {tag: points for tag, points in scalars(run).items() if tag not in without}
         for run in (one, other)
     )
     assert mine == theirs
-    differs = ("args", "setting", "envs", "last_eval")
+    differs = ("args", "id")
     states = [
         {name: x for name, x in load(run).items() if name not in differs} for run in (one, other)
     ]
-    assert tags(states[0]["script"]) <= set(mine) | UNSEEDED
+    assert tags(read_json(one / "args.json")["script"]) <= set(mine) | UNSEEDED
     assert_same_state(*states)
 
 
 def stop_at(step, monkeypatch):
-    """SIGTERM comes to the run at this step."""
-    goes_on = utils.Run.goes_on
+    """From here on runs stop, as after a signal, at the first turn that has reached this step."""
 
-    def spied(run, global_step, *rest, **values):
-        if global_step >= step:
-            os.kill(os.getpid(), signal.SIGTERM)
-        return goes_on(run, global_step, *rest, **values)
+    class Stopped(utils.Run):
+        def checkpoint(self, writer):
+            if self.step >= step:
+                utils.received.append(signal.SIGTERM)
+            super().checkpoint(writer)
 
-    monkeypatch.setattr(utils.Run, "goes_on", spied)
-
-
-def spy_on_updates(monkeypatch, check=lambda update, main, tensors: update(*tensors)):
-    """Calls check(update, variables of main that it uses, tensors) instead of each update; the
-    list of their names."""
-    calls = []
-
-    def compile(run, update):
-        def call(*tensors):
-            calls.append(update.__name__)
-            return check(update, inspect.getclosurevars(update).nonlocals, tensors)
-
-        return call
-
-    monkeypatch.setattr(utils.Run, "compile", compile)
-    return calls
+    monkeypatch.setattr(utils, "Run", Stopped)
 
 
-def spy_on_plain_updates(monkeypatch, script, check):
-    """The same for a script that does not compile its update: its main() gets one line more, which
-    does."""
-    banner, line = "\n    # === training\n", "\n    update = run.compile(update)\n"
-    before, after = TEXT[script].split(banner)
-    tree = ast.parse(f"{before}{line}{banner}{after}")
-    tree.body = [node for node in tree.body if getattr(node, "name", None) == "main"]
-    monkeypatch.setattr(module(script), "main", module(script).main)  # to be put back
-    exec(compile(tree, module(script).__file__, "exec"), vars(module(script)))
-    return spy_on_updates(monkeypatch, check)
-
-
-def look(main, inds):
-    """The agent's distribution and value for samples (or, with an LSTM, sequences) of the batch
-    of main()."""
-    agent, obs = main["agent"], main["b_obs"][inds]
-    return agent(obs, main["b_states"][inds[0]])[:2] if "b_states" in main else agent(obs)
+def stopped(script, runs_dir, step, monkeypatch, **flags):
+    """The directory of a small run that a signal stops there."""
+    with monkeypatch.context() as patch, pytest.raises(SystemExit, match="143"):
+        stop_at(step, patch)
+        train(script, runs_dir, **flags)
+    utils.received.clear()
+    next_second()
+    return max(Path(runs_dir).glob("*/checkpoint.pt"), key=os.path.getmtime).parent
 
 
 def spy_on_calls(monkeypatch, script, name="compute_gae"):
@@ -500,48 +508,6 @@ def spy_on_agents(monkeypatch, script):
 
     monkeypatch.setattr(module(script), "Agent", SpiedAgent)
     return agents
-
-
-class Built(Exception):
-    """Ends main() when everything is made and nothing has begun."""
-
-
-def fresh_agent(script, monkeypatch, runs_dir, **flags):
-    """The agent of a small run as it is before the run."""
-
-    def stop(run, args, script, make_env, envs, agent, **parts):
-        envs.close()
-        raise Built(agent)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(utils.Run, "__init__", stop)
-        with pytest.raises(Built) as built:
-            main(script, small_args(script, runs_dir, **flags))
-    return built.value.args[0]
-
-
-def spy_on_steps(monkeypatch, script, note):
-    """Calls note(envs, actions, result of the step) after each step of training's environments."""
-    kind = module(script).Games if script in ATARI_SCRIPTS else utils.VectorEnv
-
-    def spied(step, envs, actions):
-        result = step(envs, actions)
-        note(envs, actions, result)
-        return result
-
-    in_training(monkeypatch, kind, spied)
-
-
-def in_training(monkeypatch, kind, spied):
-    """The vector environment's step becomes spied(step, envs, actions), but not in evaluations."""
-    step, play = kind.step, utils.play
-
-    def unwatched(*args):
-        with mock.patch.object(kind, "step", step):
-            return play(*args)
-
-    monkeypatch.setattr(kind, "step", lambda envs, actions: spied(step, envs, actions))
-    monkeypatch.setattr(utils, "play", unwatched)
 
 
 def assert_stepped(agent, reference, learning_rate, names=("",)):

@@ -405,7 +405,7 @@ def critic_loss(args, agent, batch, stored, noise):
     }
 
 
-def actor_loss(agent, batch):
+def actor_loss(args, agent, batch):
     """Its gradient is the deterministic policy gradient; and a dict of metrics."""
     obs = batch.obs[:, 0]
     actions = agent.policy(agent.actor, obs)
@@ -440,8 +440,7 @@ def main(args: Args):
     min_size = max(args.batch_size, max(8, args.n_step) * args.num_envs)
     utils.check(args.buffer_size >= min_size, f"--buffer-size must be at least {min_size}")
     in_envpool = args.env_id.startswith("envpool/")
-    useless = in_envpool and args.async_envs
-    utils.check(not useless, "--async-envs is not for envpool: use --env-threads")
+    utils.check(not (in_envpool and args.async_envs), "--async-envs is not for envpool")
     envs = utils.Envs(args, EnvPool(args)) if in_envpool else utils.make_envs(args, make_env)
     obs_space, action_space = envs.single_observation_space, envs.single_action_space
     agent = Agent(args, obs_space, action_space).to(device)
@@ -478,7 +477,7 @@ def main(args: Args):
         return {tag: metric.detach() for tag, metric in metrics.items()}
 
     def update_actor(rows):
-        loss, metrics = actor_loss(agent, replay.unpack(rows))
+        loss, metrics = actor_loss(args, agent, replay.unpack(rows))
         actor_adam.minimize(loss)
         update_target(agent.target_actor, agent.actor, args.tau)
         update_target(agent.qf1_target, agent.qf1, args.tau)

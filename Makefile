@@ -36,14 +36,13 @@ docs: .venv/docs
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
 results: .venv/run  # tables and curves, from the files in benchmark/results only
-	$(BIN)/python -m benchmark.publish.tables
 	$(BIN)/python -m benchmark.measure.speed --from-results > /dev/null
 	$(BIN)/python -m benchmark.measure.time_to_return --from-results > /dev/null
 	$(BIN)/python -m benchmark.measure.torture --table
 	$(BIN)/python -m benchmark.measure.cuda_check table
+	$(BIN)/python -m benchmark.publish.tables
 	$(BIN)/python -m benchmark.publish.plot
 	$(BIN)/python -m benchmark.publish.readme
-	$(BIN)/python -m benchmark.publish.pages
 
 format: .venv/test
 	$(BIN)/ruff format .

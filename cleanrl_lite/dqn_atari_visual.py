@@ -13,6 +13,7 @@ import copy
 import json
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 import ale_py  # pip install "cleanrl_lite[atari]"
 import cv2  # pip install "cleanrl_lite[atari]"
@@ -31,7 +32,6 @@ class Args:
     # run flags, the same in every script
     exp_name: str = Path(__file__).stem  # name of the experiment
     seed: int = 1  # seed of environments, networks and sampling
-    torch_deterministic: bool = True  # use deterministic algorithms of cuDNN
     cuda: bool = True  # train on a GPU if there is one
     threads: int = 0  # CPU threads of torch and numpy (0: their choice)
     compile: bool = True  # compile the update: a slow start, then faster
@@ -40,13 +40,12 @@ class Args:
     wandb_project_name: str = "cleanrl_lite"  # Weights & Biases project
     wandb_entity: str | None = None  # Weights & Biases entity (team)
     runs_dir: str = "runs"  # folder of the run directories
-    save_every: int = 100_000  # environment steps between checkpoints (0: none)
+    save_every: int = 100_000  # environment steps between checkpoints (0: only at the end)
     resume: str | None = None  # run directory to continue, or auto: the last with these flags
     evaluate: str | None = None  # run directory or checkpoint to evaluate, without training
     eval_episodes: int = 10  # episodes of an evaluation, with the greedy policy
     eval_every: int = 0  # environment steps between evaluations (0: only at the end)
     capture_video: bool = False  # record the first episode of every evaluation
-    render: bool = False  # show evaluations in a window
 
     # algorithm flags
     env_id: str = "BreakoutNoFrameskip-v4"  # game; ALE/Breakout-v5 has sticky actions
@@ -85,50 +84,51 @@ def game_settings(args):
 class Games(gym.vector.VectorWrapper):
     """ale-py's vector environment, in C++: stacks of 4 gray frames of 84 x 84, 4 frames a step.
 
-    A lost life terminates the episode, and FIRE continues the game. infos["episodes"] are
-    whole games, with unclipped rewards.
+    A lost life terminates the episode, and FIRE continues the game. infos[n]["episode"] is a
+    whole game, with unclipped rewards.
     """
 
-    def __init__(self, num_envs, **settings):
+    def __init__(self, args):
         envs = ale_py.vector_env.AtariVectorEnv(
-            num_envs=num_envs,
+            num_envs=args.num_envs,
+            num_threads=args.threads,
             noop_max=30,
             autoreset_mode=gym.vector.AutoresetMode.SAME_STEP,
             # The trap: `episodic_life` would start a new game after each lost life.
             life_loss_info=True,
             reward_clipping=False,
-            **settings,
+            **game_settings(args),
         )
         super().__init__(envs)
         buttons = list(envs.ale.get_action_set())
         self.has_fire = ale_py.Action.FIRE in buttons
         self.fire = buttons.index(ale_py.Action.FIRE) if self.has_fire else 0
 
-    def reset(self, seed):
+    def reset(self, *, seed, options=None):
         obs, infos = self.env.reset(seed=np.array(seed))
         self.frames = infos["episode_frame_number"]
-        self.lost_life = np.zeros(self.num_envs, dtype=bool)
+        self.lost_life = np.zeros(self.num_envs, bool)
         self.returns = np.zeros(self.num_envs)
-        self.lengths = np.zeros(self.num_envs, dtype=np.int64)
-        return obs, infos
+        self.lengths = np.zeros(self.num_envs, np.int64)
+        return obs, {}
 
     def step(self, actions):
         # Some games wait until FIRE is pressed.
         actions = np.where(self.lost_life, self.fire, actions)
         obs, rewards, terminations, truncations, infos = self.env.step(actions)
         # Fewer frames than before: the next game has begun.
-        restarted = infos["episode_frame_number"] < self.frames
-        over = truncations | restarted
+        over = truncations | (infos["episode_frame_number"] < self.frames)
         self.frames = infos["episode_frame_number"]
         self.lost_life = terminations & ~over & self.has_fire
-        returns = self.returns + rewards
-        lengths = self.lengths + 1
-        infos["_final_info"] = over
-        ended = np.flatnonzero(over)
-        infos["episodes"] = [(n, returns[n], lengths[n]) for n in ended]
-        self.returns = returns * ~over
-        self.lengths = lengths * ~over
-        return obs, rewards, terminations, truncations, infos
+        self.returns += rewards
+        self.lengths += 1
+        ended = {}
+        for n in np.flatnonzero(over):
+            episode = {"r": self.returns[n], "l": self.lengths[n]}
+            ended[n] = {"episode": episode, "final_obs": infos["final_obs"][n]}
+        self.returns *= ~over
+        self.lengths *= ~over
+        return obs, rewards, terminations, truncations, ended
 
 
 class PressFire(gym.Wrapper):
@@ -150,13 +150,11 @@ class PressFire(gym.Wrapper):
 
 
 class WatchedFrames(gym.wrappers.FrameStackObservation):
-    """Stacks of frames. A video shows the Q-values of the actions beside the game."""
-
-    agent = None  # main() sets it
+    """Shows the Q-values of the actions beside the game. Agent() gives it the agent."""
 
     def render(self):
         device = next(self.agent.parameters()).device
-        q_values = self.agent.q_network(torch.as_tensor(self.stacked_obs[None], device=device))
+        q_values = self.agent(torch.as_tensor(self.stacked_obs[None], device=device))
         bars = draw_bars(self.unwrapped.get_action_meanings(), q_values[0].tolist())
         height, width, _ = bars.shape
         game = cv2.resize(super().render(), (width, height))
@@ -168,7 +166,7 @@ def draw_bars(names, q_values):
     bars = []
     ends = min(q_values), max(q_values)
     for name, q in zip(names, q_values, strict=True):
-        bar = np.zeros((420 // len(q_values), 320, 3), dtype=np.uint8)
+        bar = np.zeros((420 // len(q_values), 320, 3), np.uint8)
         brightness = 2 if q == max(q_values) else 1  # brighter: the action that the policy takes
         corner = int(np.interp(q, ends, (0, 319))), len(bar) - 3
         cv2.rectangle(bar, (0, 0), corner, [50 * brightness] * 3, cv2.FILLED)
@@ -188,9 +186,9 @@ def make_env(args, render_mode=None):
     return WatchedFrames(env, 4, padding_type="zero")
 
 
-# === networks
+# === agent
 class QNetwork(nn.Module):
-    def __init__(self, outputs, bf16=False):
+    def __init__(self, outputs, bf16):
         super().__init__()
         self.network = nn.Sequential(
             nn.Conv2d(4, 32, 8, stride=4),
@@ -215,17 +213,33 @@ class QNetwork(nn.Module):
 
 
 class Agent(nn.Module):
-    def __init__(self, num_actions, bf16=False):
+    def __init__(self, args, obs_space, action_space):
         super().__init__()
-        self.q_network = QNetwork(num_actions, bf16)
+        self.q_network = QNetwork(int(action_space.n), args.bf16)
         self.target_network = copy.deepcopy(self.q_network).requires_grad_(False)
+        self.to(memory_format=torch.channels_last)
+        WatchedFrames.agent = self
+
+    def forward(self, obs):
+        """The values of all actions in `obs`, uint8 (batch, 4, 84, 84)."""
+        return self.q_network(obs)
 
     def act(self, obs):
-        """The greedy policy."""
-        return self.q_network(obs).argmax(-1)
+        """The greedy policy, for evaluation."""
+        return self(obs).argmax(-1)
 
 
 # === replay
+class Batch(NamedTuple):
+    """Transitions: tensors (batch_size, ...). terminations are 0 or 1."""
+
+    obs: torch.Tensor
+    actions: torch.Tensor
+    rewards: torch.Tensor
+    next_obs: torch.Tensor
+    terminations: torch.Tensor
+
+
 class FrameReplayBuffer:
     """The last transitions of stacks of 4 frames, with every frame stored once: 7 KB, not 56.
 
@@ -240,30 +254,27 @@ class FrameReplayBuffer:
         self.num_envs = num_envs
         self.length = buffer_size // num_envs
         slots = self.length * num_envs
-        self.frames = utils.allocate((slots, *frame_shape), torch.uint8, device)
+        # numpy's zeros take memory only when they are written.
+        self.frames = torch.from_numpy(np.zeros((slots, *frame_shape), np.uint8)).to(device)
         # action, reward, terminated; in the last column, age
         self.rows = torch.zeros((slots, 4), device=device)
         self.age = np.ones(num_envs)  # of the next observation
         # slots so far; the newest one waits for its next frame
-        self.written = np.zeros(num_envs, dtype=np.int64)
-        # `written` as a tensor, which a CUDA graph can read
-        self.ends = torch.zeros(num_envs, dtype=torch.int64, device=device)
+        self.written = np.zeros(num_envs, np.int64)
 
     def place(self, slot, env):
         """Where a slot lies: first the slots 0 of all environments, then the slots 1, ..."""
         return slot % self.length * self.num_envs + env
 
-    def add(self, obs, actions, rewards, terminations, truncations, new_games, final_obs):
+    def add(self, obs, actions, rewards, next_obs, terminations, truncations, new_games):
         """Stores a transition of each environment: stacks (num_envs, 4, *frame_shape)."""
-        in_bytes = obs.dtype == np.uint8
-        utils.check(in_bytes, f"replay.add got {obs.dtype}, not uint8")
+        utils.check(obs.dtype == np.uint8, f"replay.add got {obs.dtype}, not uint8")
         rows = np.column_stack((actions, rewards, terminations, self.age))
         for n in range(self.num_envs):
             self.write(n, obs[n], rows[n])
             if truncations[n]:
-                self.write(n, final_obs[n], np.zeros(4))
+                self.write(n, next_obs[n], np.zeros(4))
         self.age = np.where(new_games, 1, np.minimum(self.age + 1, 4))
-        self.ends.copy_(torch.from_numpy(self.written))
 
     def write(self, n, stack, row):
         place = self.place(self.written[n], n)
@@ -275,7 +286,7 @@ class FrameReplayBuffer:
         """A minibatch, with replacement: frames (batch_size, 5, *frame_shape) and rows."""
         draws = torch.rand((2, batch_size), dtype=torch.float64, device=self.rows.device)
         env = (draws[0] * self.num_envs).long()
-        end = self.ends[env]
+        end = torch.from_numpy(self.written).to(env.device)[env]
         # Three slots of a full ring lack frames of their stacks; to the fourth we may step back.
         first = torch.where(end > self.length, end - self.length + 4, 0)
         slot = first + (draws[1] * (end - 1 - first)).long()
@@ -289,13 +300,13 @@ class FrameReplayBuffer:
         return frames, self.rows[places[:, 3]]
 
     def unpack(self, frames, rows):
-        """obs, actions, rewards, next_obs, terminations of a minibatch."""
+        """The parts of a minibatch."""
         actions, rewards, terminations, age = rows.unbind(1)
         # how much older than the newest frame of obs each of the five is
         older = torch.arange(3, -2, -1, device=age.device)
         in_game = older < age[:, None]
         frames = frames * in_game[:, :, None, None]
-        return frames[:, :4], actions, rewards, frames[:, 1:], terminations
+        return Batch(frames[:, :4], actions, rewards, frames[:, 1:], terminations)
 
     def state_dict(self):
         used = min(int(self.written.max()), self.length) * self.num_envs
@@ -312,7 +323,6 @@ class FrameReplayBuffer:
         self.frames[: len(state["frames"])] = state["frames"]
         self.rows[: len(state["rows"])] = state["rows"]
         self.written[:] = state["written"]
-        self.ends.copy_(torch.from_numpy(self.written))
         # Games restart after a resume. The newest observation only completes the transition
         # before it; if it begins a game, not even that, and its slot is used again.
         newest = self.place(self.written - 1, np.arange(self.num_envs))
@@ -326,65 +336,41 @@ def linear_schedule(start, end, duration, step):
     return start + (end - start) * min(step / duration, 1.0)
 
 
+def td_loss(args, agent, batch):
+    """The squared error of the Bellman equation (algorithm 1), and a dict of metrics."""
+    with torch.no_grad():
+        next_values = agent.target_network(batch.next_obs).max(-1).values
+        td_target = batch.rewards + args.gamma * next_values * (1 - batch.terminations)
+    q_values = agent(batch.obs).gather(1, batch.actions.long()[:, None]).squeeze(1)
+    loss = (td_target - q_values).square().mean()
+    return loss, {"losses/td_loss": loss, "losses/q_values": q_values.mean()}
+
+
+# === training
 @torch.no_grad()
 def update_target(target, network, tau):
-    """target += tau * (network - target), weight by weight; buffers are copied."""
+    """target += tau * (network - target), weight by weight, in place; buffers are copied."""
     for old, new in zip(target.parameters(), network.parameters(), strict=True):
         old.lerp_(new, tau)
     for old, new in zip(target.buffers(), network.buffers(), strict=True):
         old.copy_(new)
 
 
-class Adam(nn.Module):
-    """Adam (Kingma & Ba 2015, algorithm 1).
-
-    Written out, on one flat vector, because this compiles into the update's graph;
-    torch.optim.Adam would not.
-    """
-
-    def __init__(self, params):
-        super().__init__()
-        self.params = [param for param in params if param.requires_grad]
-        flat = torch.cat([param.detach().flatten() for param in self.params])
-        self.register_buffer("step", flat.new_zeros(()))
-        self.register_buffer("exp_avg", torch.zeros_like(flat))
-        self.register_buffer("exp_avg_sq", torch.zeros_like(flat))
-
-    @torch.no_grad()
-    def update(self, grads, learning_rate, beta1=0.9, beta2=0.999, eps=1e-8):
-        """Takes a step, in place."""
-        grad = torch.cat([g.flatten() for g in grads])
-        self.step.add_(1)
-        self.exp_avg.lerp_(grad, 1 - beta1)
-        self.exp_avg_sq.lerp_(grad.square(), 1 - beta2)
-        denominator = (self.exp_avg_sq / (1 - beta2**self.step)).sqrt() + eps
-        delta = learning_rate * self.exp_avg / (1 - beta1**self.step) / denominator
-        parts = delta.split([param.numel() for param in self.params])
-        for param, part in zip(self.params, parts, strict=True):
-            param.sub_(part.view_as(param))
-
-
-@utils.with_cleanup
 def main(args: Args):
-    # === setup
-    check = utils.check
-    device = utils.setup(args)
-    starts = args.learning_starts >= 2 * args.num_envs
-    check(starts, "--learning-starts must be at least twice --num-envs")
-    min_size = max(args.batch_size, 8 * args.num_envs)
-    check(args.buffer_size >= min_size, f"--buffer-size must be at least {min_size}")
-
-    envs = Games(args.num_envs, num_threads=args.threads, **game_settings(args))
-    obs_space = envs.single_observation_space
-    action_space = envs.single_action_space
-
-    agent = Agent(int(action_space.n), args.bf16)
-    agent = agent.to(device, memory_format=torch.channels_last)
-    WatchedFrames.agent = agent
+    # === set-up
     if args.evaluate:
-        envs.close()
-        return utils.evaluate_saved(args, make_env, agent)
-    adam = Adam(agent.q_network.parameters())
+        return utils.evaluate_saved(args, make_env, Agent)
+    device = utils.setup(args)
+    min_size = max(args.batch_size, 8 * args.num_envs)
+    utils.check(args.buffer_size >= min_size, f"--buffer-size must be at least {min_size}")
+    utils.check(
+        args.learning_starts >= 2 * args.num_envs,
+        "--learning-starts must be at least twice --num-envs",
+    )
+    envs = utils.Envs(args, Games(args))
+    obs_space, action_space = envs.single_observation_space, envs.single_action_space
+    agent = Agent(args, obs_space, action_space).to(device)
+    adam = utils.Adam(agent.q_network.parameters(), args.learning_rate)
     replay = FrameReplayBuffer(args.buffer_size, args.num_envs, obs_space.shape[1:], device)
     run = utils.Run(args, __file__, make_env, envs, agent, adam=adam, replay=replay)
 
@@ -395,54 +381,36 @@ def main(args: Args):
         wandb.init(
             project=args.wandb_project_name,
             entity=args.wandb_entity,
-            name=run.dir.name,
-            id=run.dir.name,
+            name=run.id,
+            id=run.id,
             config=vars(args),
             dir=run.dir.parent,
             resume="allow",
             sync_tensorboard=True,
-            settings={"finish_timeout": 300},
         )
     # A resumed run logs the steps after its checkpoint again.
-    writer = SummaryWriter(run.dir, flush_secs=10, purge_step=run.global_step + 1)
+    writer = SummaryWriter(run.dir, flush_secs=10, purge_step=run.step + 1)
     writer.add_text("arguments", str(args))
-    run.writer = writer
-
-    # === update
-    # A number that changes during the run must be a tensor. A Python number is a constant of
-    # the graph: a new value compiles it again (--cuda-graph ignores it).
-    def update(frames, rows):
-        """A step of Adam on the squared error of the Bellman equation (algorithm 1)."""
-        obs, actions, rewards, next_obs, terminations = replay.unpack(frames, rows)
-        with torch.no_grad():
-            next_values = agent.target_network(next_obs).max(-1).values
-            td_target = rewards + args.gamma * next_values * (1 - terminations)
-        q_values = agent.q_network(obs).gather(1, actions.long()[:, None]).squeeze(1)
-        td_loss = (td_target - q_values).square().mean()
-        grads = torch.autograd.grad(td_loss, adam.params)
-        adam.update(grads, args.learning_rate)
-        metrics = {
-            "losses/td_loss": td_loss,
-            "losses/q_values": q_values.mean(),
-        }
-        return {tag: metric.detach() for tag, metric in metrics.items()}
-
-    update = run.compile(update)
-    # One CUDA graph, sampling included.
-    learn = run.cuda_graph(lambda: update(*replay.sample(args.batch_size)))
 
     # === training
+    def update(frames, rows):
+        loss, metrics = td_loss(args, agent, replay.unpack(frames, rows))
+        adam.minimize(loss)
+        return {tag: metric.detach() for tag, metric in metrics.items()}
+
+    # A number that changes during the run must be a tensor, as adam.learning_rate is.
+    update = utils.compiled(args, update)
+
     def times_due(every):
         """How many multiples of `every` the last step of the environments has passed."""
-        return global_step // every - (global_step - args.num_envs) // every
+        return run.step // every - (run.step - args.num_envs) // every
 
-    obs = run.obs
-    global_step = run.global_step
     metrics = {}
-    while run.goes_on(global_step, obs):
+    while run.step < args.total_timesteps:
         # act
         epsilon_steps = args.exploration_fraction * args.total_timesteps
-        epsilon = linear_schedule(args.start_e, args.end_e, epsilon_steps, global_step)
+        epsilon = linear_schedule(args.start_e, args.end_e, epsilon_steps, run.step)
+        obs = envs.obs
         # separate draws for each environment
         draws, uniform = np.random.random((2, args.num_envs))
         actions = (uniform * action_space.n).astype(np.int64)
@@ -452,31 +420,30 @@ def main(args: Args):
             actions = np.where(draws < epsilon, actions, greedy)
 
         # learn from the steps so far (a GPU does so while the environments step)
-        if global_step > args.learning_starts:
+        if run.step > args.learning_starts:
             for _ in range(times_due(args.train_frequency) * args.gradient_steps):
-                metrics = learn()
+                metrics = update(*replay.sample(args.batch_size))
             for _ in range(times_due(args.target_network_frequency)):
                 update_target(agent.target_network, agent.q_network, args.tau)
 
         # step, store
-        new_obs, rewards, terminations, truncations, infos = envs.step(actions)
-        global_step += args.num_envs
-        for _, episodic_return, episodic_length in run.finished_episodes(infos):
-            writer.add_scalar("charts/episodic_return", episodic_return, global_step)
-            writer.add_scalar("charts/episodic_length", episodic_length, global_step)
+        next_obs, rewards, terminations, truncations, infos = envs.step(actions)
         rewards = np.sign(rewards)  # clipped, for learning only
-        new_games = infos["_final_info"]
-        final_obs = infos.get("final_obs")
-        # a truncated game bootstraps from final_obs
-        replay.add(obs, actions, rewards, terminations, truncations, new_games, final_obs)
-        obs = new_obs
+        new_games = ["episode" in info for info in infos]
+        # a truncated game bootstraps from next_obs
+        replay.add(obs, actions, rewards, next_obs, terminations, truncations, new_games)
+        for info in infos:
+            run.step += 1
+            if "episode" in info:
+                writer.add_scalar("charts/episodic_return", info["episode"]["r"], run.step)
+                writer.add_scalar("charts/episodic_length", info["episode"]["l"], run.step)
 
-        # log
-        if times_due(100) or global_step >= args.total_timesteps:
-            run.log({**metrics, "charts/epsilon": epsilon}, global_step)
+        # log, evaluate, save
+        if times_due(100) or run.step >= args.total_timesteps:
+            run.log(writer, {**metrics, "charts/epsilon": epsilon})
+        run.checkpoint(writer)
 
-    # === evaluation
-    return run.end()
+    return run.finish(writer)
 
 
 if __name__ == "__main__":

@@ -13,6 +13,7 @@ Details:  docs/ppo_atari_lstm.md
 import json
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 import ale_py  # pip install "cleanrl_lite[atari]"
 import gymnasium as gym
@@ -32,7 +33,6 @@ class Args:
     # run flags, the same in every script
     exp_name: str = Path(__file__).stem  # name of the experiment
     seed: int = 1  # seed of environments, networks and sampling
-    torch_deterministic: bool = True  # use deterministic algorithms of cuDNN
     cuda: bool = True  # train on a GPU if there is one
     threads: int = 0  # CPU threads of torch and numpy (0: their choice)
     compile: bool = True  # compile the update: a slow start, then faster
@@ -41,13 +41,12 @@ class Args:
     wandb_project_name: str = "cleanrl_lite"  # Weights & Biases project
     wandb_entity: str | None = None  # Weights & Biases entity (team)
     runs_dir: str = "runs"  # folder of the run directories
-    save_every: int = 100_000  # environment steps between checkpoints (0: none)
+    save_every: int = 100_000  # environment steps between checkpoints (0: only at the end)
     resume: str | None = None  # run directory to continue, or auto: the last with these flags
     evaluate: str | None = None  # run directory or checkpoint to evaluate, without training
     eval_episodes: int = 10  # episodes of an evaluation, with the greedy policy
     eval_every: int = 0  # environment steps between evaluations (0: only at the end)
     capture_video: bool = False  # record the first episode of every evaluation
-    render: bool = False  # show evaluations in a window
 
     # algorithm flags
     env_id: str = "BreakoutNoFrameskip-v4"  # game; ALE/Breakout-v5 has sticky actions
@@ -99,20 +98,21 @@ def add_row(frames, begins):
 class Games(gym.vector.VectorWrapper):
     """ale-py's vector environment, in C++: gray frames of 84 x 84 and a row, 4 frames a step.
 
-    A lost life terminates the episode, and FIRE continues the game. infos["episodes"] are
-    whole games, with unclipped rewards.
+    A lost life terminates the episode, and FIRE continues the game. infos[n]["episode"] is a
+    whole game, with unclipped rewards.
     """
 
-    def __init__(self, num_envs, **settings):
+    def __init__(self, args):
         envs = ale_py.vector_env.AtariVectorEnv(
-            num_envs=num_envs,
-            noop_max=30,
+            num_envs=args.num_envs,
+            num_threads=args.threads,
             stack_num=1,
+            noop_max=30,
             autoreset_mode=gym.vector.AutoresetMode.SAME_STEP,
             # The trap: `episodic_life` would start a new game after each lost life.
             life_loss_info=True,
             reward_clipping=False,
-            **settings,
+            **game_settings(args),
         )
         super().__init__(envs)
         self.single_observation_space = Box(0, 255, (85, 84), np.uint8)
@@ -120,32 +120,32 @@ class Games(gym.vector.VectorWrapper):
         self.has_fire = ale_py.Action.FIRE in buttons
         self.fire = buttons.index(ale_py.Action.FIRE) if self.has_fire else 0
 
-    def reset(self, seed):
+    def reset(self, *, seed, options=None):
         obs, infos = self.env.reset(seed=np.array(seed))
         self.frames = infos["episode_frame_number"]
-        self.lost_life = np.zeros(self.num_envs, dtype=bool)
+        self.lost_life = np.zeros(self.num_envs, bool)
         self.returns = np.zeros(self.num_envs)
-        self.lengths = np.zeros(self.num_envs, dtype=np.int64)
-        begins = np.ones(self.num_envs, dtype=bool)
-        return add_row(obs[:, 0], begins), infos
+        self.lengths = np.zeros(self.num_envs, np.int64)
+        return add_row(obs[:, 0], np.ones(self.num_envs, bool)), {}
 
     def step(self, actions):
         # Some games wait until FIRE is pressed.
         actions = np.where(self.lost_life, self.fire, actions)
         obs, rewards, terminations, truncations, infos = self.env.step(actions)
         # Fewer frames than before: the next game has begun.
-        restarted = infos["episode_frame_number"] < self.frames
-        over = truncations | restarted
+        over = truncations | (infos["episode_frame_number"] < self.frames)
         self.frames = infos["episode_frame_number"]
         self.lost_life = terminations & ~over & self.has_fire
-        returns = self.returns + rewards
-        lengths = self.lengths + 1
-        infos["_final_info"] = over
-        ended = np.flatnonzero(over)
-        infos["episodes"] = [(n, returns[n], lengths[n]) for n in ended]
-        self.returns = returns * ~over
-        self.lengths = lengths * ~over
-        return add_row(obs[:, 0], over), rewards, terminations, truncations, infos
+        self.returns += rewards
+        self.lengths += 1
+        ended = {}
+        for n in np.flatnonzero(over):
+            episode = {"r": self.returns[n], "l": self.lengths[n]}
+            final_obs = add_row(infos["final_obs"][n], [False])[0]
+            ended[n] = {"episode": episode, "final_obs": final_obs}
+        self.returns *= ~over
+        self.lengths *= ~over
+        return add_row(obs[:, 0], over), rewards, terminations, truncations, ended
 
 
 class PressFire(gym.Wrapper):
@@ -190,7 +190,7 @@ def make_env(args, render_mode=None):
     return BeginRow(env)
 
 
-# === networks
+# === agent
 def layer_init(layer, gain=2**0.5):
     nn.init.orthogonal_(layer.weight, gain)
     nn.init.zeros_(layer.bias)
@@ -198,7 +198,7 @@ def layer_init(layer, gain=2**0.5):
 
 
 class Agent(nn.Module):
-    def __init__(self, num_actions, bf16=False):
+    def __init__(self, args, obs_space, action_space):
         super().__init__()
         conv1 = nn.Conv2d(1, 32, 8, stride=4)
         conv2 = nn.Conv2d(32, 64, 4, stride=2)
@@ -221,10 +221,11 @@ class Agent(nn.Module):
         nn.init.zeros_(self.lstm.bias_hh)
         self.critic = layer_init(nn.Linear(128, 1), gain=1.0)
         # small weights: the policy starts out uniform
-        self.actor = layer_init(nn.Linear(128, num_actions), gain=0.01)
-        self.bf16 = bf16
+        self.actor = layer_init(nn.Linear(128, int(action_space.n)), gain=0.01)
+        self.bf16 = args.bf16
         # the state of act()
         self.register_buffer("memory", torch.zeros(1, 2, 128), persistent=False)
+        self.to(memory_format=torch.channels_last)
 
     def forward(self, obs, state):
         """The policy's distribution, the value and the state after sequences `obs`.
@@ -256,20 +257,16 @@ class Agent(nn.Module):
 
 
 # === pure functions
-def linear_recurrence(inputs, decays, initial):
-    """y[t] = inputs[t] + decays[t] * y[t - 1], with y[-1] = initial.
+class Batch(NamedTuple):
+    """Samples of a rollout, tensors (samples, ...). states are those before each step."""
 
-    inputs and decays are (num_steps, num_envs), initial is (num_envs,).
-    """
-    outputs = np.empty_like(inputs)
-    # Python floats are faster than numpy rows for up to about ten environments.
-    for n, y in enumerate(initial.tolist()):
-        column = []
-        for x, decay in zip(inputs[:, n].tolist(), decays[:, n].tolist(), strict=True):
-            y = x + decay * y
-            column.append(y)
-        outputs[:, n] = column
-    return outputs
+    obs: torch.Tensor
+    states: torch.Tensor
+    actions: torch.Tensor
+    logprobs: torch.Tensor
+    values: torch.Tensor
+    advantages: torch.Tensor
+    returns: torch.Tensor
 
 
 def compute_gae(rewards, values, next_values, terminations, dones, gamma, gae_lambda):
@@ -282,70 +279,65 @@ def compute_gae(rewards, values, next_values, terminations, dones, gamma, gae_la
     """
     deltas = rewards + gamma * next_values * ~terminations - values
     decays = gamma * gae_lambda * ~dones
-    initial = np.zeros(deltas.shape[1])
-    backwards = linear_recurrence(deltas[::-1], decays[::-1], initial)
-    return backwards[::-1].copy()  # no negative strides in torch
+    advantages = np.zeros_like(deltas)
+    # Python floats are faster than numpy rows for up to about ten environments.
+    for n in range(deltas.shape[1]):
+        advantage, backwards = 0.0, []
+        for delta, decay in zip(deltas[::-1, n].tolist(), decays[::-1, n].tolist(), strict=True):
+            advantage = delta + decay * advantage
+            backwards.append(advantage)
+        advantages[::-1, n] = backwards
+    return advantages
 
 
-class Adam(nn.Module):
-    """Adam (Kingma & Ba 2015, algorithm 1) with a limit on the gradient's norm.
+def ppo_loss(args, agent, batch):
+    """The loss of sequences (seq_len, sequences, ...) (eq. 9), and a dict of metrics."""
+    dist, values, _ = agent(batch.obs, batch.states[0])
+    logratio = dist.log_prob(batch.actions) - batch.logprobs
+    ratio = logratio.exp()
+    clipped_ratio = ratio.clamp(1 - args.clip_coef, 1 + args.clip_coef)
+    advantages = batch.advantages
+    if args.norm_adv:
+        advantages = (advantages - advantages.mean()) / (advantages.std() + 1e-8)
+    policy_loss = -torch.min(ratio * advantages, clipped_ratio * advantages).mean()  # eq. 7
 
-    Written out, on one flat vector, because this compiles into the update's graph;
-    torch.optim.Adam would not.
-    """
+    value_loss = (values - batch.returns).square()
+    if args.clip_vloss:
+        change = (values - batch.values).clamp(-args.clip_coef, args.clip_coef)
+        value_loss = torch.max(value_loss, (batch.values + change - batch.returns).square())
+    value_loss = 0.5 * value_loss.mean()
 
-    def __init__(self, params):
-        super().__init__()
-        self.params = [param for param in params if param.requires_grad]
-        flat = torch.cat([param.detach().flatten() for param in self.params])
-        self.register_buffer("step", flat.new_zeros(()))
-        self.register_buffer("exp_avg", torch.zeros_like(flat))
-        self.register_buffer("exp_avg_sq", torch.zeros_like(flat))
-
-    @torch.no_grad()
-    def update(self, grads, learning_rate, max_grad_norm, beta1=0.9, beta2=0.999, eps=1e-5):
-        """Takes a step, in place; returns the gradient's norm before it is clipped."""
-        grad = torch.cat([g.flatten() for g in grads])
-        grad_norm = grad.norm()
-        grad = grad * (max_grad_norm / (grad_norm + 1e-6)).clamp(max=1.0)
-        self.step.add_(1)
-        self.exp_avg.lerp_(grad, 1 - beta1)
-        self.exp_avg_sq.lerp_(grad.square(), 1 - beta2)
-        denominator = (self.exp_avg_sq / (1 - beta2**self.step)).sqrt() + eps
-        delta = learning_rate * self.exp_avg / (1 - beta1**self.step) / denominator
-        parts = delta.split([param.numel() for param in self.params])
-        for param, part in zip(self.params, parts, strict=True):
-            param.sub_(part.view_as(param))
-        return grad_norm
+    entropy = dist.entropy().mean()
+    loss = policy_loss - args.ent_coef * entropy + args.vf_coef * value_loss
+    return loss, {
+        "losses/policy_loss": policy_loss,
+        "losses/value_loss": value_loss,
+        "losses/entropy": entropy,
+        "losses/approx_kl": (ratio - 1 - logratio).mean(),  # http://joschu.net/blog/kl-approx.html
+        "losses/old_approx_kl": -logratio.mean(),
+        "losses/clipfrac": (clipped_ratio != ratio).float().mean(),
+    }
 
 
-@utils.with_cleanup
 def main(args: Args):
-    # === setup
-    check = utils.check
+    # === set-up
+    if args.evaluate:
+        return utils.evaluate_saved(args, make_env, Agent)
     device = utils.setup(args)
     batch_size = args.num_envs * args.num_steps
-    minibatch_size = batch_size // args.num_minibatches
-    divides = batch_size == minibatch_size * args.num_minibatches
-    steps = f"--num-envs x --num-steps = {batch_size}"
-    check(divides, f"{steps} must be a multiple of --num-minibatches {args.num_minibatches}")
-    several = minibatch_size > 1 or not args.norm_adv
-    check(several, "minibatches of one sample need --no-norm-adv")
-    rest = args.num_steps % args.seq_len + minibatch_size % args.seq_len
-    multiples = f"--num-steps and minibatches of {minibatch_size} must be multiples of"
-    check(rest == 0, f"{multiples} --seq-len {args.seq_len}")
-
-    envs = Games(args.num_envs, num_threads=args.threads, **game_settings(args))
-    obs_space = envs.single_observation_space
-    action_space = envs.single_action_space
-
-    agent = Agent(int(action_space.n), args.bf16)
-    agent = agent.to(device, memory_format=torch.channels_last)
-    if args.evaluate:
-        envs.close()
-        return utils.evaluate_saved(args, make_env, agent)
-    adam = Adam(agent.parameters())
-    learning_rate = torch.tensor(args.learning_rate, device=device)
+    utils.check(
+        batch_size % args.num_minibatches == 0,
+        f"--num-envs x --num-steps = {batch_size} must be a multiple of --num-minibatches",
+    )
+    utils.check(
+        args.num_steps % args.seq_len == 0
+        and batch_size // args.num_minibatches % args.seq_len == 0,
+        f"--num-steps and minibatches must be multiples of --seq-len {args.seq_len}",
+    )
+    envs = utils.Envs(args, Games(args))
+    obs_space, action_space = envs.single_observation_space, envs.single_action_space
+    agent = Agent(args, obs_space, action_space).to(device)
+    adam = utils.Adam(agent.parameters(), args.learning_rate, args.max_grad_norm, eps=1e-5)
     run = utils.Run(args, __file__, make_env, envs, agent, adam=adam)
 
     # === logging
@@ -355,147 +347,103 @@ def main(args: Args):
         wandb.init(
             project=args.wandb_project_name,
             entity=args.wandb_entity,
-            name=run.dir.name,
-            id=run.dir.name,
+            name=run.id,
+            id=run.id,
             config=vars(args),
             dir=run.dir.parent,
             resume="allow",
             sync_tensorboard=True,
-            settings={"finish_timeout": 300},
         )
     # A resumed run logs the steps after its checkpoint again.
-    writer = SummaryWriter(run.dir, flush_secs=10, purge_step=run.global_step + 1)
+    writer = SummaryWriter(run.dir, flush_secs=10, purge_step=run.step + 1)
     writer.add_text("arguments", str(args))
-    run.writer = writer
-
-    # === update
-    # The batch, allocated once: a CUDA graph needs fixed addresses.
-    b_obs = torch.zeros((batch_size, *obs_space.shape), dtype=torch.uint8, device=device)
-    b_states = torch.zeros((batch_size, 2, 128), device=device)  # before each step
-    b_actions = torch.zeros(batch_size, dtype=torch.int64, device=device)
-    b_logprobs = torch.zeros(batch_size, device=device)
-    b_values = torch.zeros_like(b_logprobs)
-    b_advantages = torch.zeros_like(b_logprobs)
-    b_returns = torch.zeros_like(b_logprobs)
-
-    # A number that changes during the run must be a tensor, as learning_rate is. A Python
-    # number is a constant of the graph: a new value compiles it again (--cuda-graph ignores it).
-    def update(inds):
-        """PPO's loss (eq. 9) and a step of Adam on the sequences inds (seq_len, sequences)."""
-        dist, value, _ = agent(b_obs[inds], b_states[inds[0]])
-        logratio = dist.log_prob(b_actions[inds]) - b_logprobs[inds]
-        ratio = logratio.exp()
-        approx_kl = ((ratio - 1) - logratio).mean()  # http://joschu.net/blog/kl-approx.html
-
-        advantages = b_advantages[inds]
-        if args.norm_adv:
-            advantages = (advantages - advantages.mean()) / (advantages.std() + 1e-8)
-        clipped_ratio = ratio.clamp(1 - args.clip_coef, 1 + args.clip_coef)
-        policy_loss = -torch.min(ratio * advantages, clipped_ratio * advantages).mean()  # eq. 7
-
-        value_loss = (value - b_returns[inds]).square()
-        if args.clip_vloss:
-            change = (value - b_values[inds]).clamp(-args.clip_coef, args.clip_coef)
-            clipped_value = b_values[inds] + change
-            value_loss = torch.max(value_loss, (clipped_value - b_returns[inds]).square())
-        value_loss = 0.5 * value_loss.mean()
-
-        entropy = dist.entropy().mean()
-        loss = policy_loss - args.ent_coef * entropy + args.vf_coef * value_loss
-        grads = torch.autograd.grad(loss, adam.params)
-        grad_norm = adam.update(grads, learning_rate, args.max_grad_norm)
-        metrics = {
-            "losses/policy_loss": policy_loss,
-            "losses/value_loss": value_loss,
-            "losses/entropy": entropy,
-            "losses/grad_norm": grad_norm,
-            "losses/approx_kl": approx_kl,
-            "losses/old_approx_kl": -logratio.mean(),
-            "losses/clipfrac": (clipped_ratio != ratio).float().mean(),
-        }
-        return {tag: metric.detach() for tag, metric in metrics.items()}
-
-    update = run.cuda_graph(run.compile(update))
 
     # === training
-    shape = (args.num_steps, args.num_envs)
-    # Views of the batch: acting writes straight into it.
-    rollout_obs = b_obs.view(*shape, *obs_space.shape)
-    states = b_states.view(*shape, 2, 128)
-    actions = b_actions.view(shape)
-    logprobs = b_logprobs.view(shape)
-    rollout_values = b_values.view(shape)
-    rewards = np.zeros(shape, dtype=np.float32)
-    terminations = np.zeros(shape, dtype=bool)
-    dones = np.zeros_like(terminations)
-    # Sequences of consecutive samples of one environment: (number, seq_len).
+    def update(inds, *batch):
+        minibatch = Batch(*[x[inds] for x in batch])
+        loss, metrics = ppo_loss(args, agent, minibatch)
+        metrics["losses/grad_norm"] = adam.minimize(loss)
+        return {tag: metric.detach() for tag, metric in metrics.items()}
+
+    # A number that changes during the run must be a tensor, as adam.learning_rate is.
+    update = utils.compiled(args, update)
+
+    shape = args.num_steps, args.num_envs
+    obs = torch.zeros((*shape, *obs_space.shape), dtype=torch.uint8, device=device)
+    states = torch.zeros((*shape, 2, 128), device=device)  # before each step
+    actions = torch.zeros(shape, dtype=torch.int64, device=device)
+    logprobs = torch.zeros(shape, device=device)
+    values = torch.zeros(shape, device=device)
+    rewards = np.zeros(shape, np.float32)
+    terminations = np.zeros(shape, bool)
+    dones = np.zeros(shape, bool)
+    # sequences of consecutive samples of one environment: (number, seq_len)
     sequences = np.arange(batch_size).reshape(-1, args.seq_len, args.num_envs)
     sequences = sequences.swapaxes(1, 2).reshape(-1, args.seq_len)
-    state = torch.zeros((args.num_envs, 2, 128), device=device)
-    obs = run.obs
-    global_step = run.global_step
-    while run.goes_on(global_step, obs):
+    state = torch.zeros((args.num_envs, 2, 128), device=device)  # a game begins with zeros anyway
+    while run.step < args.total_timesteps:
         if args.anneal_lr:
-            remaining = 1 - global_step / args.total_timesteps
-            learning_rate.fill_(args.learning_rate * remaining)
+            remaining = 1 - run.step / args.total_timesteps
+            adam.learning_rate.fill_(args.learning_rate * remaining)
 
         # act, step, store
         truncated = []
         for t in range(args.num_steps):
-            rollout_obs[t] = torch.from_numpy(obs)
-            states[t] = state
+            obs[t] = torch.from_numpy(envs.obs)
             with torch.no_grad():
-                dist, rollout_values[t], state = agent(rollout_obs[t, None], state)
+                states[t] = state
+                dist, values[t], state = agent(obs[t, None], state)
                 actions[t] = dist.sample()
                 logprobs[t] = dist.log_prob(actions[t])
-            obs, reward, terminations[t], truncations, infos = envs.step(actions[t].cpu().numpy())
+            results = envs.step(actions[t].cpu().numpy())
+            next_obs, reward, terminations[t], truncations, infos = results
             rewards[t] = np.sign(reward)  # clipped, for learning only
             dones[t] = terminations[t] | truncations
-            global_step += args.num_envs
-            for _, episodic_return, episodic_length in run.finished_episodes(infos):
-                writer.add_scalar("charts/episodic_return", episodic_return, global_step)
-                writer.add_scalar("charts/episodic_length", episodic_length, global_step)
-            for n in np.flatnonzero(truncations):
-                # obs[n] is the first observation of the next game already
-                final_obs = add_row(infos["final_obs"][n], [False])
-                final_obs = torch.from_numpy(final_obs).to(device)
-                truncated.append((t, n, final_obs, state[n]))
+            truncated += [(t, n, next_obs[n], state[n]) for n in np.flatnonzero(truncations)]
+            for info in infos:
+                run.step += 1
+                if "episode" in info:
+                    writer.add_scalar("charts/episodic_return", info["episode"]["r"], run.step)
+                    writer.add_scalar("charts/episodic_length", info["episode"]["l"], run.step)
 
         # values and advantages of the whole rollout
         with torch.no_grad():
-            _, last_values, _ = agent(torch.from_numpy(obs[None]).to(device), state)
-            next_values = torch.cat([rollout_values[1:], last_values])
-            for t, n, final_obs, after in truncated:
-                _, next_values[t, n], _ = agent(final_obs[None], after[None])
-        values = rollout_values.cpu().numpy()
+            _, last_values, _ = agent(torch.from_numpy(envs.obs[None]).to(device), state)
+            next_values = torch.cat([values[1:], last_values])
+            for t, n, last_obs, after in truncated:
+                last_obs = torch.from_numpy(last_obs[None, None]).to(device)
+                _, next_values[t, n], _ = agent(last_obs, after[None])
+        old_values = values.cpu().numpy()
         next_values = next_values.cpu().numpy()
         advantages = compute_gae(
-            rewards, values, next_values, terminations, dones, args.gamma, args.gae_lambda
+            rewards, old_values, next_values, terminations, dones, args.gamma, args.gae_lambda
         )
-        returns = advantages + values
-        b_advantages[:] = torch.from_numpy(advantages).flatten()
-        b_returns[:] = torch.from_numpy(returns).flatten()
+        returns = advantages + old_values
+        b_advantages = torch.from_numpy(advantages).to(device)
+        b_returns = torch.from_numpy(returns).to(device)
+        rollout = obs, states, actions, logprobs, values, b_advantages, b_returns
+        batch = Batch(*[x.flatten(0, 1) for x in rollout])
 
         # learn
         metrics = []
         for _ in range(args.update_epochs):
             order = np.random.permutation(sequences)
             order = order.reshape(args.num_minibatches, -1, args.seq_len).swapaxes(1, 2)
-            epoch = [update(inds) for inds in torch.from_numpy(order).to(device)]
+            epoch = [update(inds, *batch) for inds in torch.from_numpy(order).to(device)]
             metrics += epoch
             kls = [m["losses/approx_kl"] for m in epoch]
             if args.target_kl and torch.stack(kls).mean() > args.target_kl:
                 break
 
-        # log
-        losses = {tag: torch.stack([m[tag] for m in metrics]).mean() for tag in metrics[0]}
-        unexplained = (returns - values).var() / (returns.var() + 1e-8)
-        losses["losses/explained_variance"] = 1 - unexplained
-        losses["charts/learning_rate"] = learning_rate
-        run.log(losses, global_step)
+        # log, evaluate, save
+        scalars = {tag: torch.stack([m[tag] for m in metrics]).mean() for tag in metrics[0]}
+        unexplained = (returns - old_values).var() / (returns.var() + 1e-8)
+        scalars["losses/explained_variance"] = 1 - unexplained
+        scalars["charts/learning_rate"] = adam.learning_rate
+        run.log(writer, scalars)
+        run.checkpoint(writer)
 
-    # === evaluation
-    return run.end()
+    return run.finish(writer)
 
 
 if __name__ == "__main__":

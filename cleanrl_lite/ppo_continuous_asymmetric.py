@@ -12,6 +12,7 @@ Details:  docs/ppo_continuous_asymmetric.md
 import math
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 import gymnasium as gym
 import numpy as np
@@ -30,7 +31,6 @@ class Args:
     # run flags, the same in every script
     exp_name: str = Path(__file__).stem  # name of the experiment
     seed: int = 1  # seed of environments, networks and sampling
-    torch_deterministic: bool = True  # use deterministic algorithms of cuDNN
     cuda: bool = True  # train on a GPU if there is one
     threads: int = 1  # CPU threads of torch and numpy (0: their choice)
     compile: bool = True  # compile the update: a slow start, then faster
@@ -39,13 +39,12 @@ class Args:
     wandb_project_name: str = "cleanrl_lite"  # Weights & Biases project
     wandb_entity: str | None = None  # Weights & Biases entity (team)
     runs_dir: str = "runs"  # folder of the run directories
-    save_every: int = 100_000  # environment steps between checkpoints (0: none)
+    save_every: int = 100_000  # environment steps between checkpoints (0: only at the end)
     resume: str | None = None  # run directory to continue, or auto: the last with these flags
     evaluate: str | None = None  # run directory or checkpoint to evaluate, without training
     eval_episodes: int = 10  # episodes of an evaluation, with the greedy policy
     eval_every: int = 0  # environment steps between evaluations (0: only at the end)
     capture_video: bool = False  # record the first episode of every evaluation
-    render: bool = False  # show evaluations in a window
 
     # algorithm flags
     env_id: str = "benchmark.environments.go1:Go1Getup-v1"  # environment id, or module:Env-v0
@@ -79,24 +78,27 @@ class StateFirst(gym.Wrapper):
         super().__init__(env)
         space = env.observation_space
         parts = dict(space) if isinstance(space, Dict) else {}
-        named = parts.keys() == {"state", "privileged_state"}
         vectors = all(isinstance(part, Box) and len(part.shape) == 1 for part in parts.values())
-        wanted = "Dict(state=Box, privileged_state=Box), two vectors"
-        message = f"observations must be {wanted}, not {space}. One vector: ppo_continuous.py"
-        utils.check(named and vectors, message)
+        utils.check(
+            parts.keys() == {"state", "privileged_state"} and vectors,
+            "observations must be Dict(state=Box, privileged_state=Box), two vectors, "
+            f"not {space}. One vector: ppo_continuous.py",
+        )
         # The trap: Dict sorts the names of a dict, not of a list.
         order = ["state", "privileged_state"]
         self.observation_space = Dict([(name, parts[name]) for name in order])
-        self.state_dim = space["state"].shape[0]
 
 
 def make_env(args, render_mode=None):
-    env = utils.make(args, render_mode, max_episode_steps=args.max_episode_steps)
-    env = StateFirst(env)
-    return utils.flatten(env)
+    """Observations are one vector, whose first state_dim numbers are the state."""
+    env = StateFirst(utils.make(args, render_mode))
+    (state_dim,) = env.observation_space["state"].shape
+    env = utils.flatten(env)
+    env.observation_space.state_dim = state_dim  # for the agent
+    return env
 
 
-# === networks
+# === agent
 def mlp(inputs, outputs, last_gain):
     """Two hidden layers of 64 tanh units, with orthogonal weights."""
     network = nn.Sequential(
@@ -114,10 +116,10 @@ def mlp(inputs, outputs, last_gain):
 
 
 class RunningMeanStd(nn.Module):
-    """Mean and variance of all samples so far, saved with the agent.
+    """Mean and variance of all samples so far.
 
-    Not for use inside the compiled update: on a CPU,
-    torch 2.13 loses changes of 0-d float64 tensors.
+    Not to be updated in a compiled function: on a CPU, torch 2.13 loses changes of 0-d float64
+    tensors.
     """
 
     def __init__(self, shape=()):
@@ -125,6 +127,10 @@ class RunningMeanStd(nn.Module):
         self.register_buffer("mean", torch.zeros(shape, dtype=torch.float64))
         self.register_buffer("var", torch.ones(shape, dtype=torch.float64))
         self.register_buffer("count", torch.zeros((), dtype=torch.float64))
+
+    @property
+    def std(self):
+        return (self.var + 1e-8).sqrt()
 
     def update(self, samples):
         """Updates the statistics with `samples` (num_samples, *shape) (Chan et al. 1979)."""
@@ -138,25 +144,27 @@ class RunningMeanStd(nn.Module):
 
 
 class Agent(nn.Module):
-    def __init__(self, obs_dim, action_dim, state_dim, privileged_critic):
+    def __init__(self, args, obs_space, action_space):
         super().__init__()
-        self.state_dim = state_dim
-        self.privileged_critic = privileged_critic
-        critic_dim = obs_dim - state_dim if privileged_critic else state_dim
+        utils.check(
+            isinstance(action_space, Box) and len(action_space.shape) == 1,
+            f"actions must be a 1-D Box of floats, not {action_space}. Discrete: ppo.py",
+        )
+        obs_dim, action_dim = obs_space.shape[0], action_space.shape[0]
+        self.state_dim = obs_space.state_dim
+        self.privileged_critic = args.privileged_critic
+        critic_dim = obs_dim - self.state_dim if self.privileged_critic else self.state_dim
         self.obs_stats = RunningMeanStd(obs_dim)
-        self.return_stats = RunningMeanStd()
+        self.return_stats = RunningMeanStd()  # of discounted returns, to scale the rewards
         self.critic = mlp(critic_dim, 1, last_gain=1.0)
         # small weights: the mean starts at 0
-        self.actor = mlp(state_dim, action_dim, last_gain=0.01)
+        self.actor = mlp(self.state_dim, action_dim, last_gain=0.01)
         self.actor_logstd = nn.Parameter(torch.zeros(action_dim))
 
-    def normalize(self, obs):
-        """Observations with mean 0 and variance 1 over the training so far."""
-        obs = (obs - self.obs_stats.mean) / (self.obs_stats.var + 1e-8).sqrt()
-        return obs.clamp(-10, 10).float()
-
     def forward(self, obs):
-        """The policy's distribution and the value of normalised `obs` (batch, obs_dim)."""
+        """The policy's distribution and the value of `obs` (batch, obs_dim)."""
+        obs = (obs.double() - self.obs_stats.mean) / self.obs_stats.std
+        obs = obs.clamp(-10, 10).float()
         state = obs[..., : self.state_dim]
         privileged_state = obs[..., self.state_dim :]
         mean = self.actor(state)
@@ -165,13 +173,39 @@ class Agent(nn.Module):
         critic_obs = privileged_state if self.privileged_critic else state
         return dist, self.critic(critic_obs).squeeze(-1)
 
+    def sampler(self):
+        """The same policy as a function from obs to random actions, in numpy: it is faster."""
+        actor = utils.in_numpy(self.actor)
+        obs_mean = self.obs_stats.mean.cpu().numpy().copy()
+        obs_std = self.obs_stats.std.cpu().numpy()
+        std = self.actor_logstd.detach().exp().cpu().numpy()
+
+        def sample(obs):
+            obs = ((obs - obs_mean) / obs_std).clip(-10, 10)
+            state = obs[:, : self.state_dim]
+            mean = actor(state.astype(np.float32))
+            return mean + std * np.random.standard_normal(mean.shape).astype(np.float32)
+
+        return sample
+
     def act(self, obs):
-        """The greedy policy, for evaluation; takes raw observations."""
-        dist, _ = self(self.normalize(obs))
+        """The greedy policy, for evaluation."""
+        dist, _ = self(obs)
         return dist.mean
 
 
 # === pure functions
+class Batch(NamedTuple):
+    """Samples of a rollout, tensors (samples, ...)."""
+
+    obs: torch.Tensor
+    actions: torch.Tensor
+    logprobs: torch.Tensor
+    values: torch.Tensor
+    advantages: torch.Tensor
+    returns: torch.Tensor
+
+
 def linear_recurrence(inputs, decays, initial):
     """y[t] = inputs[t] + decays[t] * y[t - 1], with y[-1] = initial.
 
@@ -198,77 +232,55 @@ def compute_gae(rewards, values, next_values, terminations, dones, gamma, gae_la
     """
     deltas = rewards + gamma * next_values * ~terminations - values
     decays = gamma * gae_lambda * ~dones
-    initial = np.zeros(deltas.shape[1])
-    backwards = linear_recurrence(deltas[::-1], decays[::-1], initial)
+    backwards = linear_recurrence(deltas[::-1], decays[::-1], np.zeros(deltas.shape[1]))
     return backwards[::-1].copy()  # no negative strides in torch
 
 
-class Adam(nn.Module):
-    """Adam (Kingma & Ba 2015, algorithm 1) with a limit on the gradient's norm.
+def ppo_loss(args, agent, batch):
+    """The loss of a minibatch (eq. 9), and a dict of metrics."""
+    dist, values = agent(batch.obs)
+    logratio = dist.log_prob(batch.actions) - batch.logprobs
+    ratio = logratio.exp()
+    clipped_ratio = ratio.clamp(1 - args.clip_coef, 1 + args.clip_coef)
+    advantages = batch.advantages
+    if args.norm_adv:
+        advantages = (advantages - advantages.mean()) / (advantages.std() + 1e-8)
+    policy_loss = -torch.min(ratio * advantages, clipped_ratio * advantages).mean()  # eq. 7
 
-    Written out, on one flat vector, because this compiles into the update's graph;
-    torch.optim.Adam would not.
-    """
+    value_loss = (values - batch.returns).square()
+    if args.clip_vloss:
+        change = (values - batch.values).clamp(-args.clip_coef, args.clip_coef)
+        value_loss = torch.max(value_loss, (batch.values + change - batch.returns).square())
+    value_loss = 0.5 * value_loss.mean()
 
-    def __init__(self, params):
-        super().__init__()
-        self.params = [param for param in params if param.requires_grad]
-        flat = torch.cat([param.detach().flatten() for param in self.params])
-        self.register_buffer("step", flat.new_zeros(()))
-        self.register_buffer("exp_avg", torch.zeros_like(flat))
-        self.register_buffer("exp_avg_sq", torch.zeros_like(flat))
-
-    @torch.no_grad()
-    def update(self, grads, learning_rate, max_grad_norm, beta1=0.9, beta2=0.999, eps=1e-5):
-        """Takes a step, in place; returns the gradient's norm before it is clipped."""
-        grad = torch.cat([g.flatten() for g in grads])
-        grad_norm = grad.norm()
-        grad = grad * (max_grad_norm / (grad_norm + 1e-6)).clamp(max=1.0)
-        self.step.add_(1)
-        self.exp_avg.lerp_(grad, 1 - beta1)
-        self.exp_avg_sq.lerp_(grad.square(), 1 - beta2)
-        denominator = (self.exp_avg_sq / (1 - beta2**self.step)).sqrt() + eps
-        delta = learning_rate * self.exp_avg / (1 - beta1**self.step) / denominator
-        parts = delta.split([param.numel() for param in self.params])
-        for param, part in zip(self.params, parts, strict=True):
-            param.sub_(part.view_as(param))
-        return grad_norm
+    entropy = dist.entropy().mean()
+    loss = policy_loss - args.ent_coef * entropy + args.vf_coef * value_loss
+    return loss, {
+        "losses/policy_loss": policy_loss,
+        "losses/value_loss": value_loss,
+        "losses/entropy": entropy,
+        "losses/approx_kl": (ratio - 1 - logratio).mean(),  # http://joschu.net/blog/kl-approx.html
+        "losses/old_approx_kl": -logratio.mean(),
+        "losses/clipfrac": (clipped_ratio != ratio).float().mean(),
+    }
 
 
-@utils.with_cleanup
 def main(args: Args):
-    # === setup
-    check = utils.check
+    # === set-up
+    if args.evaluate:
+        return utils.evaluate_saved(args, make_env, Agent)
     device = utils.setup(args)
     batch_size = args.num_envs * args.num_steps
-    minibatch_size = batch_size // args.num_minibatches
-    divides = batch_size == minibatch_size * args.num_minibatches
-    steps = f"--num-envs x --num-steps = {batch_size}"
-    check(divides, f"{steps} must be a multiple of --num-minibatches {args.num_minibatches}")
-    several = minibatch_size > 1 or not args.norm_adv
-    check(several, "minibatches of one sample need --no-norm-adv")
-
-    env_fns = [lambda: make_env(args)] * args.num_envs
-    envs = utils.vector_env(env_fns, args.async_envs)
-    obs_space = envs.single_observation_space
-    action_space = envs.single_action_space
-    real = isinstance(action_space, Box) and action_space.dtype.kind == "f"
-    vectors = real and len(action_space.shape) == 1
-    check(vectors, f"actions must be a 1-D Box of floats, not {action_space}. Discrete: ppo.py")
-
-    state_dim = envs.get_attr("state_dim")[0]
-    agent = Agent(
-        obs_space.shape[0],
-        action_space.shape[0],
-        state_dim,
-        args.privileged_critic,
-    ).to(device)
-    if args.evaluate:
-        envs.close()
-        return utils.evaluate_saved(args, make_env, agent)
-    adam = Adam(agent.parameters())
-    learning_rate = torch.tensor(args.learning_rate, device=device)
+    utils.check(
+        batch_size % args.num_minibatches == 0,
+        f"--num-envs x --num-steps = {batch_size} must be a multiple of --num-minibatches",
+    )
+    envs = utils.make_envs(args, make_env)
+    obs_space, action_space = envs.single_observation_space, envs.single_action_space
+    agent = Agent(args, obs_space, action_space).to(device)
+    adam = utils.Adam(agent.parameters(), args.learning_rate, args.max_grad_norm, eps=1e-5)
     run = utils.Run(args, __file__, make_env, envs, agent, adam=adam)
+    utils.check_policy(agent, envs.obs)
 
     # === logging
     if args.track:
@@ -277,161 +289,97 @@ def main(args: Args):
         wandb.init(
             project=args.wandb_project_name,
             entity=args.wandb_entity,
-            name=run.dir.name,
-            id=run.dir.name,
+            name=run.id,
+            id=run.id,
             config=vars(args),
             dir=run.dir.parent,
             resume="allow",
             sync_tensorboard=True,
-            settings={"finish_timeout": 300},
         )
     # A resumed run logs the steps after its checkpoint again.
-    writer = SummaryWriter(run.dir, flush_secs=10, purge_step=run.global_step + 1)
+    writer = SummaryWriter(run.dir, flush_secs=10, purge_step=run.step + 1)
     writer.add_text("arguments", str(args))
-    run.writer = writer
-
-    # === update
-    # The batch, allocated once: a CUDA graph needs fixed addresses.
-    b_obs = torch.zeros((batch_size, *obs_space.shape), device=device)
-    b_actions = torch.zeros((batch_size, *action_space.shape), device=device)
-    b_logprobs = torch.zeros(batch_size, device=device)
-    b_values = torch.zeros_like(b_logprobs)
-    b_advantages = torch.zeros_like(b_logprobs)
-    b_returns = torch.zeros_like(b_logprobs)
-
-    # A number that changes during the run must be a tensor, as learning_rate is. A Python
-    # number is a constant of the graph: a new value compiles it again (--cuda-graph ignores it).
-    def update(inds):
-        """PPO's loss (eq. 9) and a step of Adam on the samples inds of the batch."""
-        dist, value = agent(b_obs[inds])
-        logratio = dist.log_prob(b_actions[inds]) - b_logprobs[inds]
-        ratio = logratio.exp()
-        approx_kl = ((ratio - 1) - logratio).mean()  # http://joschu.net/blog/kl-approx.html
-
-        advantages = b_advantages[inds]
-        if args.norm_adv:
-            advantages = (advantages - advantages.mean()) / (advantages.std() + 1e-8)
-        clipped_ratio = ratio.clamp(1 - args.clip_coef, 1 + args.clip_coef)
-        policy_loss = -torch.min(ratio * advantages, clipped_ratio * advantages).mean()  # eq. 7
-
-        value_loss = (value - b_returns[inds]).square()
-        if args.clip_vloss:
-            change = (value - b_values[inds]).clamp(-args.clip_coef, args.clip_coef)
-            clipped_value = b_values[inds] + change
-            value_loss = torch.max(value_loss, (clipped_value - b_returns[inds]).square())
-        value_loss = 0.5 * value_loss.mean()
-
-        entropy = dist.entropy().mean()
-        loss = policy_loss - args.ent_coef * entropy + args.vf_coef * value_loss
-        grads = torch.autograd.grad(loss, adam.params)
-        grad_norm = adam.update(grads, learning_rate, args.max_grad_norm)
-        metrics = {
-            "losses/policy_loss": policy_loss,
-            "losses/value_loss": value_loss,
-            "losses/entropy": entropy,
-            "losses/grad_norm": grad_norm,
-            "losses/approx_kl": approx_kl,
-            "losses/old_approx_kl": -logratio.mean(),
-            "losses/clipfrac": (clipped_ratio != ratio).float().mean(),
-        }
-        return {tag: metric.detach() for tag, metric in metrics.items()}
-
-    update = run.cuda_graph(run.compile(update))
 
     # === training
-    shape = (args.num_steps, args.num_envs)
-    rollout_obs = np.zeros((*shape, *obs_space.shape), dtype=obs_space.dtype)
-    next_obs = np.zeros_like(rollout_obs)
-    actions = np.zeros((*shape, *action_space.shape), dtype=np.float32)
-    rewards = np.zeros(shape, dtype=np.float32)
-    terminations = np.zeros(shape, dtype=bool)
-    dones = np.zeros_like(terminations)
-    # discounted, of the episode under way
-    return_so_far = np.array(run.values.get("return_so_far", [0.0] * args.num_envs))
-    obs = run.obs
-    global_step = run.global_step
-    while run.goes_on(global_step, obs, return_so_far=return_so_far.tolist()):
+    def update(inds, *batch):
+        minibatch = Batch(*[x[inds] for x in batch])
+        loss, metrics = ppo_loss(args, agent, minibatch)
+        metrics["losses/grad_norm"] = adam.minimize(loss)
+        return {tag: metric.detach() for tag, metric in metrics.items()}
+
+    # A number that changes during the run must be a tensor, as adam.learning_rate is.
+    update = utils.compiled(args, update)
+
+    shape = args.num_steps, args.num_envs
+    obs = np.zeros((*shape, *obs_space.shape), obs_space.dtype)
+    next_obs = np.zeros_like(obs)
+    actions = np.zeros((*shape, *action_space.shape), np.float32)
+    rewards = np.zeros(shape, np.float32)
+    terminations = np.zeros(shape, bool)
+    dones = np.zeros(shape, bool)
+    so_far = np.zeros(args.num_envs)  # the discounted returns of the episodes under way
+    while run.step < args.total_timesteps:
         if args.anneal_lr:
-            remaining = 1 - global_step / args.total_timesteps
-            learning_rate.fill_(args.learning_rate * remaining)
+            remaining = 1 - run.step / args.total_timesteps
+            adam.learning_rate.fill_(args.learning_rate * remaining)
 
         # act, step, store
-        actor = utils.numpy_forward(agent.actor, device)
-        std = agent.actor_logstd.detach().exp().cpu().numpy()
-        noise = np.random.standard_normal(actions.shape).astype(np.float32)
-        obs_mean = agent.obs_stats.mean.cpu().numpy()
-        obs_std = (agent.obs_stats.var + 1e-8).sqrt().cpu().numpy()
+        sample = agent.sampler()
         for t in range(args.num_steps):
-            rollout_obs[t] = obs  # in its own precision
-            normalized = ((rollout_obs[t] - obs_mean) / obs_std).clip(-10, 10)
-            state = normalized[:, :state_dim]
-            actions[t] = actor(state.astype(np.float32)) + std * noise[t]
-            # The policy is a Gaussian: its samples may lie outside the bounds.
-            clipped = actions[t].clip(action_space.low, action_space.high)
-            obs, rewards[t], terminations[t], truncations, infos = envs.step(
-                clipped.astype(action_space.dtype)
-            )
-            next_obs[t] = obs
+            obs[t] = envs.obs
+            actions[t] = sample(obs[t])
+            # envs clip what lies outside the bounds
+            next_obs[t], rewards[t], terminations[t], truncations, infos = envs.step(actions[t])
             dones[t] = terminations[t] | truncations
-            global_step += args.num_envs
-            for n, episodic_return, episodic_length in run.finished_episodes(infos):
-                # obs[n] is already the first observation of the next episode
-                next_obs[t, n] = infos["final_obs"][n]
-                writer.add_scalar("charts/episodic_return", episodic_return, global_step)
-                writer.add_scalar("charts/episodic_length", episodic_length, global_step)
-                info = infos["final_info"][n]
-                if "is_success" in info:
-                    success = info["is_success"]
-                    writer.add_scalar("charts/success_rate", success, global_step)
+            for info in infos:
+                run.step += 1
+                if "episode" in info:
+                    writer.add_scalar("charts/episodic_return", info["episode"]["r"], run.step)
+                    writer.add_scalar("charts/episodic_length", info["episode"]["l"], run.step)
 
         # values, log-probabilities and advantages of the whole rollout
         with torch.no_grad():
-            raw_obs = torch.from_numpy(rollout_obs).to(device).flatten(0, 1)
-            b_obs[:] = agent.normalize(raw_obs)
-            b_actions[:] = torch.from_numpy(actions).flatten(0, 1)
-            dist, b_values[:] = agent(b_obs)
-            b_logprobs[:] = dist.log_prob(b_actions)
-            _, next_values = agent(agent.normalize(torch.from_numpy(next_obs).to(device)))
-            # The policy that learns must be the one that acted.
-            b_noise = torch.from_numpy(noise).to(device).flatten(0, 1)
-            utils.check_actions(b_actions, dist.mean + dist.stddev * b_noise)
-
-            # statistics for the next rollout and for the scale of the rewards
-            agent.obs_stats.update(raw_obs)
-            under_way = np.concatenate([np.ones((1, args.num_envs)), ~dones[:-1]])
-            discounted = linear_recurrence(rewards, args.gamma * under_way, return_so_far)
-            return_so_far = discounted[-1] * ~dones[-1]
-            agent.return_stats.update(torch.from_numpy(discounted).to(device).flatten())
-            scale = (agent.return_stats.var + 1e-8).sqrt().item()
+            b_obs = torch.from_numpy(obs).to(device).flatten(0, 1)
+            b_actions = torch.from_numpy(actions).to(device).flatten(0, 1)
+            dist, b_values = agent(b_obs)
+            _, next_values = agent(torch.from_numpy(next_obs).to(device))
+            logprobs = dist.log_prob(b_actions)
         values = b_values.reshape(shape).cpu().numpy()
         next_values = next_values.cpu().numpy()
-        scaled = (rewards / scale).clip(-10, 10)
+        under_way = np.concatenate([np.ones((1, args.num_envs)), ~dones[:-1]])
+        discounted = linear_recurrence(rewards, args.gamma * under_way, so_far)
+        so_far = discounted[-1] * ~dones[-1]
+        agent.return_stats.update(torch.from_numpy(discounted).to(device).flatten())
+        scaled = (rewards / agent.return_stats.std.item()).clip(-10, 10)
         advantages = compute_gae(
             scaled, values, next_values, terminations, dones, args.gamma, args.gae_lambda
         )
         returns = advantages + values
-        b_advantages[:] = torch.from_numpy(advantages).flatten()
-        b_returns[:] = torch.from_numpy(returns).flatten()
+        b_advantages = torch.from_numpy(advantages).to(device).flatten()
+        b_returns = torch.from_numpy(returns).to(device).flatten()
+        batch = Batch(b_obs, b_actions, logprobs, b_values, b_advantages, b_returns)
 
         # learn
         metrics = []
         for _ in range(args.update_epochs):
-            order = np.random.permutation(batch_size).reshape(-1, minibatch_size)
-            epoch = [update(inds) for inds in torch.from_numpy(order).to(device)]
+            order = np.random.permutation(batch_size).reshape(args.num_minibatches, -1)
+            epoch = [update(inds, *batch) for inds in torch.from_numpy(order).to(device)]
             metrics += epoch
             kls = [m["losses/approx_kl"] for m in epoch]
             if args.target_kl and torch.stack(kls).mean() > args.target_kl:
                 break
 
-        # log
-        losses = {tag: torch.stack([m[tag] for m in metrics]).mean() for tag in metrics[0]}
-        unexplained = (returns - values).var() / (returns.var() + 1e-8)
-        losses["losses/explained_variance"] = 1 - unexplained
-        losses["charts/learning_rate"] = learning_rate
-        run.log(losses, global_step)
+        agent.obs_stats.update(b_obs)  # for the next rollout
 
-    # === evaluation
-    return run.end()
+        # log, evaluate, save
+        scalars = {tag: torch.stack([m[tag] for m in metrics]).mean() for tag in metrics[0]}
+        unexplained = (returns - values).var() / (returns.var() + 1e-8)
+        scalars["losses/explained_variance"] = 1 - unexplained
+        scalars["charts/learning_rate"] = adam.learning_rate
+        run.log(writer, scalars)
+        run.checkpoint(writer)
+
+    return run.finish(writer)
 
 
 if __name__ == "__main__":

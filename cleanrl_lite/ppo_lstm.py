@@ -198,12 +198,6 @@ class Agent(nn.Module):
 
         return sample
 
-    def next_state(self, obs, state):
-        """The state after sequences `obs`."""
-        _, actor_state = self.actor(obs, state[:, :2])
-        _, critic_state = self.critic(obs, state[:, 2:])
-        return torch.cat((actor_state, critic_state), 1)
-
     def act(self, obs):
         """The greedy policy, for evaluation.
 
@@ -214,25 +208,22 @@ class Agent(nn.Module):
 
 
 class OneStep(nn.Module):
-    """A step of an agent in mid-episode, without memory: what utils.check_sampler compares."""
+    """One step of an agent that remembers something: utils.check_policy compares its policies."""
 
     def __init__(self, agent):
         super().__init__()
         self.agent = agent
 
     def forward(self, obs):
-        obs = torch.cat([obs[None, :, :-1], torch.zeros_like(obs[None, :, -1:])], -1)
-        dist, _ = self.agent(obs, torch.full((obs.shape[1], 4, 64), 0.5, device=obs.device))
-        return Categorical(logits=dist.logits[0]), None
+        return self.agent(obs[None], torch.full((len(obs), 4, 64), 0.5, device=obs.device))
 
     def sampler(self):
         sample = self.agent.sampler()
+        return lambda obs: sample(obs, np.full((len(obs), 4, 64), 0.5, np.float32))[0]
 
-        def sample_one(obs):
-            obs = np.append(obs[:, :-1], np.zeros_like(obs[:, -1:]), -1)
-            return sample(obs, np.full((len(obs), 4, 64), 0.5, np.float32))[0]
-
-        return sample_one
+    def act(self, obs):
+        self.agent.memory = torch.full((len(obs), 2, 64), 0.5, device=obs.device)
+        return self.agent.act(obs)
 
 
 # === pure functions
@@ -389,6 +380,7 @@ def main(args: Args):
             b_values = b_values[0]
             b_next_obs = torch.from_numpy(next_obs).to(device).flatten(0, 1)
             b_next_states = torch.from_numpy(states[1:]).to(device).flatten(0, 1)
+            # at an episode's end: the last observation, with the memory of that episode
             _, next_values = agent(b_next_obs[None], b_next_states)
         values = b_values.reshape(shape).cpu().numpy()
         next_values = next_values.reshape(shape).cpu().numpy()

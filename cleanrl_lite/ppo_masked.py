@@ -2,7 +2,7 @@
 
 Paper:    Schulman et al. 2017 (arXiv:1707.06347); masks: Huang & Ontanon 2022 (arXiv:2006.14171).
 Run:      python cleanrl_lite/ppo_masked.py --env-id Taxi-v4
-Differs:  A truncated episode bootstraps from its true last observation. The networks act in numpy;
+Differs:  A truncated episode bootstraps from its true last observation. The policy acts in numpy;
           values and log-probabilities are computed in one batch after the rollout. A stored
           observation ends with its mask, which the networks do not see. Parts of an action are
           padded to a rectangle.
@@ -14,6 +14,7 @@ Details:  docs/ppo_masked.md
 import math
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 import gymnasium as gym
 import numpy as np
@@ -32,7 +33,6 @@ class Args:
     # run flags, the same in every script
     exp_name: str = Path(__file__).stem  # name of the experiment
     seed: int = 1  # seed of environments, networks and sampling
-    torch_deterministic: bool = True  # use deterministic algorithms of cuDNN
     cuda: bool = True  # train on a GPU if there is one
     threads: int = 1  # CPU threads of torch and numpy (0: their choice)
     compile: bool = True  # compile the update: a slow start, then faster
@@ -41,13 +41,12 @@ class Args:
     wandb_project_name: str = "cleanrl_lite"  # Weights & Biases project
     wandb_entity: str | None = None  # Weights & Biases entity (team)
     runs_dir: str = "runs"  # folder of the run directories
-    save_every: int = 100_000  # environment steps between checkpoints (0: none)
+    save_every: int = 100_000  # environment steps between checkpoints (0: only at the end)
     resume: str | None = None  # run directory to continue, or auto: the last with these flags
     evaluate: str | None = None  # run directory or checkpoint to evaluate, without training
     eval_episodes: int = 10  # episodes of an evaluation, with the greedy policy
     eval_every: int = 0  # environment steps between evaluations (0: only at the end)
     capture_video: bool = False  # record the first episode of every evaluation
-    render: bool = False  # show evaluations in a window
 
     # algorithm flags
     env_id: str = "Taxi-v4"  # environment id, or module:Env-v0
@@ -91,8 +90,10 @@ class ActionMask(gym.Wrapper):
         elif isinstance(space, MultiBinary):
             nvec = np.full(space.shape, 2).ravel()
         else:
-            discrete = isinstance(space, MultiDiscrete)
-            utils.check(discrete, f"actions must be discrete, not {space}. Box: ppo_continuous.py")
+            utils.check(
+                isinstance(space, MultiDiscrete),
+                f"actions must be discrete, not {space}. Box: ppo_continuous.py",
+            )
             nvec = space.nvec.ravel()
         self.shape = space.shape
         self.start = getattr(space, "start", 0)
@@ -137,11 +138,10 @@ class ActionMask(gym.Wrapper):
 
 
 def make_env(args, render_mode=None):
-    env = utils.make(args, render_mode, max_episode_steps=args.max_episode_steps)
-    return ActionMask(env, args.mask)
+    return ActionMask(utils.make(args, render_mode), args.mask)
 
 
-# === networks
+# === agent
 def mlp(inputs, outputs, last_gain):
     """Two hidden layers of 64 tanh units, with orthogonal weights."""
     network = nn.Sequential(
@@ -159,13 +159,14 @@ def mlp(inputs, outputs, last_gain):
 
 
 class Agent(nn.Module):
-    def __init__(self, obs_dim, parts, choices):
+    def __init__(self, args, obs_space, action_space):
         super().__init__()
-        self.obs_dim = obs_dim
-        self.shape = (parts, choices)
-        self.critic = mlp(obs_dim, 1, last_gain=1.0)
+        self.shape = len(action_space), int(action_space.nvec.max())  # (parts, choices)
+        size = math.prod(self.shape)
+        self.obs_dim = obs_space.shape[0] - size  # the networks do not see the mask
+        self.critic = mlp(self.obs_dim, 1, last_gain=1.0)
         # small weights: the policy starts out uniform
-        self.actor = mlp(obs_dim, parts * choices, last_gain=0.01)
+        self.actor = mlp(self.obs_dim, size, last_gain=0.01)
 
     def forward(self, obs):
         """The policy's distribution and the value of `obs` (batch, obs_dim + size of the mask)."""
@@ -177,27 +178,37 @@ class Agent(nn.Module):
         dist = Independent(parts, 1, validate_args=False)  # sums over the parts
         return dist, self.critic(obs).squeeze(-1)
 
+    def sampler(self):
+        """The same policy as a function from obs to random actions, in numpy: it is faster."""
+        actor = utils.in_numpy(self.actor)
+
+        def sample(obs):
+            mask = obs[:, self.obs_dim :]
+            logits = np.where(mask > 0, actor(obs[:, : self.obs_dim]), (mask - 1) * 1e8)
+            logits = logits.reshape(-1, *self.shape)
+            # float64: float32 would round gumbel away beside -1e8, where no choice is valid
+            gumbel = np.random.gumbel(size=logits.shape)
+            # the Gumbel-max trick: a sample from softmax(logits)
+            return (logits + gumbel).argmax(-1)
+
+        return sample
+
     def act(self, obs):
         """The greedy policy, for evaluation."""
-        dist, _ = self(obs.float())
+        dist, _ = self(obs)
         return dist.base_dist.logits.argmax(-1)
 
 
 # === pure functions
-def linear_recurrence(inputs, decays, initial):
-    """y[t] = inputs[t] + decays[t] * y[t - 1], with y[-1] = initial.
+class Batch(NamedTuple):
+    """Samples of a rollout, tensors (samples, ...)."""
 
-    inputs and decays are (num_steps, num_envs), initial is (num_envs,).
-    """
-    outputs = np.empty_like(inputs)
-    # Python floats are faster than numpy rows for up to about ten environments.
-    for n, y in enumerate(initial.tolist()):
-        column = []
-        for x, decay in zip(inputs[:, n].tolist(), decays[:, n].tolist(), strict=True):
-            y = x + decay * y
-            column.append(y)
-        outputs[:, n] = column
-    return outputs
+    obs: torch.Tensor
+    actions: torch.Tensor
+    logprobs: torch.Tensor
+    values: torch.Tensor
+    advantages: torch.Tensor
+    returns: torch.Tensor
 
 
 def compute_gae(rewards, values, next_values, terminations, dones, gamma, gae_lambda):
@@ -210,71 +221,62 @@ def compute_gae(rewards, values, next_values, terminations, dones, gamma, gae_la
     """
     deltas = rewards + gamma * next_values * ~terminations - values
     decays = gamma * gae_lambda * ~dones
-    initial = np.zeros(deltas.shape[1])
-    backwards = linear_recurrence(deltas[::-1], decays[::-1], initial)
-    return backwards[::-1].copy()  # no negative strides in torch
+    advantages = np.zeros_like(deltas)
+    # Python floats are faster than numpy rows for up to about ten environments.
+    for n in range(deltas.shape[1]):
+        advantage, backwards = 0.0, []
+        for delta, decay in zip(deltas[::-1, n].tolist(), decays[::-1, n].tolist(), strict=True):
+            advantage = delta + decay * advantage
+            backwards.append(advantage)
+        advantages[::-1, n] = backwards
+    return advantages
 
 
-class Adam(nn.Module):
-    """Adam (Kingma & Ba 2015, algorithm 1) with a limit on the gradient's norm.
+def ppo_loss(args, agent, batch):
+    """The loss of a minibatch (eq. 9), and a dict of metrics."""
+    dist, values = agent(batch.obs)
+    logratio = dist.log_prob(batch.actions) - batch.logprobs
+    ratio = logratio.exp()
+    clipped_ratio = ratio.clamp(1 - args.clip_coef, 1 + args.clip_coef)
+    advantages = batch.advantages
+    if args.norm_adv:
+        advantages = (advantages - advantages.mean()) / (advantages.std() + 1e-8)
+    policy_loss = -torch.min(ratio * advantages, clipped_ratio * advantages).mean()  # eq. 7
 
-    Written out, on one flat vector, because this compiles into the update's graph;
-    torch.optim.Adam would not.
-    """
+    value_loss = (values - batch.returns).square()
+    if args.clip_vloss:
+        change = (values - batch.values).clamp(-args.clip_coef, args.clip_coef)
+        value_loss = torch.max(value_loss, (batch.values + change - batch.returns).square())
+    value_loss = 0.5 * value_loss.mean()
 
-    def __init__(self, params):
-        super().__init__()
-        self.params = [param for param in params if param.requires_grad]
-        flat = torch.cat([param.detach().flatten() for param in self.params])
-        self.register_buffer("step", flat.new_zeros(()))
-        self.register_buffer("exp_avg", torch.zeros_like(flat))
-        self.register_buffer("exp_avg_sq", torch.zeros_like(flat))
-
-    @torch.no_grad()
-    def update(self, grads, learning_rate, max_grad_norm, beta1=0.9, beta2=0.999, eps=1e-5):
-        """Takes a step, in place; returns the gradient's norm before it is clipped."""
-        grad = torch.cat([g.flatten() for g in grads])
-        grad_norm = grad.norm()
-        grad = grad * (max_grad_norm / (grad_norm + 1e-6)).clamp(max=1.0)
-        self.step.add_(1)
-        self.exp_avg.lerp_(grad, 1 - beta1)
-        self.exp_avg_sq.lerp_(grad.square(), 1 - beta2)
-        denominator = (self.exp_avg_sq / (1 - beta2**self.step)).sqrt() + eps
-        delta = learning_rate * self.exp_avg / (1 - beta1**self.step) / denominator
-        parts = delta.split([param.numel() for param in self.params])
-        for param, part in zip(self.params, parts, strict=True):
-            param.sub_(part.view_as(param))
-        return grad_norm
+    entropy = dist.entropy().mean()
+    loss = policy_loss - args.ent_coef * entropy + args.vf_coef * value_loss
+    return loss, {
+        "losses/policy_loss": policy_loss,
+        "losses/value_loss": value_loss,
+        "losses/entropy": entropy,
+        "losses/approx_kl": (ratio - 1 - logratio).mean(),  # http://joschu.net/blog/kl-approx.html
+        "losses/old_approx_kl": -logratio.mean(),
+        "losses/clipfrac": (clipped_ratio != ratio).float().mean(),
+    }
 
 
-@utils.with_cleanup
 def main(args: Args):
-    # === setup
-    check = utils.check
+    # === set-up
+    if args.evaluate:
+        return utils.evaluate_saved(args, make_env, Agent)
     device = utils.setup(args)
     batch_size = args.num_envs * args.num_steps
-    minibatch_size = batch_size // args.num_minibatches
-    divides = batch_size == minibatch_size * args.num_minibatches
-    steps = f"--num-envs x --num-steps = {batch_size}"
-    check(divides, f"{steps} must be a multiple of --num-minibatches {args.num_minibatches}")
-    several = minibatch_size > 1 or not args.norm_adv
-    check(several, "minibatches of one sample need --no-norm-adv")
-
-    env_fns = [lambda: make_env(args)] * args.num_envs
-    envs = utils.vector_env(env_fns, args.async_envs)
-    obs_space = envs.single_observation_space
-    action_space = envs.single_action_space
-    parts = len(action_space)
-    choices = int(action_space.nvec.max())
-    obs_dim = obs_space.shape[0] - parts * choices  # the networks do not see the mask
-
-    agent = Agent(obs_dim, parts, choices).to(device)
-    if args.evaluate:
-        envs.close()
-        return utils.evaluate_saved(args, make_env, agent)
-    adam = Adam(agent.parameters())
-    learning_rate = torch.tensor(args.learning_rate, device=device)
+    utils.check(
+        batch_size % args.num_minibatches == 0,
+        f"--num-envs x --num-steps = {batch_size} must be a multiple of --num-minibatches",
+    )
+    envs = utils.make_envs(args, make_env)
+    obs_space, action_space = envs.single_observation_space, envs.single_action_space
+    agent = Agent(args, obs_space, action_space).to(device)
+    adam = utils.Adam(agent.parameters(), args.learning_rate, args.max_grad_norm, eps=1e-5)
     run = utils.Run(args, __file__, make_env, envs, agent, adam=adam)
+    utils.check_policy(agent, envs.obs)
 
     # === logging
     if args.track:
@@ -283,144 +285,88 @@ def main(args: Args):
         wandb.init(
             project=args.wandb_project_name,
             entity=args.wandb_entity,
-            name=run.dir.name,
-            id=run.dir.name,
+            name=run.id,
+            id=run.id,
             config=vars(args),
             dir=run.dir.parent,
             resume="allow",
             sync_tensorboard=True,
-            settings={"finish_timeout": 300},
         )
     # A resumed run logs the steps after its checkpoint again.
-    writer = SummaryWriter(run.dir, flush_secs=10, purge_step=run.global_step + 1)
+    writer = SummaryWriter(run.dir, flush_secs=10, purge_step=run.step + 1)
     writer.add_text("arguments", str(args))
-    run.writer = writer
-
-    # === update
-    # The batch, allocated once: a CUDA graph needs fixed addresses.
-    b_obs = torch.zeros((batch_size, *obs_space.shape), device=device)
-    b_actions = torch.zeros((batch_size, parts), dtype=torch.int64, device=device)
-    b_logprobs = torch.zeros(batch_size, device=device)
-    b_values = torch.zeros_like(b_logprobs)
-    b_advantages = torch.zeros_like(b_logprobs)
-    b_returns = torch.zeros_like(b_logprobs)
-
-    # A number that changes during the run must be a tensor, as learning_rate is. A Python
-    # number is a constant of the graph: a new value compiles it again (--cuda-graph ignores it).
-    def update(inds):
-        """PPO's loss (eq. 9) and a step of Adam on the samples inds of the batch."""
-        dist, value = agent(b_obs[inds])
-        logratio = dist.log_prob(b_actions[inds]) - b_logprobs[inds]
-        ratio = logratio.exp()
-        approx_kl = ((ratio - 1) - logratio).mean()  # http://joschu.net/blog/kl-approx.html
-
-        advantages = b_advantages[inds]
-        if args.norm_adv:
-            advantages = (advantages - advantages.mean()) / (advantages.std() + 1e-8)
-        clipped_ratio = ratio.clamp(1 - args.clip_coef, 1 + args.clip_coef)
-        policy_loss = -torch.min(ratio * advantages, clipped_ratio * advantages).mean()  # eq. 7
-
-        value_loss = (value - b_returns[inds]).square()
-        if args.clip_vloss:
-            change = (value - b_values[inds]).clamp(-args.clip_coef, args.clip_coef)
-            clipped_value = b_values[inds] + change
-            value_loss = torch.max(value_loss, (clipped_value - b_returns[inds]).square())
-        value_loss = 0.5 * value_loss.mean()
-
-        entropy = dist.entropy().mean()
-        loss = policy_loss - args.ent_coef * entropy + args.vf_coef * value_loss
-        grads = torch.autograd.grad(loss, adam.params)
-        grad_norm = adam.update(grads, learning_rate, args.max_grad_norm)
-        metrics = {
-            "losses/policy_loss": policy_loss,
-            "losses/value_loss": value_loss,
-            "losses/entropy": entropy,
-            "losses/grad_norm": grad_norm,
-            "losses/approx_kl": approx_kl,
-            "losses/old_approx_kl": -logratio.mean(),
-            "losses/clipfrac": (clipped_ratio != ratio).float().mean(),
-        }
-        return {tag: metric.detach() for tag, metric in metrics.items()}
-
-    update = run.cuda_graph(run.compile(update))
 
     # === training
-    shape = (args.num_steps, args.num_envs)
-    rollout_obs = np.zeros((*shape, *obs_space.shape), dtype=np.float32)
-    next_obs = np.zeros_like(rollout_obs)
-    actions = np.zeros((*shape, parts), dtype=np.int64)
-    rewards = np.zeros(shape, dtype=np.float32)
-    terminations = np.zeros(shape, dtype=bool)
-    dones = np.zeros_like(terminations)
-    obs = run.obs
-    global_step = run.global_step
-    while run.goes_on(global_step, obs):
+    def update(inds, *batch):
+        minibatch = Batch(*[x[inds] for x in batch])
+        loss, metrics = ppo_loss(args, agent, minibatch)
+        metrics["losses/grad_norm"] = adam.minimize(loss)
+        return {tag: metric.detach() for tag, metric in metrics.items()}
+
+    # A number that changes during the run must be a tensor, as adam.learning_rate is.
+    update = utils.compiled(args, update)
+
+    shape = args.num_steps, args.num_envs
+    obs = np.zeros((*shape, *obs_space.shape), np.float32)
+    next_obs = np.zeros_like(obs)
+    actions = np.zeros((*shape, *action_space.shape), np.int64)
+    rewards = np.zeros(shape, np.float32)
+    terminations = np.zeros(shape, bool)
+    dones = np.zeros(shape, bool)
+    while run.step < args.total_timesteps:
         if args.anneal_lr:
-            remaining = 1 - global_step / args.total_timesteps
-            learning_rate.fill_(args.learning_rate * remaining)
+            remaining = 1 - run.step / args.total_timesteps
+            adam.learning_rate.fill_(args.learning_rate * remaining)
 
         # act, step, store
-        actor = utils.numpy_forward(agent.actor, device)
-        # float64: float32 would round gumbel away beside -1e8, where no choice is valid
-        gumbel = np.random.gumbel(size=(*shape, parts, choices))
+        sample = agent.sampler()
         for t in range(args.num_steps):
-            rollout_obs[t] = obs
-            mask = rollout_obs[t, :, obs_dim:]
-            logits = np.where(mask > 0, actor(rollout_obs[t, :, :obs_dim]), (mask - 1) * 1e8)
-            # the Gumbel-max trick: a sample from softmax(logits)
-            actions[t] = (logits.reshape(gumbel[t].shape) + gumbel[t]).argmax(-1)
-            obs, rewards[t], terminations[t], truncations, infos = envs.step(actions[t])
-            next_obs[t] = obs
+            obs[t] = envs.obs
+            actions[t] = sample(obs[t])
+            next_obs[t], rewards[t], terminations[t], truncations, infos = envs.step(actions[t])
             dones[t] = terminations[t] | truncations
-            global_step += args.num_envs
-            for n, episodic_return, episodic_length in run.finished_episodes(infos):
-                # obs[n] is already the first observation of the next episode
-                next_obs[t, n] = infos["final_obs"][n]
-                writer.add_scalar("charts/episodic_return", episodic_return, global_step)
-                writer.add_scalar("charts/episodic_length", episodic_length, global_step)
-                info = infos["final_info"][n]
-                if "is_success" in info:
-                    success = info["is_success"]
-                    writer.add_scalar("charts/success_rate", success, global_step)
+            for info in infos:
+                run.step += 1
+                if "episode" in info:
+                    writer.add_scalar("charts/episodic_return", info["episode"]["r"], run.step)
+                    writer.add_scalar("charts/episodic_length", info["episode"]["l"], run.step)
 
         # values, log-probabilities and advantages of the whole rollout
         with torch.no_grad():
-            b_obs[:] = torch.from_numpy(rollout_obs).flatten(0, 1)
-            b_actions[:] = torch.from_numpy(actions).flatten(0, 1)
-            dist, b_values[:] = agent(b_obs)
-            b_logprobs[:] = dist.log_prob(b_actions)
+            b_obs = torch.from_numpy(obs).to(device).flatten(0, 1)
+            b_actions = torch.from_numpy(actions).to(device).flatten(0, 1)
+            dist, b_values = agent(b_obs)
             _, next_values = agent(torch.from_numpy(next_obs).to(device))
-            # The policy that learns must be the one that acted.
-            scores = dist.base_dist.logits + torch.from_numpy(gumbel).to(device).flatten(0, 1)
-            utils.check_actions(b_actions, scores.argmax(-1))
+            logprobs = dist.log_prob(b_actions)
         values = b_values.reshape(shape).cpu().numpy()
         next_values = next_values.cpu().numpy()
         advantages = compute_gae(
             rewards, values, next_values, terminations, dones, args.gamma, args.gae_lambda
         )
         returns = advantages + values
-        b_advantages[:] = torch.from_numpy(advantages).flatten()
-        b_returns[:] = torch.from_numpy(returns).flatten()
+        b_advantages = torch.from_numpy(advantages).to(device).flatten()
+        b_returns = torch.from_numpy(returns).to(device).flatten()
+        batch = Batch(b_obs, b_actions, logprobs, b_values, b_advantages, b_returns)
 
         # learn
         metrics = []
         for _ in range(args.update_epochs):
-            order = np.random.permutation(batch_size).reshape(-1, minibatch_size)
-            epoch = [update(inds) for inds in torch.from_numpy(order).to(device)]
+            order = np.random.permutation(batch_size).reshape(args.num_minibatches, -1)
+            epoch = [update(inds, *batch) for inds in torch.from_numpy(order).to(device)]
             metrics += epoch
             kls = [m["losses/approx_kl"] for m in epoch]
             if args.target_kl and torch.stack(kls).mean() > args.target_kl:
                 break
 
-        # log
-        losses = {tag: torch.stack([m[tag] for m in metrics]).mean() for tag in metrics[0]}
+        # log, evaluate, save
+        scalars = {tag: torch.stack([m[tag] for m in metrics]).mean() for tag in metrics[0]}
         unexplained = (returns - values).var() / (returns.var() + 1e-8)
-        losses["losses/explained_variance"] = 1 - unexplained
-        losses["charts/learning_rate"] = learning_rate
-        run.log(losses, global_step)
+        scalars["losses/explained_variance"] = 1 - unexplained
+        scalars["charts/learning_rate"] = adam.learning_rate
+        run.log(writer, scalars)
+        run.checkpoint(writer)
 
-    # === evaluation
-    return run.end()
+    return run.finish(writer)
 
 
 if __name__ == "__main__":

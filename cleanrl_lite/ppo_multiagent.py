@@ -16,6 +16,7 @@ Details:  docs/ppo_multiagent.md
 import math
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 import gymnasium as gym
 import numpy as np
@@ -34,7 +35,6 @@ class Args:
     # run flags, the same in every script
     exp_name: str = Path(__file__).stem  # name of the experiment
     seed: int = 1  # seed of environments, networks and sampling
-    torch_deterministic: bool = True  # use deterministic algorithms of cuDNN
     cuda: bool = True  # train on a GPU if there is one
     threads: int = 1  # CPU threads of torch and numpy (0: their choice)
     compile: bool = True  # compile the update: a slow start, then faster
@@ -43,13 +43,12 @@ class Args:
     wandb_project_name: str = "cleanrl_lite"  # Weights & Biases project
     wandb_entity: str | None = None  # Weights & Biases entity (team)
     runs_dir: str = "runs"  # folder of the run directories
-    save_every: int = 100_000  # environment steps between checkpoints (0: none)
+    save_every: int = 100_000  # environment steps between checkpoints (0: only at the end)
     resume: str | None = None  # run directory to continue, or auto: the last with these flags
     evaluate: str | None = None  # run directory or checkpoint to evaluate, without training
     eval_episodes: int = 10  # episodes of an evaluation, with the greedy policy
     eval_every: int = 0  # environment steps between evaluations (0: only at the end)
     capture_video: bool = False  # record the first episode of every evaluation
-    render: bool = False  # show evaluations in a window
 
     # algorithm flags
     env_id: str = "benchmark.environments.cleaner:Cleaner-v0"  # environment id, or module:Env-v0
@@ -94,8 +93,10 @@ class ActionMask(gym.Wrapper):
         elif isinstance(space, MultiBinary):
             nvec = np.full(space.shape, 2).ravel()
         else:
-            discrete = isinstance(space, MultiDiscrete)
-            utils.check(discrete, f"actions must be discrete, not {space}. Box: ppo_continuous.py")
+            utils.check(
+                isinstance(space, MultiDiscrete),
+                f"actions must be discrete, not {space}. Box: ppo_continuous.py",
+            )
             nvec = space.nvec.ravel()
         self.shape = space.shape
         self.start = getattr(space, "start", 0)
@@ -139,32 +140,29 @@ class ActionMask(gym.Wrapper):
         return self.append_mask(obs, info), *results, info
 
 
-def team_shape(space):
-    """(n_agents, own_dim) of a team's observations; refuses others."""
-    names = list(space) if isinstance(space, Dict) else []
-    names = [name for name in names if name != "action_mask"]
-    team = names == ["agents", "state"] and isinstance(space["agents"], Box | MultiBinary)
-    team = team and len(space["agents"].shape) == 2
-    layout = "Dict(agents=Box of shape (n_agents, own_dim), state=Box)"
-    utils.check(team, f"observations must be {layout}, not {space}. One agent: ppo_masked.py")
-    return space["agents"].shape
-
-
 def make_env(args, render_mode=None):
     """Observations are one vector: the agents' own ones, the state, the masks."""
-    env = utils.make(args, render_mode, max_episode_steps=args.max_episode_steps)
-    n_agents, own_dim = team_shape(env.observation_space)
+    env = utils.make(args, render_mode)
+    space = env.observation_space
+    names = [name for name in space if name != "action_mask"] if isinstance(space, Dict) else []
+    team = names == ["agents", "state"] and isinstance(space["agents"], Box | MultiBinary)
+    utils.check(
+        team and len(space["agents"].shape) == 2,
+        "observations must be Dict(agents=Box of shape (n_agents, own_dim), state=Box), "
+        f"not {space}. One agent: ppo_masked.py",
+    )
+    n_agents, own_dim = space["agents"].shape
     env = ActionMask(env, args.mask)
-    env.own_dim = own_dim
     parts = len(env.action_space)
     utils.check(
         n_agents == parts,
         f"actions must be MultiDiscrete, one for each of {n_agents} agents, not of {parts}",
     )
+    env.observation_space.own_dim = own_dim  # for the agent
     return env
 
 
-# === networks
+# === agent
 def mlp(inputs, outputs, last_gain):
     """Two hidden layers of 64 tanh units, with orthogonal weights."""
     network = nn.Sequential(
@@ -182,26 +180,30 @@ def mlp(inputs, outputs, last_gain):
 
 
 class Agent(nn.Module):
-    def __init__(self, obs_dim, n_agents, choices, own_dim, central_critic):
+    def __init__(self, args, obs_space, action_space):
         super().__init__()
-        self.obs_dim = obs_dim
-        self.shape = (n_agents, choices)
-        self.own_dim = own_dim
-        self.central_critic = central_critic
-        state_dim = obs_dim - n_agents * own_dim
-        self.critic = mlp(state_dim if central_critic else own_dim, 1, last_gain=1.0)
+        n_agents, choices = self.shape = len(action_space), int(action_space.nvec.max())
+        self.own_dim = obs_space.own_dim
+        self.central_critic = args.central_critic
+        self.obs_dim = obs_space.shape[0] - n_agents * choices  # without the masks
+        state_dim = self.obs_dim - n_agents * self.own_dim
+        self.critic = mlp(state_dim if self.central_critic else self.own_dim, 1, last_gain=1.0)
         # small weights: the policy starts out uniform
-        self.actor = mlp(own_dim, choices, last_gain=0.01)
+        self.actor = mlp(self.own_dim, choices, last_gain=0.01)
+
+    def split(self, obs):
+        """The parts of `obs`: own ones (batch * n_agents, own_dim), the state, the masks."""
+        own_size = self.shape[0] * self.own_dim
+        own = obs[:, :own_size].reshape(-1, self.own_dim)
+        mask = obs[:, self.obs_dim :].reshape(-1, *self.shape)
+        return own, obs[:, own_size : self.obs_dim], mask
 
     def forward(self, obs):
         """The agents' distributions and the values of `obs` (batch, obs_dim + size of the mask).
 
         The values are the state's (batch, 1), with local critics the agents' (batch, n_agents).
         """
-        n_agents, _ = self.shape
-        own = obs[:, : n_agents * self.own_dim].reshape(-1, self.own_dim)
-        state = obs[:, n_agents * self.own_dim : self.obs_dim]
-        mask = obs[:, self.obs_dim :].unflatten(-1, self.shape)
+        own, state, mask = self.split(obs)
         # Replaced: adding -1e8 would round logits away but let their gradient through.
         logits = torch.where(mask > 0, self.actor(own).view_as(mask), (mask - 1) * 1e8)
         # No sum over the agents: each has a ratio of its own.
@@ -209,27 +211,40 @@ class Agent(nn.Module):
         values = self.critic(state if self.central_critic else own)
         return dist, values.reshape(len(obs), -1)
 
+    def sampler(self):
+        """The same policy as a function from obs to random actions, in numpy: it is faster."""
+        actor = utils.in_numpy(self.actor)
+
+        def sample(obs):
+            own, _, mask = self.split(obs)
+            logits = np.where(mask > 0, actor(own).reshape(mask.shape), (mask - 1) * 1e8)
+            # float64: float32 would round gumbel away beside -1e8, where no choice is valid
+            gumbel = np.random.gumbel(size=logits.shape)
+            # the Gumbel-max trick: a sample from softmax(logits)
+            return (logits + gumbel).argmax(-1)
+
+        return sample
+
     def act(self, obs):
         """The greedy policy, for evaluation."""
-        dist, _ = self(obs.float())
+        dist, _ = self(obs)
         return dist.logits.argmax(-1)
 
 
 # === pure functions
-def linear_recurrence(inputs, decays, initial):
-    """y[t] = inputs[t] + decays[t] * y[t - 1], with y[-1] = initial.
+class Batch(NamedTuple):
+    """Samples of a rollout, tensors (samples, ...).
 
-    inputs and decays are (num_steps, num_envs), initial is (num_envs,).
+    Actions and logprobs have a column for each agent; values, advantages and returns one for the
+    team, or, with local critics, one for each agent.
     """
-    outputs = np.empty_like(inputs)
-    # Python floats are faster than numpy rows for up to about ten environments.
-    for n, y in enumerate(initial.tolist()):
-        column = []
-        for x, decay in zip(inputs[:, n].tolist(), decays[:, n].tolist(), strict=True):
-            y = x + decay * y
-            column.append(y)
-        outputs[:, n] = column
-    return outputs
+
+    obs: torch.Tensor
+    actions: torch.Tensor
+    logprobs: torch.Tensor
+    values: torch.Tensor
+    advantages: torch.Tensor
+    returns: torch.Tensor
 
 
 def compute_gae(rewards, values, next_values, terminations, dones, gamma, gae_lambda):
@@ -242,72 +257,62 @@ def compute_gae(rewards, values, next_values, terminations, dones, gamma, gae_la
     """
     deltas = rewards + gamma * next_values * ~terminations - values
     decays = gamma * gae_lambda * ~dones
-    initial = np.zeros(deltas.shape[1])
-    backwards = linear_recurrence(deltas[::-1], decays[::-1], initial)
-    return backwards[::-1].copy()  # no negative strides in torch
+    advantages = np.zeros_like(deltas)
+    # Python floats are faster than numpy rows for up to about ten environments.
+    for n in range(deltas.shape[1]):
+        advantage, backwards = 0.0, []
+        for delta, decay in zip(deltas[::-1, n].tolist(), decays[::-1, n].tolist(), strict=True):
+            advantage = delta + decay * advantage
+            backwards.append(advantage)
+        advantages[::-1, n] = backwards
+    return advantages
 
 
-class Adam(nn.Module):
-    """Adam (Kingma & Ba 2015, algorithm 1) with a limit on the gradient's norm.
+def ppo_loss(args, agent, batch):
+    """The loss of a minibatch (eq. 9), and a dict of metrics."""
+    dist, values = agent(batch.obs)
+    logratio = dist.log_prob(batch.actions) - batch.logprobs
+    ratio = logratio.exp()
+    clipped_ratio = ratio.clamp(1 - args.clip_coef, 1 + args.clip_coef)
+    advantages = batch.advantages
+    if args.norm_adv:
+        advantages = (advantages - advantages.mean()) / (advantages.std() + 1e-8)
+    policy_loss = -torch.min(ratio * advantages, clipped_ratio * advantages).mean()  # eq. 7
 
-    Written out, on one flat vector, because this compiles into the update's graph;
-    torch.optim.Adam would not.
-    """
+    value_loss = (values - batch.returns).square()
+    if args.clip_vloss:
+        change = (values - batch.values).clamp(-args.clip_coef, args.clip_coef)
+        value_loss = torch.max(value_loss, (batch.values + change - batch.returns).square())
+    value_loss = 0.5 * value_loss.mean()
 
-    def __init__(self, params):
-        super().__init__()
-        self.params = [param for param in params if param.requires_grad]
-        flat = torch.cat([param.detach().flatten() for param in self.params])
-        self.register_buffer("step", flat.new_zeros(()))
-        self.register_buffer("exp_avg", torch.zeros_like(flat))
-        self.register_buffer("exp_avg_sq", torch.zeros_like(flat))
-
-    @torch.no_grad()
-    def update(self, grads, learning_rate, max_grad_norm, beta1=0.9, beta2=0.999, eps=1e-5):
-        """Takes a step, in place; returns the gradient's norm before it is clipped."""
-        grad = torch.cat([g.flatten() for g in grads])
-        grad_norm = grad.norm()
-        grad = grad * (max_grad_norm / (grad_norm + 1e-6)).clamp(max=1.0)
-        self.step.add_(1)
-        self.exp_avg.lerp_(grad, 1 - beta1)
-        self.exp_avg_sq.lerp_(grad.square(), 1 - beta2)
-        denominator = (self.exp_avg_sq / (1 - beta2**self.step)).sqrt() + eps
-        delta = learning_rate * self.exp_avg / (1 - beta1**self.step) / denominator
-        parts = delta.split([param.numel() for param in self.params])
-        for param, part in zip(self.params, parts, strict=True):
-            param.sub_(part.view_as(param))
-        return grad_norm
+    entropy = dist.entropy().mean()
+    loss = policy_loss - args.ent_coef * entropy + args.vf_coef * value_loss
+    return loss, {
+        "losses/policy_loss": policy_loss,
+        "losses/value_loss": value_loss,
+        "losses/entropy": entropy,
+        "losses/approx_kl": (ratio - 1 - logratio).mean(),  # http://joschu.net/blog/kl-approx.html
+        "losses/old_approx_kl": -logratio.mean(),
+        "losses/clipfrac": (clipped_ratio != ratio).float().mean(),
+    }
 
 
-@utils.with_cleanup
 def main(args: Args):
-    # === setup
-    check = utils.check
+    # === set-up
+    if args.evaluate:
+        return utils.evaluate_saved(args, make_env, Agent)
     device = utils.setup(args)
     batch_size = args.num_envs * args.num_steps
-    minibatch_size = batch_size // args.num_minibatches
-    divides = batch_size == minibatch_size * args.num_minibatches
-    steps = f"--num-envs x --num-steps = {batch_size}"
-    check(divides, f"{steps} must be a multiple of --num-minibatches {args.num_minibatches}")
-    several = minibatch_size > 1 or not args.norm_adv
-    check(several, "minibatches of one sample need --no-norm-adv")
-
-    env_fns = [lambda: make_env(args)] * args.num_envs
-    envs = utils.vector_env(env_fns, args.async_envs)
-    obs_space = envs.single_observation_space
-    action_space = envs.single_action_space
-    n_agents = len(action_space)
-    choices = int(action_space.nvec.max())
-    obs_dim = obs_space.shape[0] - n_agents * choices  # the networks do not see the mask
-
-    own_dim = envs.get_attr("own_dim")[0]
-    agent = Agent(obs_dim, n_agents, choices, own_dim, args.central_critic).to(device)
-    if args.evaluate:
-        envs.close()
-        return utils.evaluate_saved(args, make_env, agent)
-    adam = Adam(agent.parameters())
-    learning_rate = torch.tensor(args.learning_rate, device=device)
+    utils.check(
+        batch_size % args.num_minibatches == 0,
+        f"--num-envs x --num-steps = {batch_size} must be a multiple of --num-minibatches",
+    )
+    envs = utils.make_envs(args, make_env)
+    obs_space, action_space = envs.single_observation_space, envs.single_action_space
+    agent = Agent(args, obs_space, action_space).to(device)
+    adam = utils.Adam(agent.parameters(), args.learning_rate, args.max_grad_norm, eps=1e-5)
     run = utils.Run(args, __file__, make_env, envs, agent, adam=adam)
+    utils.check_policy(agent, envs.obs)
 
     # === logging
     if args.track:
@@ -316,123 +321,63 @@ def main(args: Args):
         wandb.init(
             project=args.wandb_project_name,
             entity=args.wandb_entity,
-            name=run.dir.name,
-            id=run.dir.name,
+            name=run.id,
+            id=run.id,
             config=vars(args),
             dir=run.dir.parent,
             resume="allow",
             sync_tensorboard=True,
-            settings={"finish_timeout": 300},
         )
     # A resumed run logs the steps after its checkpoint again.
-    writer = SummaryWriter(run.dir, flush_secs=10, purge_step=run.global_step + 1)
+    writer = SummaryWriter(run.dir, flush_secs=10, purge_step=run.step + 1)
     writer.add_text("arguments", str(args))
-    run.writer = writer
-
-    # === update
-    # The batch, allocated once: a CUDA graph needs fixed addresses.
-    b_obs = torch.zeros((batch_size, *obs_space.shape), device=device)
-    b_actions = torch.zeros((batch_size, n_agents), dtype=torch.int64, device=device)
-    b_logprobs = torch.zeros((batch_size, n_agents), device=device)
-    # one for the team, which update broadcasts; with local critics one for each agent
-    # The trap: these times a ratio (batch,) is a square.
-    columns = 1 if args.central_critic else n_agents
-    b_values = torch.zeros((batch_size, columns), device=device)
-    b_advantages = torch.zeros_like(b_values)
-    b_returns = torch.zeros_like(b_values)
-
-    # A number that changes during the run must be a tensor, as learning_rate is. A Python
-    # number is a constant of the graph: a new value compiles it again (--cuda-graph ignores it).
-    def update(inds):
-        """PPO's loss (eq. 9) and a step of Adam on the samples inds of the batch."""
-        dist, value = agent(b_obs[inds])
-        logratio = dist.log_prob(b_actions[inds]) - b_logprobs[inds]
-        ratio = logratio.exp()
-        approx_kl = ((ratio - 1) - logratio).mean()  # http://joschu.net/blog/kl-approx.html
-
-        advantages = b_advantages[inds]
-        if args.norm_adv:
-            advantages = (advantages - advantages.mean()) / (advantages.std() + 1e-8)
-        clipped_ratio = ratio.clamp(1 - args.clip_coef, 1 + args.clip_coef)
-        policy_loss = -torch.min(ratio * advantages, clipped_ratio * advantages).mean()  # eq. 7
-
-        value_loss = (value - b_returns[inds]).square()
-        if args.clip_vloss:
-            change = (value - b_values[inds]).clamp(-args.clip_coef, args.clip_coef)
-            clipped_value = b_values[inds] + change
-            value_loss = torch.max(value_loss, (clipped_value - b_returns[inds]).square())
-        value_loss = 0.5 * value_loss.mean()
-
-        entropy = dist.entropy().mean()
-        loss = policy_loss - args.ent_coef * entropy + args.vf_coef * value_loss
-        grads = torch.autograd.grad(loss, adam.params)
-        grad_norm = adam.update(grads, learning_rate, args.max_grad_norm)
-        metrics = {
-            "losses/policy_loss": policy_loss,
-            "losses/value_loss": value_loss,
-            "losses/entropy": entropy,
-            "losses/grad_norm": grad_norm,
-            "losses/approx_kl": approx_kl,
-            "losses/old_approx_kl": -logratio.mean(),
-            "losses/clipfrac": (clipped_ratio != ratio).float().mean(),
-        }
-        return {tag: metric.detach() for tag, metric in metrics.items()}
-
-    update = run.cuda_graph(run.compile(update))
 
     # === training
-    shape = (args.num_steps, args.num_envs)
-    rollout_obs = np.zeros((*shape, *obs_space.shape), dtype=np.float32)
-    next_obs = np.zeros_like(rollout_obs)
-    actions = np.zeros((*shape, n_agents), dtype=np.int64)
-    rewards = np.zeros(shape, dtype=np.float32)
-    terminations = np.zeros(shape, dtype=bool)
-    dones = np.zeros_like(terminations)
-    obs = run.obs
-    global_step = run.global_step
-    while run.goes_on(global_step, obs):
+    def update(inds, *batch):
+        minibatch = Batch(*[x[inds] for x in batch])
+        loss, metrics = ppo_loss(args, agent, minibatch)
+        metrics["losses/grad_norm"] = adam.minimize(loss)
+        return {tag: metric.detach() for tag, metric in metrics.items()}
+
+    # A number that changes during the run must be a tensor, as adam.learning_rate is.
+    update = utils.compiled(args, update)
+
+    shape = args.num_steps, args.num_envs
+    obs = np.zeros((*shape, *obs_space.shape), np.float32)
+    next_obs = np.zeros_like(obs)
+    actions = np.zeros((*shape, *action_space.shape), np.int64)
+    rewards = np.zeros(shape, np.float32)
+    terminations = np.zeros(shape, bool)
+    dones = np.zeros(shape, bool)
+    while run.step < args.total_timesteps:
         if args.anneal_lr:
-            remaining = 1 - global_step / args.total_timesteps
-            learning_rate.fill_(args.learning_rate * remaining)
+            remaining = 1 - run.step / args.total_timesteps
+            adam.learning_rate.fill_(args.learning_rate * remaining)
 
         # act, step, store
-        actor = utils.numpy_forward(agent.actor, device)
-        # float64: float32 would round gumbel away beside -1e8, where no choice is valid
-        gumbel = np.random.gumbel(size=(*shape, n_agents, choices))
+        sample = agent.sampler()
         for t in range(args.num_steps):
-            rollout_obs[t] = obs
-            own = rollout_obs[t, :, : n_agents * own_dim].reshape(-1, own_dim)
-            mask = rollout_obs[t, :, obs_dim:].reshape(gumbel[t].shape)
-            logits = np.where(mask > 0, actor(own).reshape(mask.shape), (mask - 1) * 1e8)
-            # the Gumbel-max trick: a sample from softmax(logits)
-            actions[t] = (logits + gumbel[t]).argmax(-1)
-            obs, rewards[t], terminations[t], truncations, infos = envs.step(actions[t])
-            next_obs[t] = obs
+            obs[t] = envs.obs
+            actions[t] = sample(obs[t])
+            next_obs[t], rewards[t], terminations[t], truncations, infos = envs.step(actions[t])
             dones[t] = terminations[t] | truncations
-            global_step += args.num_envs
-            for n, episodic_return, episodic_length in run.finished_episodes(infos):
-                # obs[n] is already the first observation of the next episode
-                next_obs[t, n] = infos["final_obs"][n]
-                writer.add_scalar("charts/episodic_return", episodic_return, global_step)
-                writer.add_scalar("charts/episodic_length", episodic_length, global_step)
-                info = infos["final_info"][n]
-                if "is_success" in info:
-                    success = info["is_success"]
-                    writer.add_scalar("charts/success_rate", success, global_step)
+            for info in infos:
+                run.step += 1
+                if "episode" in info:
+                    writer.add_scalar("charts/episodic_return", info["episode"]["r"], run.step)
+                    writer.add_scalar("charts/episodic_length", info["episode"]["l"], run.step)
 
         # values, log-probabilities and advantages of the whole rollout
         with torch.no_grad():
-            b_obs[:] = torch.from_numpy(rollout_obs).flatten(0, 1)
-            b_actions[:] = torch.from_numpy(actions).flatten(0, 1)
-            dist, b_values[:] = agent(b_obs)
-            b_logprobs[:] = dist.log_prob(b_actions)
+            b_obs = torch.from_numpy(obs).to(device).flatten(0, 1)
+            b_actions = torch.from_numpy(actions).to(device).flatten(0, 1)
+            dist, b_values = agent(b_obs)
             _, next_values = agent(torch.from_numpy(next_obs).to(device).flatten(0, 1))
-            # The policy that learns must be the one that acted.
-            scores = dist.logits + torch.from_numpy(gumbel).to(device).flatten(0, 1)
-            utils.check_actions(b_actions, scores.argmax(-1))
+            logprobs = dist.log_prob(b_actions)
         values = b_values.reshape(args.num_steps, -1).cpu().numpy()
         next_values = next_values.reshape(args.num_steps, -1).cpu().numpy()
         # The reward and the end of an episode are the same for all agents.
+        columns = b_values.shape[1]
         advantages = compute_gae(
             rewards.repeat(columns, axis=1),
             values,  # (num_steps, num_envs * columns)
@@ -443,28 +388,30 @@ def main(args: Args):
             args.gae_lambda,
         )
         returns = advantages + values
-        b_advantages[:] = torch.from_numpy(advantages).view_as(b_values)
-        b_returns[:] = torch.from_numpy(returns).view_as(b_values)
+        # (samples, 1) or (samples, n_agents). The trap: (samples,) times a ratio is a square.
+        b_advantages = torch.from_numpy(advantages).to(device).view_as(b_values)
+        b_returns = torch.from_numpy(returns).to(device).view_as(b_values)
+        batch = Batch(b_obs, b_actions, logprobs, b_values, b_advantages, b_returns)
 
         # learn
         metrics = []
         for _ in range(args.update_epochs):
-            order = np.random.permutation(batch_size).reshape(-1, minibatch_size)
-            epoch = [update(inds) for inds in torch.from_numpy(order).to(device)]
+            order = np.random.permutation(batch_size).reshape(args.num_minibatches, -1)
+            epoch = [update(inds, *batch) for inds in torch.from_numpy(order).to(device)]
             metrics += epoch
             kls = [m["losses/approx_kl"] for m in epoch]
             if args.target_kl and torch.stack(kls).mean() > args.target_kl:
                 break
 
-        # log
-        losses = {tag: torch.stack([m[tag] for m in metrics]).mean() for tag in metrics[0]}
+        # log, evaluate, save
+        scalars = {tag: torch.stack([m[tag] for m in metrics]).mean() for tag in metrics[0]}
         unexplained = (returns - values).var() / (returns.var() + 1e-8)
-        losses["losses/explained_variance"] = 1 - unexplained
-        losses["charts/learning_rate"] = learning_rate
-        run.log(losses, global_step)
+        scalars["losses/explained_variance"] = 1 - unexplained
+        scalars["charts/learning_rate"] = adam.learning_rate
+        run.log(writer, scalars)
+        run.checkpoint(writer)
 
-    # === evaluation
-    return run.end()
+    return run.finish(writer)
 
 
 if __name__ == "__main__":

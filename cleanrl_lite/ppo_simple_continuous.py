@@ -11,9 +11,10 @@ Details:  docs/ppo_simple_continuous.md
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
-import gymnasium as gym
 import torch
+from gymnasium.spaces import Box
 from torch import nn
 from torch.distributions import Independent, Normal
 from torch.utils.tensorboard import SummaryWriter
@@ -27,20 +28,18 @@ class Args:
     # run flags, the same in every script
     exp_name: str = Path(__file__).stem  # name of the experiment
     seed: int = 1  # seed of environments, networks and sampling
-    torch_deterministic: bool = True  # use deterministic algorithms of cuDNN
     cuda: bool = True  # train on a GPU if there is one
     threads: int = 1  # CPU threads of torch and numpy (0: their choice)
     track: bool = False  # also log to Weights & Biases
     wandb_project_name: str = "cleanrl_lite"  # Weights & Biases project
     wandb_entity: str | None = None  # Weights & Biases entity (team)
     runs_dir: str = "runs"  # folder of the run directories
-    save_every: int = 100_000  # environment steps between checkpoints (0: none)
+    save_every: int = 100_000  # environment steps between checkpoints (0: only at the end)
     resume: str | None = None  # run directory to continue, or auto: the last with these flags
     evaluate: str | None = None  # run directory or checkpoint to evaluate, without training
     eval_episodes: int = 10  # episodes of an evaluation, with the greedy policy
     eval_every: int = 0  # environment steps between evaluations (0: only at the end)
     capture_video: bool = False  # record the first episode of every evaluation
-    render: bool = False  # show evaluations in a window
 
     # algorithm flags
     env_id: str = "Hopper-v4"  # environment id, or module:Env-v0
@@ -61,11 +60,10 @@ class Args:
 
 # === environment
 def make_env(args, render_mode=None):
-    env = utils.make(args, render_mode, max_episode_steps=args.max_episode_steps)
-    return utils.flatten(env)
+    return utils.flatten(utils.make(args, render_mode))
 
 
-# === networks
+# === agent
 def mlp(inputs, outputs):
     """Two hidden layers of 64 tanh units, initialised as PyTorch does."""
     hidden = [nn.Linear(inputs, 64), nn.Tanh(), nn.Linear(64, 64), nn.Tanh()]
@@ -73,8 +71,13 @@ def mlp(inputs, outputs):
 
 
 class Agent(nn.Module):
-    def __init__(self, obs_dim, action_dim):
+    def __init__(self, args, obs_space, action_space):
         super().__init__()
+        utils.check(
+            isinstance(action_space, Box) and len(action_space.shape) == 1,
+            f"actions must be a 1-D Box of floats, not {action_space}. Discrete: ppo_simple.py",
+        )
+        obs_dim, action_dim = obs_space.shape[0], action_space.shape[0]
         self.critic = mlp(obs_dim, 1)
         self.actor = mlp(obs_dim, action_dim)
         self.actor_logstd = nn.Parameter(torch.zeros(action_dim))
@@ -92,6 +95,16 @@ class Agent(nn.Module):
 
 
 # === pure functions
+class Batch(NamedTuple):
+    """Samples of a rollout, tensors (samples, ...)."""
+
+    obs: torch.Tensor
+    actions: torch.Tensor
+    logprobs: torch.Tensor
+    advantages: torch.Tensor
+    returns: torch.Tensor
+
+
 def compute_gae(rewards, values, next_values, terminations, dones, gamma, gae_lambda):
     """Generalised advantage estimation (Schulman et al. 2016, eq. 16).
 
@@ -105,24 +118,32 @@ def compute_gae(rewards, values, next_values, terminations, dones, gamma, gae_la
     return advantages
 
 
-@utils.with_cleanup
+def ppo_loss(args, agent, batch):
+    """The loss of a minibatch (eq. 9), and a dict of metrics."""
+    dist, values = agent(batch.obs)
+    logratio = dist.log_prob(batch.actions) - batch.logprobs
+    ratio = logratio.exp()
+    clipped_ratio = ratio.clamp(1 - args.clip_coef, 1 + args.clip_coef)
+    advantages = batch.advantages
+    policy_loss = -torch.min(ratio * advantages, clipped_ratio * advantages).mean()  # eq. 7
+    value_loss = 0.5 * (values - batch.returns).square().mean()
+    loss = policy_loss + args.vf_coef * value_loss
+    return loss, {
+        "losses/policy_loss": policy_loss,
+        "losses/value_loss": value_loss,
+        "losses/entropy": dist.entropy().mean(),
+        "losses/approx_kl": (ratio - 1 - logratio).mean(),  # http://joschu.net/blog/kl-approx.html
+    }
+
+
 def main(args: Args):
-    # === setup
-    device = utils.setup(args)
-
-    env_fns = [lambda: make_env(args)] * args.num_envs
-    envs = utils.vector_env(env_fns, args.async_envs)
-    obs_space = envs.single_observation_space
-    action_space = envs.single_action_space
-    real = isinstance(action_space, gym.spaces.Box) and action_space.dtype.kind == "f"
-    vectors = real and len(action_space.shape) == 1
-    message = f"actions must be a 1-D Box of floats, not {action_space}. Discrete: ppo_simple.py"
-    utils.check(vectors, message)
-
-    agent = Agent(obs_space.shape[0], action_space.shape[0]).to(device)
+    # === set-up
     if args.evaluate:
-        envs.close()
-        return utils.evaluate_saved(args, make_env, agent)
+        return utils.evaluate_saved(args, make_env, Agent)
+    device = utils.setup(args)
+    envs = utils.make_envs(args, make_env)
+    obs_space, action_space = envs.single_observation_space, envs.single_action_space
+    agent = Agent(args, obs_space, action_space).to(device)
     optimizer = torch.optim.Adam(agent.parameters(), lr=args.learning_rate)
     run = utils.Run(args, __file__, make_env, envs, agent, optimizer=optimizer)
     optimizer.param_groups[0]["lr"] = args.learning_rate  # a resumed run may have a new one
@@ -134,99 +155,71 @@ def main(args: Args):
         wandb.init(
             project=args.wandb_project_name,
             entity=args.wandb_entity,
-            name=run.dir.name,
-            id=run.dir.name,
+            name=run.id,
+            id=run.id,
             config=vars(args),
             dir=run.dir.parent,
             resume="allow",
             sync_tensorboard=True,
-            settings={"finish_timeout": 300},
         )
     # A resumed run logs the steps after its checkpoint again.
-    writer = SummaryWriter(run.dir, flush_secs=10, purge_step=run.global_step + 1)
+    writer = SummaryWriter(run.dir, flush_secs=10, purge_step=run.step + 1)
     writer.add_text("arguments", str(args))
-    run.writer = writer
-
-    # === update
-    def update(obs, actions, old_logprobs, advantages, returns):
-        """PPO's loss (eq. 9) and a step of Adam, on a minibatch."""
-        dist, values = agent(obs)
-        logratio = dist.log_prob(actions) - old_logprobs
-        ratio = logratio.exp()
-        clipped_ratio = ratio.clamp(1 - args.clip_coef, 1 + args.clip_coef)
-        policy_loss = -torch.min(ratio * advantages, clipped_ratio * advantages).mean()  # eq. 7
-        value_loss = 0.5 * (returns - values).square().mean()
-        loss = policy_loss + args.vf_coef * value_loss
-
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
-        return {
-            "losses/policy_loss": policy_loss.item(),
-            "losses/value_loss": value_loss.item(),
-            "losses/entropy": dist.entropy().mean().item(),
-            "losses/approx_kl": (ratio - 1 - logratio).mean().item(),  # joschu.net/blog/kl-approx
-        }
 
     # === training
-    rewards = torch.zeros((args.num_steps, args.num_envs), device=device)
-    terminations = torch.zeros_like(rewards, dtype=torch.bool)
-    dones = torch.zeros_like(terminations)
-    actions = torch.zeros((*rewards.shape, *action_space.shape), device=device)
-    rollout_obs = torch.zeros((*rewards.shape, *obs_space.shape), device=device)
-    next_obs = torch.zeros_like(rollout_obs)
-    obs = run.obs
-    global_step = run.global_step
-    while run.goes_on(global_step, obs):
+    shape = args.num_steps, args.num_envs
+    obs = torch.zeros((*shape, *obs_space.shape), device=device)
+    next_obs = torch.zeros_like(obs)
+    actions = torch.zeros((*shape, *action_space.shape), device=device)
+    rewards = torch.zeros(shape, device=device)
+    terminations = torch.zeros(shape, dtype=torch.bool, device=device)
+    truncations = torch.zeros_like(terminations)
+    while run.step < args.total_timesteps:
         # act, step, store
         for t in range(args.num_steps):
-            rollout_obs[t] = torch.from_numpy(obs)
+            obs[t] = torch.from_numpy(envs.obs)
             with torch.no_grad():
-                dist, _ = agent(rollout_obs[t])
+                dist, _ = agent(obs[t])
                 actions[t] = dist.sample()
-            # The policy is a Gaussian: its samples may lie outside the bounds.
-            clipped = actions[t].cpu().numpy().clip(action_space.low, action_space.high)
-            obs, reward, terminated, truncated, infos = envs.step(clipped)
-            next_obs[t] = torch.from_numpy(obs)
-            rewards[t] = torch.from_numpy(reward)
-            terminations[t] = torch.from_numpy(terminated)
-            dones[t] = torch.from_numpy(terminated | truncated)
-            global_step += args.num_envs
-            for n, episodic_return, episodic_length in run.finished_episodes(infos):
-                # obs[n] is already the first observation of the next episode
-                next_obs[t, n] = torch.from_numpy(infos["final_obs"][n])
-                writer.add_scalar("charts/episodic_return", episodic_return, global_step)
-                writer.add_scalar("charts/episodic_length", episodic_length, global_step)
-                info = infos["final_info"][n]
-                if "is_success" in info:
-                    success = info["is_success"]
-                    writer.add_scalar("charts/success_rate", success, global_step)
+            # envs clip what lies outside the bounds
+            *results, infos = envs.step(actions[t].cpu().numpy())
+            next_obs[t], rewards[t], terminations[t], truncations[t] = map(torch.tensor, results)
+            for info in infos:
+                run.step += 1
+                if "episode" in info:
+                    writer.add_scalar("charts/episodic_return", info["episode"]["r"], run.step)
+                    writer.add_scalar("charts/episodic_length", info["episode"]["l"], run.step)
+        dones = terminations | truncations
 
-        # log-probabilities, advantages and returns of the whole rollout
+        # values, log-probabilities and advantages of the whole rollout
         with torch.no_grad():
-            dist, values = agent(rollout_obs)
+            dist, values = agent(obs)
             logprobs = dist.log_prob(actions)
             _, next_values = agent(next_obs)
         advantages = compute_gae(
             rewards, values, next_values, terminations, dones, args.gamma, args.gae_lambda
         )
         returns = advantages + values
+        batch = [x.flatten(0, 1) for x in (obs, actions, logprobs, advantages, returns)]
 
         # learn
-        batch = [x.flatten(0, 1) for x in (rollout_obs, actions, logprobs, advantages, returns)]
         metrics = []
         for _ in range(args.update_epochs):
             for inds in torch.randperm(returns.numel(), device=device).chunk(args.num_minibatches):
-                metrics.append(update(*[x[inds] for x in batch]))
+                loss, losses = ppo_loss(args, agent, Batch(*[x[inds] for x in batch]))
+                optimizer.zero_grad()
+                loss.backward()
+                optimizer.step()
+                metrics.append({tag: metric.item() for tag, metric in losses.items()})
 
-        # log
-        losses = {tag: sum(m[tag] for m in metrics) / len(metrics) for tag in metrics[0]}
+        # log, evaluate, save
+        scalars = {tag: sum(m[tag] for m in metrics) / len(metrics) for tag in metrics[0]}
         unexplained = advantages.var(correction=0) / (returns.var(correction=0) + 1e-8)
-        losses["losses/explained_variance"] = 1 - unexplained
-        run.log(losses, global_step)
+        scalars["losses/explained_variance"] = 1 - unexplained
+        run.log(writer, scalars)
+        run.checkpoint(writer)
 
-    # === evaluation
-    return run.end()
+    return run.finish(writer)
 
 
 if __name__ == "__main__":

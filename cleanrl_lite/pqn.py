@@ -12,6 +12,7 @@ Details:  docs/pqn.md
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -28,7 +29,6 @@ class Args:
     # run flags, the same in every script
     exp_name: str = Path(__file__).stem  # name of the experiment
     seed: int = 1  # seed of environments, networks and sampling
-    torch_deterministic: bool = True  # use deterministic algorithms of cuDNN
     cuda: bool = True  # train on a GPU if there is one
     threads: int = 1  # CPU threads of torch and numpy (0: their choice)
     compile: bool = True  # compile the update: a slow start, then faster
@@ -37,13 +37,12 @@ class Args:
     wandb_project_name: str = "cleanrl_lite"  # Weights & Biases project
     wandb_entity: str | None = None  # Weights & Biases entity (team)
     runs_dir: str = "runs"  # folder of the run directories
-    save_every: int = 100_000  # environment steps between checkpoints (0: none)
+    save_every: int = 100_000  # environment steps between checkpoints (0: only at the end)
     resume: str | None = None  # run directory to continue, or auto: the last with these flags
     evaluate: str | None = None  # run directory or checkpoint to evaluate, without training
     eval_episodes: int = 10  # episodes of an evaluation, with the greedy policy
     eval_every: int = 0  # environment steps between evaluations (0: only at the end)
     capture_video: bool = False  # record the first episode of every evaluation
-    render: bool = False  # show evaluations in a window
 
     # algorithm flags
     env_id: str = "CartPole-v1"  # environment id, or module:Env-v0
@@ -67,11 +66,11 @@ class Args:
 
 # === environment
 def make_env(args, render_mode=None):
-    env = utils.make(args, render_mode, max_episode_steps=args.max_episode_steps)
+    env = utils.make(args, render_mode)
     return utils.flatten(env)
 
 
-# === networks
+# === agent
 def mlp(inputs, outputs):
     """Two hidden layers of 120 and 84 ReLU units, normalised, initialised as PyTorch does."""
     return nn.Sequential(
@@ -86,12 +85,17 @@ def mlp(inputs, outputs):
 
 
 class Agent(nn.Module):
-    def __init__(self, obs_dim, num_actions):
+    def __init__(self, args, obs_space, action_space):
         super().__init__()
-        self.q_network = mlp(obs_dim, num_actions)
+        utils.check(
+            isinstance(action_space, Discrete) and action_space.start == 0,
+            f"actions must be Discrete, from 0, not {action_space}. "
+            "Box: ppo_continuous.py; MultiDiscrete: ppo_masked.py; Tuple: ppo_hybrid.py",
+        )
+        self.q_network = mlp(obs_space.shape[0], int(action_space.n))
 
     def forward(self, obs):
-        """The value of each action: (batch, num_actions)."""
+        """The values of all actions in `obs` (batch, obs_dim)."""
         return self.q_network(obs)
 
     def act(self, obs):
@@ -100,6 +104,14 @@ class Agent(nn.Module):
 
 
 # === pure functions
+class Batch(NamedTuple):
+    """Samples of a rollout, tensors (samples, ...)."""
+
+    obs: torch.Tensor
+    actions: torch.Tensor
+    returns: torch.Tensor
+
+
 def linear_recurrence(inputs, decays, initial):
     """y[t] = inputs[t] + decays[t] * y[t - 1], with y[-1] = initial.
 
@@ -138,77 +150,53 @@ def linear_schedule(start, end, duration, step):
     return start + (end - start) * min(step / duration, 1.0)
 
 
-class RAdam(nn.Module):
-    """RAdam (Liu et al. 2020, algorithm 2) with a limit on the gradient's norm.
+def q_lambda_loss(args, agent, batch):
+    """The squared error of the returns of a minibatch, and a dict of metrics."""
+    q_values = agent(batch.obs).gather(1, batch.actions[:, None]).squeeze(1)
+    loss = (batch.returns - q_values).square().mean()
+    return loss, {"losses/td_loss": loss, "losses/q_values": q_values.mean()}
+
+
+# === training
+class RAdam(utils.Adam):
+    """RAdam (Liu et al. 2020, algorithm 2).
 
     Where rho <= 5 a step is the momentum alone, not divided by the root of exp_avg_sq, as in
-    torch; the paper's bound is 4. Written out, on one flat vector, because this compiles into
-    the update's graph; torch.optim.RAdam would not.
+    torch; the paper's bound is 4.
     """
 
-    def __init__(self, params):
-        super().__init__()
-        self.params = [param for param in params if param.requires_grad]
-        flat = torch.cat([param.detach().flatten() for param in self.params])
-        self.register_buffer("step", flat.new_zeros(()))
-        self.register_buffer("exp_avg", torch.zeros_like(flat))
-        self.register_buffer("exp_avg_sq", torch.zeros_like(flat))
-
-    @torch.no_grad()
-    def update(self, grads, learning_rate, max_grad_norm, beta1=0.9, beta2=0.999, eps=1e-8):
-        """Takes a step, in place; returns the gradient's norm before it is clipped."""
-        grad = torch.cat([g.flatten() for g in grads])
-        grad_norm = grad.norm()
-        grad = grad * (max_grad_norm / (grad_norm + 1e-6)).clamp(max=1.0)
+    def change(self, grad):
         self.step.add_(1)
-        self.exp_avg.lerp_(grad, 1 - beta1)
-        self.exp_avg_sq.lerp_(grad.square(), 1 - beta2)
+        self.exp_avg.lerp_(grad, 1 - self.beta1)
+        self.exp_avg_sq.lerp_(grad.square(), 1 - self.beta2)
         # The trap: in float32, rho is wrong by 0.1 in the first steps, where 5 decides.
         step = self.step.double()
-        bias_correction = 1 - beta2**step
-        rho_inf = 2 / (1 - beta2) - 1
-        rho = rho_inf - 2 * step * beta2**step / bias_correction
+        bias_correction = 1 - self.beta2**step
+        rho_inf = 2 / (1 - self.beta2) - 1
+        rho = rho_inf - 2 * step * self.beta2**step / bias_correction
         # how sure the variance is; the first five steps do without it
         known = rho.clamp(min=5)
         numerator = (known - 4) * (known - 2) * rho_inf
         rectification = (numerator / ((rho_inf - 4) * (rho_inf - 2) * known)).sqrt()
-        adaptive = rectification * bias_correction.sqrt() / (self.exp_avg_sq.sqrt() + eps)
+        adaptive = rectification * bias_correction.sqrt() / (self.exp_avg_sq.sqrt() + self.eps)
         scale = torch.where(rho > 5, adaptive, 1.0)
-        delta = learning_rate * self.exp_avg / (1 - beta1**step) * scale
-        parts = delta.split([param.numel() for param in self.params])
-        for param, part in zip(self.params, parts, strict=True):
-            param.sub_(part.view_as(param))
-        return grad_norm
+        return self.learning_rate * self.exp_avg / (1 - self.beta1**step) * scale
 
 
-@utils.with_cleanup
 def main(args: Args):
-    # === setup
-    check = utils.check
+    # === set-up
+    if args.evaluate:
+        return utils.evaluate_saved(args, make_env, Agent)
     device = utils.setup(args)
     batch_size = args.num_envs * args.num_steps
-    minibatch_size = batch_size // args.num_minibatches
-    divides = batch_size == minibatch_size * args.num_minibatches
-    steps = f"--num-envs x --num-steps = {batch_size}"
-    check(divides, f"{steps} must be a multiple of --num-minibatches {args.num_minibatches}")
-
-    env_fns = [lambda: make_env(args)] * args.num_envs
-    envs = utils.vector_env(env_fns, args.async_envs)
-    obs_space = envs.single_observation_space
-    action_space = envs.single_action_space
-    from_zero = isinstance(action_space, Discrete) and action_space.start == 0
-    check(
-        from_zero,
-        f"actions must be Discrete, from 0, not {action_space}. "
-        "Box: ppo_continuous.py; MultiDiscrete: ppo_masked.py; Tuple: ppo_hybrid.py",
+    utils.check(
+        batch_size % args.num_minibatches == 0,
+        f"--num-envs x --num-steps = {batch_size} must be a multiple of --num-minibatches",
     )
-
-    agent = Agent(obs_space.shape[0], int(action_space.n)).to(device)
-    if args.evaluate:
-        envs.close()
-        return utils.evaluate_saved(args, make_env, agent)
-    radam = RAdam(agent.parameters())
-    learning_rate = torch.tensor(args.learning_rate, device=device)
+    envs = utils.make_envs(args, make_env)
+    obs_space, action_space = envs.single_observation_space, envs.single_action_space
+    agent = Agent(args, obs_space, action_space).to(device)
+    radam = RAdam(agent.parameters(), args.learning_rate, args.max_grad_norm)
     run = utils.Run(args, __file__, make_env, envs, agent, radam=radam)
 
     # === logging
@@ -218,110 +206,81 @@ def main(args: Args):
         wandb.init(
             project=args.wandb_project_name,
             entity=args.wandb_entity,
-            name=run.dir.name,
-            id=run.dir.name,
+            name=run.id,
+            id=run.id,
             config=vars(args),
             dir=run.dir.parent,
             resume="allow",
             sync_tensorboard=True,
-            settings={"finish_timeout": 300},
         )
     # A resumed run logs the steps after its checkpoint again.
-    writer = SummaryWriter(run.dir, flush_secs=10, purge_step=run.global_step + 1)
+    writer = SummaryWriter(run.dir, flush_secs=10, purge_step=run.step + 1)
     writer.add_text("arguments", str(args))
-    run.writer = writer
-
-    # === update
-    # The batch, allocated once: a CUDA graph needs fixed addresses.
-    b_obs = torch.zeros((batch_size, *obs_space.shape), device=device)
-    b_actions = torch.zeros(batch_size, dtype=torch.int64, device=device)
-    b_returns = torch.zeros(batch_size, device=device)
-
-    # A number that changes during the run must be a tensor, as learning_rate is. A Python
-    # number is a constant of the graph: a new value compiles it again (--cuda-graph ignores it).
-    def update(inds):
-        """A step of RAdam on the squared error of the returns, on the samples inds of the batch."""
-        q_values = agent(b_obs[inds]).gather(1, b_actions[inds][:, None]).squeeze(1)
-        td_loss = (b_returns[inds] - q_values).square().mean()
-        grads = torch.autograd.grad(td_loss, radam.params)
-        grad_norm = radam.update(grads, learning_rate, args.max_grad_norm)
-        metrics = {
-            "losses/td_loss": td_loss,
-            "losses/q_values": q_values.mean(),
-            "losses/grad_norm": grad_norm,
-        }
-        return {tag: metric.detach() for tag, metric in metrics.items()}
-
-    update = run.cuda_graph(run.compile(update))
 
     # === training
-    shape = (args.num_steps, args.num_envs)
-    rollout_obs = np.zeros((*shape, *obs_space.shape), dtype=np.float32)
-    next_obs = np.zeros_like(rollout_obs)
-    actions = np.zeros(shape, dtype=np.int64)
-    rewards = np.zeros(shape, dtype=np.float32)
-    terminations = np.zeros(shape, dtype=bool)
-    dones = np.zeros_like(terminations)
-    q_values = np.zeros((*shape, action_space.n), dtype=np.float32)
+    def update(inds, *batch):
+        minibatch = Batch(*[x[inds] for x in batch])
+        loss, metrics = q_lambda_loss(args, agent, minibatch)
+        metrics["losses/grad_norm"] = radam.minimize(loss)
+        return {tag: metric.detach() for tag, metric in metrics.items()}
+
+    # A number that changes during the run must be a tensor, as radam.learning_rate is.
+    update = utils.compiled(args, update)
+
+    shape = args.num_steps, args.num_envs
+    obs = np.zeros((*shape, *obs_space.shape), np.float32)
+    next_obs = np.zeros_like(obs)
+    actions = np.zeros(shape, np.int64)
+    rewards = np.zeros(shape, np.float32)
+    terminations = np.zeros(shape, bool)
+    dones = np.zeros(shape, bool)
     epsilon_steps = args.exploration_fraction * args.total_timesteps
-    obs = run.obs
-    global_step = run.global_step
-    while run.goes_on(global_step, obs):
+    while run.step < args.total_timesteps:
         if args.anneal_lr:
-            remaining = 1 - global_step / args.total_timesteps
-            learning_rate.fill_(args.learning_rate * remaining)
+            remaining = 1 - run.step / args.total_timesteps
+            radam.learning_rate.fill_(args.learning_rate * remaining)
 
         # act, step, store
-        q_network = utils.numpy_forward(agent.q_network, device)
         # separate draws for each environment
         draws, uniform = np.random.random((2, *shape))
         actions[:] = uniform * action_space.n
         for t in range(args.num_steps):
-            rollout_obs[t] = obs
-            epsilon = linear_schedule(args.start_e, args.end_e, epsilon_steps, global_step)
-            q_values[t] = q_network(rollout_obs[t])
-            actions[t] = np.where(draws[t] >= epsilon, q_values[t].argmax(-1), actions[t])
-            obs, rewards[t], terminations[t], truncations, infos = envs.step(actions[t])
-            next_obs[t] = obs
+            obs[t] = envs.obs
+            epsilon = linear_schedule(args.start_e, args.end_e, epsilon_steps, run.step)
+            with torch.no_grad():
+                greedy = agent.act(torch.from_numpy(obs[t]).to(device)).cpu().numpy()
+            actions[t] = np.where(draws[t] >= epsilon, greedy, actions[t])
+            next_obs[t], rewards[t], terminations[t], truncations, infos = envs.step(actions[t])
             dones[t] = terminations[t] | truncations
-            global_step += args.num_envs
-            for n, episodic_return, episodic_length in run.finished_episodes(infos):
-                # obs[n] is already the first observation of the next episode
-                next_obs[t, n] = infos["final_obs"][n]
-                writer.add_scalar("charts/episodic_return", episodic_return, global_step)
-                writer.add_scalar("charts/episodic_length", episodic_length, global_step)
-                info = infos["final_info"][n]
-                if "is_success" in info:
-                    success = info["is_success"]
-                    writer.add_scalar("charts/success_rate", success, global_step)
+            for info in infos:
+                run.step += 1
+                if "episode" in info:
+                    writer.add_scalar("charts/episodic_return", info["episode"]["r"], run.step)
+                    writer.add_scalar("charts/episodic_length", info["episode"]["l"], run.step)
 
         # returns of the whole rollout
         with torch.no_grad():
-            b_obs[:] = torch.from_numpy(rollout_obs).flatten(0, 1)
-            b_actions[:] = torch.from_numpy(actions).flatten()
-            next_values = agent(torch.from_numpy(next_obs).to(device)).amax(-1)
-            # The network that learns must be the one that acted.
-            b_q_values = torch.from_numpy(q_values).to(device).flatten(0, 1)
-            utils.check_actions(b_q_values, agent(b_obs))
+            next_values = agent(torch.from_numpy(next_obs).to(device)).amax(-1).cpu().numpy()
         returns = compute_q_lambda(
-            rewards, next_values.cpu().numpy(), terminations, dones, args.gamma, args.q_lambda
-        )
-        b_returns[:] = torch.from_numpy(returns).flatten()
+            rewards, next_values, terminations, dones, args.gamma, args.q_lambda
+        ).astype(np.float32)
+        arrays = obs, actions, returns
+        batch = Batch(*[torch.from_numpy(x).to(device).flatten(0, 1) for x in arrays])
 
-        # learn the returns
+        # learn
         metrics = []
         for _ in range(args.update_epochs):
-            order = np.random.permutation(batch_size).reshape(-1, minibatch_size)
-            metrics += [update(inds) for inds in torch.from_numpy(order).to(device)]
+            order = np.random.permutation(batch_size).reshape(args.num_minibatches, -1)
+            metrics += [update(inds, *batch) for inds in torch.from_numpy(order).to(device)]
 
-        # log
-        losses = {tag: torch.stack([m[tag] for m in metrics]).mean() for tag in metrics[0]}
-        losses["charts/epsilon"] = epsilon
-        losses["charts/learning_rate"] = learning_rate
-        run.log(losses, global_step)
+        # log, evaluate, save
+        scalars = {tag: torch.stack([m[tag] for m in metrics]).mean() for tag in metrics[0]}
+        scalars["charts/epsilon"] = epsilon
+        scalars["charts/learning_rate"] = radam.learning_rate
+        run.log(writer, scalars)
+        run.checkpoint(writer)
 
-    # === evaluation
-    return run.end()
+    return run.finish(writer)
 
 
 if __name__ == "__main__":

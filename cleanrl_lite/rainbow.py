@@ -17,6 +17,7 @@ import copy
 import math
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -34,7 +35,6 @@ class Args:
     # run flags, the same in every script
     exp_name: str = Path(__file__).stem  # name of the experiment
     seed: int = 1  # seed of environments, networks and sampling
-    torch_deterministic: bool = True  # use deterministic algorithms of cuDNN
     cuda: bool = True  # train on a GPU if there is one
     threads: int = 1  # CPU threads of torch and numpy (0: their choice)
     compile: bool = True  # compile the update: a slow start, then faster
@@ -43,13 +43,12 @@ class Args:
     wandb_project_name: str = "cleanrl_lite"  # Weights & Biases project
     wandb_entity: str | None = None  # Weights & Biases entity (team)
     runs_dir: str = "runs"  # folder of the run directories
-    save_every: int = 100_000  # environment steps between checkpoints (0: none)
+    save_every: int = 100_000  # environment steps between checkpoints (0: only at the end)
     resume: str | None = None  # run directory to continue, or auto: the last with these flags
     evaluate: str | None = None  # run directory or checkpoint to evaluate, without training
     eval_episodes: int = 10  # episodes of an evaluation, with the greedy policy
     eval_every: int = 0  # environment steps between evaluations (0: only at the end)
     capture_video: bool = False  # record the first episode of every evaluation
-    render: bool = False  # show evaluations in a window
 
     # algorithm flags
     env_id: str = "CartPole-v1"  # environment id, or module:Env-v0
@@ -84,11 +83,10 @@ class Args:
 
 # === environment
 def make_env(args, render_mode=None):
-    env = utils.make(args, render_mode, max_episode_steps=args.max_episode_steps)
-    return utils.flatten(env)
+    return utils.flatten(utils.make(args, render_mode))
 
 
-# === networks
+# === agent
 class NoisyLinear(nn.Linear):
     """A linear layer with learned, factorised Gaussian noise on its weights (section 3).
 
@@ -118,16 +116,17 @@ class NoisyLinear(nn.Linear):
 class QNetwork(nn.Module):
     """Hidden layers of 120 and 84 ReLU units; with `dueling`, 84 more for the state."""
 
-    def __init__(self, inputs, num_actions, n_atoms, dueling, noisy, sigma):
+    def __init__(self, args, inputs, num_actions):
         super().__init__()
-        self.shape = num_actions, n_atoms
+        noisy, sigma = args.noisy, args.noisy_sigma
+        self.shape = num_actions, args.n_atoms
         self.fc1 = nn.Linear(inputs, 120)
         self.fc2 = NoisyLinear(120, 84, noisy, sigma)
-        self.fc3 = NoisyLinear(84, num_actions * n_atoms, noisy, sigma)
-        self.dueling = dueling
-        if dueling:
+        self.fc3 = NoisyLinear(84, num_actions * args.n_atoms, noisy, sigma)
+        self.dueling = args.dueling
+        if args.dueling:
             self.value_fc2 = NoisyLinear(120, 84, noisy, sigma)
-            self.value_fc3 = NoisyLinear(84, n_atoms, noisy, sigma)
+            self.value_fc3 = NoisyLinear(84, args.n_atoms, noisy, sigma)
         layers = [layer for layer in self.modules() if isinstance(layer, NoisyLinear)]
         self.noise_sizes = [sum(layer.noise_sizes) for layer in layers]
 
@@ -145,33 +144,25 @@ class QNetwork(nn.Module):
 
 
 class Agent(nn.Module):
-    def __init__(
-        self,
-        obs_dim,
-        num_actions,
-        n_atoms,
-        v_min,
-        v_max,
-        dueling,
-        noisy,
-        noisy_sigma,
-    ):
+    def __init__(self, args, obs_space, action_space):
         super().__init__()
-        atoms = torch.linspace(v_min, v_max, n_atoms)
-        self.register_buffer("atoms", atoms, persistent=False)
-        self.q_network = QNetwork(
-            obs_dim,
-            num_actions,
-            n_atoms,
-            dueling,
-            noisy,
-            noisy_sigma,
+        utils.check(
+            isinstance(action_space, Discrete) and action_space.start == 0,
+            f"actions must be Discrete, from 0, not {action_space}. "
+            "Box: sac.py; MultiDiscrete: ppo_masked.py",
         )
+        atoms = torch.linspace(args.v_min, args.v_max, args.n_atoms)
+        self.register_buffer("atoms", atoms, persistent=False)
+        self.q_network = QNetwork(args, obs_space.shape[0], int(action_space.n))
         self.target_network = copy.deepcopy(self.q_network).requires_grad_(False)
 
-    def logits(self, network, obs, noise=None):
-        """Logits of the return distributions (batch, num_actions, n_atoms)."""
-        return network(obs, noise)
+    def values(self, logits):
+        """Expected returns, of logits (..., n_atoms)."""
+        return logits.softmax(-1) @ self.atoms
+
+    def forward(self, obs, noise=None):
+        """The values of all actions in `obs` (batch, obs_dim)."""
+        return self.values(self.q_network(obs, noise))
 
     def draw_noise(self, count):
         """Noise for all noisy layers (count, number of their inputs and outputs)."""
@@ -180,11 +171,21 @@ class Agent(nn.Module):
 
     def act(self, obs, noise=None):
         """The greedy policy; without noise, for evaluation."""
-        probs = self.logits(self.q_network, obs.float(), noise).softmax(-1)
-        return (probs @ self.atoms).argmax(-1)
+        return self(obs.float(), noise).argmax(-1)
 
 
 # === replay
+class Batch(NamedTuple):
+    """Windows of transitions: tensors (batch_size, n_step, ...). terminations are 0 or 1."""
+
+    obs: torch.Tensor
+    actions: torch.Tensor
+    rewards: torch.Tensor
+    next_obs: torch.Tensor
+    terminations: torch.Tensor
+    steps: torch.Tensor  # of the episode: they tell where windows end
+
+
 class SumTree:
     """Priorities, drawn in proportion to their size (Schaul et al., appendix B.2.1).
 
@@ -225,23 +226,20 @@ def first_beyond(ends, points):
 class ReplayBuffer:
     """The last `buffer_size` transitions, one row of a matrix each, and their priorities.
 
-    `shapes` are those of a transition's parts, in the order in which `add` takes them. The last
-    part is the step of the episode: it tells where windows of n_step transitions end.
+    `shapes` are those of Batch.
     """
 
     def __init__(self, buffer_size, num_envs, shapes, device, n_step):
         self.shapes = shapes
-        self.widths = [int(np.prod(shape)) for shape in shapes]
+        self.widths = [math.prod(shape) for shape in shapes]
         self.num_envs = num_envs
-        self.n_step = n_step
         self.capacity = buffer_size // num_envs * num_envs
-        self.rows = utils.allocate((self.capacity, sum(self.widths)), torch.float32, device)
+        self.rows = torch.zeros((self.capacity, sum(self.widths)), device=device)
         # The same memory: writing through numpy takes half the time.
         self.in_numpy = None if self.rows.is_cuda else self.rows.numpy()
         self.position = 0
-        self.filled = 0
-        # `position` as a tensor, which a CUDA graph can read
-        self.end = torch.zeros((), dtype=torch.int64, device=device)
+        self.size = 0
+        self.n_step = n_step
         self.tree = SumTree(self.capacity, device)
         # The largest so far, which new transitions get. The trap: torch 2.13 loses what a
         # compiled update writes to a float64 tensor without dimensions.
@@ -249,9 +247,6 @@ class ReplayBuffer:
 
     def add(self, *parts):
         """Stores a transition of each environment: arrays (num_envs, *shape)."""
-        if self.filled == 0:
-            found = tuple(part.shape[1:] for part in parts)
-            utils.check(found == self.shapes, f"replay.add got {found}, not {self.shapes}")
         rows = np.column_stack(parts)
         end = self.position + self.num_envs
         if self.in_numpy is not None:
@@ -261,8 +256,7 @@ class ReplayBuffer:
         index = torch.arange(self.position, end, device=self.rows.device)
         self.tree.set(index, self.max_priority)
         self.position = end % self.capacity
-        self.end.fill_(self.position)
-        self.filled = max(self.filled, end)
+        self.size = max(self.size, end)
 
     def sample(self, batch_size):
         """A minibatch: rows (batch_size, n_step, width), which of them count, and their places.
@@ -274,16 +268,16 @@ class ReplayBuffer:
         parts = torch.arange(batch_size, device=device)
         index = self.tree.draw((parts + draws) / batch_size)
         # The trap: behind an environment's newest transition lies its oldest.
-        newer = (self.end - 1 - index) % self.capacity // self.num_envs
+        newer = (self.position - 1 - index) % self.capacity // self.num_envs
         steps = torch.arange(self.n_step, device=device)
         places = (index[:, None] + steps * self.num_envs) % self.capacity
         rows = self.rows.index_select(0, places.flatten()).unflatten(0, places.shape)
         return rows, steps <= newer[:, None], index
 
     def unpack(self, rows):
-        """The parts of a minibatch: tensors (batch_size, n_step, *shape)."""
+        """The parts of a minibatch."""
         parts = zip(rows.split(self.widths, dim=2), self.shapes, strict=True)
-        return [part.reshape(*rows.shape[:2], *shape) for part, shape in parts]
+        return Batch(*[part.reshape(*rows.shape[:2], *shape) for part, shape in parts])
 
     def set_priorities(self, index, priorities):
         """Gives drawn transitions new priorities; a small one where it is NaN or infinite."""
@@ -293,22 +287,20 @@ class ReplayBuffer:
 
     def state_dict(self):
         # By way of numpy, torch.save writes this part only, and needs no memory for a copy.
-        rows = torch.from_numpy(self.rows[: self.filled].cpu().numpy())
-        leaves = self.tree.leaves[: self.filled].cpu().numpy()
+        rows = torch.from_numpy(self.rows[: self.size].cpu().numpy())
         return {
             "position": self.position,
             "rows": rows,
-            "leaves": torch.from_numpy(leaves),
+            "leaves": torch.from_numpy(self.tree.leaves[: self.size].cpu().numpy()),
             "sums": self.tree.sums,
             "max_priority": self.max_priority,
         }
 
     def load_state_dict(self, state):
         self.position = state["position"]
-        self.filled = len(state["rows"])
-        self.rows[: self.filled] = state["rows"]
-        self.end.fill_(self.position)
-        self.tree.leaves[: self.filled] = state["leaves"]
+        self.size = len(state["rows"])
+        self.rows[: self.size] = state["rows"]
+        self.tree.leaves[: self.size] = state["leaves"]
         self.tree.sums.copy_(state["sums"])
         self.max_priority.copy_(state["max_priority"])
 
@@ -317,15 +309,6 @@ class ReplayBuffer:
 def linear_schedule(start, end, duration, step):
     """Linear from `start` at step 0 to `end` at step `duration`, then constant."""
     return start + (end - start) * min(step / duration, 1.0)
-
-
-@torch.no_grad()
-def update_target(target, network, tau):
-    """target += tau * (network - target), weight by weight; buffers are copied."""
-    for old, new in zip(target.parameters(), network.parameters(), strict=True):
-        old.lerp_(new, tau)
-    for old, new in zip(target.buffers(), network.buffers(), strict=True):
-        old.copy_(new)
 
 
 def n_step_returns(rewards, steps, stored, gamma):
@@ -362,78 +345,62 @@ def project_distribution(next_probs, rewards, terminations, gamma, atoms):
     return projected
 
 
-class Adam(nn.Module):
-    """Adam (Kingma & Ba 2015, algorithm 1).
+def rainbow_loss(args, agent, batch, stored, weights, noise):
+    """The weighted cross-entropy; each window's divergence (batch_size,); a dict of metrics.
 
-    Written out, on one flat vector, because this compiles into the update's graph;
-    torch.optim.Adam would not.
+    noise (3, ...) is for learning, for judging the next action, and for choosing it.
     """
+    returns, lengths = n_step_returns(batch.rewards, batch.steps, stored, args.gamma)
+    index = torch.arange(len(returns), device=returns.device)
+    # the true last observation of the window, and whether the episode terminated there
+    next_obs = batch.next_obs[index, lengths - 1]
+    terminations = batch.terminations[index, lengths - 1]
+    discounts = args.gamma ** lengths[:, None]
+    with torch.no_grad():
+        next_logits = agent.target_network(next_obs, noise[1])
+        chooser = agent.q_network(next_obs, noise[2]) if args.double else next_logits
+        next_probs = next_logits.softmax(-1)[index, agent.values(chooser).argmax(-1)]
+        target_probs = project_distribution(
+            next_probs, returns, terminations, discounts, agent.atoms
+        )
+    logits = agent.q_network(batch.obs[:, 0], noise[0])[index, batch.actions[:, 0].long()]
+    log_probs = logits.log_softmax(-1)
+    losses = -(target_probs * log_probs).sum(-1)
+    loss = (weights * losses).mean()
+    # The Kullback-Leibler divergence is the loss without the target's entropy.
+    entropy = -torch.xlogy(target_probs, target_probs).sum(-1)
+    divergence = (losses.detach() - entropy).clamp(min=0)
+    q_values = log_probs.exp() @ agent.atoms
+    return loss, divergence, {"losses/loss": loss, "losses/q_values": q_values.mean()}
 
-    def __init__(self, params):
-        super().__init__()
-        self.params = [param for param in params if param.requires_grad]
-        flat = torch.cat([param.detach().flatten() for param in self.params])
-        self.register_buffer("step", flat.new_zeros(()))
-        self.register_buffer("exp_avg", torch.zeros_like(flat))
-        self.register_buffer("exp_avg_sq", torch.zeros_like(flat))
 
-    @torch.no_grad()
-    def update(self, grads, learning_rate, beta1=0.9, beta2=0.999, eps=1e-8):
-        """Takes a step, in place."""
-        grad = torch.cat([g.flatten() for g in grads])
-        self.step.add_(1)
-        self.exp_avg.lerp_(grad, 1 - beta1)
-        self.exp_avg_sq.lerp_(grad.square(), 1 - beta2)
-        denominator = (self.exp_avg_sq / (1 - beta2**self.step)).sqrt() + eps
-        delta = learning_rate * self.exp_avg / (1 - beta1**self.step) / denominator
-        parts = delta.split([param.numel() for param in self.params])
-        for param, part in zip(self.params, parts, strict=True):
-            param.sub_(part.view_as(param))
+# === training
+@torch.no_grad()
+def update_target(target, network, tau):
+    """target += tau * (network - target), weight by weight, in place; buffers are copied."""
+    for old, new in zip(target.parameters(), network.parameters(), strict=True):
+        old.lerp_(new, tau)
+    for old, new in zip(target.buffers(), network.buffers(), strict=True):
+        old.copy_(new)
 
 
-@utils.with_cleanup
 def main(args: Args):
-    # === setup
-    check = utils.check
-    device = utils.setup(args)
-    check(args.n_atoms > 1, f"--n-atoms must be > 1, got {args.n_atoms}")
-    finite = -1e30 < args.v_min < args.v_max < 1e30
-    check(finite, "--v-min must be below --v-max, both finite")
-    check(args.n_step > 0, f"--n-step must be > 0, got {args.n_step}")
-    alpha = args.priority_alpha
-    check(alpha <= 1, f"--priority-alpha must be <= 1, got {alpha}")
-    check(args.priority_beta <= 1, f"--priority-beta must be <= 1, got {args.priority_beta}")
-    min_size = max(args.batch_size, max(8, args.n_step) * args.num_envs)
-    check(args.buffer_size >= min_size, f"--buffer-size must be at least {min_size}")
-
-    env_fns = [lambda: make_env(args)] * args.num_envs
-    envs = utils.vector_env(env_fns, args.async_envs)
-    obs_space = envs.single_observation_space
-    action_space = envs.single_action_space
-    from_zero = isinstance(action_space, Discrete) and action_space.start == 0
-    check(
-        from_zero,
-        f"actions must be Discrete, from 0, not {action_space}. "
-        "Box: sac.py; MultiDiscrete: ppo_masked.py",
-    )
-
-    num_actions = int(action_space.n)
-    agent = Agent(
-        obs_space.shape[0],
-        num_actions,
-        args.n_atoms,
-        args.v_min,
-        args.v_max,
-        args.dueling,
-        args.noisy,
-        args.noisy_sigma,
-    )
-    agent = agent.to(device)
+    # === set-up
     if args.evaluate:
-        envs.close()
-        return utils.evaluate_saved(args, make_env, agent)
-    adam = Adam(agent.q_network.parameters())
-    # obs, action, reward, next_obs, terminated, step of the episode
+        return utils.evaluate_saved(args, make_env, Agent)
+    device = utils.setup(args)
+    utils.check(args.n_atoms > 1, f"--n-atoms must be > 1, got {args.n_atoms}")
+    finite = -1e30 < args.v_min < args.v_max < 1e30
+    utils.check(finite, "--v-min must be below --v-max, both finite")
+    for name in "priority_alpha", "priority_beta":
+        value = getattr(args, name)
+        utils.check(value <= 1, f"--{name.replace('_', '-')} must be <= 1, got {value}")
+    min_size = max(args.batch_size, max(8, args.n_step) * args.num_envs)
+    utils.check(args.buffer_size >= min_size, f"--buffer-size must be at least {min_size}")
+    envs = utils.make_envs(args, make_env)
+    obs_space, action_space = envs.single_observation_space, envs.single_action_space
+    agent = Agent(args, obs_space, action_space).to(device)
+    adam = utils.Adam(agent.q_network.parameters(), args.learning_rate, eps=0.01 / args.batch_size)
     shapes = obs_space.shape, (), (), obs_space.shape, (), ()
     replay = ReplayBuffer(args.buffer_size, args.num_envs, shapes, device, args.n_step)
     run = utils.Run(args, __file__, make_env, envs, agent, adam=adam, replay=replay)
@@ -445,91 +412,45 @@ def main(args: Args):
         wandb.init(
             project=args.wandb_project_name,
             entity=args.wandb_entity,
-            name=run.dir.name,
-            id=run.dir.name,
+            name=run.id,
+            id=run.id,
             config=vars(args),
             dir=run.dir.parent,
             resume="allow",
             sync_tensorboard=True,
-            settings={"finish_timeout": 300},
         )
     # A resumed run logs the steps after its checkpoint again.
-    writer = SummaryWriter(run.dir, flush_secs=10, purge_step=run.global_step + 1)
+    writer = SummaryWriter(run.dir, flush_secs=10, purge_step=run.step + 1)
     writer.add_text("arguments", str(args))
-    run.writer = writer
-
-    # === update
-    # A number that changes during the run must be a tensor. A Python number is a constant of
-    # the graph: a new value compiles it again (--cuda-graph ignores it).
-    beta = torch.zeros((), device=device)
-
-    def update(rows, stored, index, noise):
-        """A step of Adam on the weighted cross-entropy; then the windows' new priorities."""
-        obs, actions, rewards, next_obs, terminations, steps = replay.unpack(rows)
-        returns, lengths = n_step_returns(rewards, steps, stored, args.gamma)
-        batch = torch.arange(args.batch_size, device=device)
-        # the true last observation of the window, and whether the episode terminated there
-        next_obs = next_obs[batch, lengths - 1]
-        terminations = terminations[batch, lengths - 1]
-        discounts = args.gamma ** lengths[:, None]
-        with torch.no_grad():
-            next_probs = agent.logits(agent.target_network, next_obs, noise[1]).softmax(-1)
-            chooser = next_probs
-            if args.double:
-                chooser = agent.logits(agent.q_network, next_obs, noise[2]).softmax(-1)
-            next_actions = (chooser @ agent.atoms).argmax(-1)
-            target_probs = project_distribution(
-                next_probs[batch, next_actions],
-                returns,
-                terminations,
-                discounts,
-                agent.atoms,
-            )
-            # prioritised replay, section 3.4, with the largest weight 1
-            priorities = replay.tree.leaves[index]
-            weights = ((priorities.min() / priorities) ** beta).float()
-        logits = agent.logits(agent.q_network, obs[:, 0], noise[0])
-        logits = logits[batch, actions[:, 0].long()]
-        log_probs = logits.log_softmax(-1)
-        losses = -(target_probs * log_probs).sum(-1)
-        loss = (weights * losses).mean()
-        grads = torch.autograd.grad(loss, adam.params)
-        adam.update(grads, args.learning_rate, eps=0.01 / args.batch_size)
-        # The Kullback-Leibler divergence is the loss without the target's entropy.
-        entropy = -torch.xlogy(target_probs, target_probs).sum(-1)
-        divergence = (losses.detach() - entropy).clamp(min=0) + 1e-6
-        replay.set_priorities(index, divergence**args.priority_alpha)
-        metrics = {
-            "losses/loss": loss,
-            "losses/q_values": (log_probs.exp() @ agent.atoms).mean(),
-        }
-        return {tag: metric.detach() for tag, metric in metrics.items()}
-
-    update = run.compile(update)
-    # One CUDA graph, sampling included.
-    # noise for learning, for judging the next action, and for choosing it
-    learn = run.cuda_graph(
-        lambda: update(
-            *replay.sample(args.batch_size),
-            agent.draw_noise(3),
-        )
-    )
 
     # === training
+    def update(rows, stored, index, noise, beta):
+        # prioritised replay, section 3.4, with the largest weight 1
+        priorities = replay.tree.leaves[index]
+        weights = ((priorities.min() / priorities) ** beta).float()
+        batch = replay.unpack(rows)
+        loss, divergence, metrics = rainbow_loss(args, agent, batch, stored, weights, noise)
+        adam.minimize(loss)
+        replay.set_priorities(index, (divergence + 1e-6) ** args.priority_alpha)
+        return {tag: metric.detach() for tag, metric in metrics.items()}
+
+    # A number that changes during the run must be a tensor, as beta is.
+    update = utils.compiled(args, update)
+
     def times_due(every):
         """How many multiples of `every` the last step of the environments has passed."""
-        return global_step // every - (global_step - args.num_envs) // every
+        return run.step // every - (run.step - args.num_envs) // every
 
-    obs = run.obs.astype(np.float32)
-    global_step = run.global_step
-    metrics = run.values.get("metrics", {})  # of the last update
-    steps = np.array(run.values.get("steps", [0] * args.num_envs))  # of the episodes under way
-    while run.goes_on(global_step, obs, steps=steps.tolist(), metrics=metrics):
+    beta = torch.zeros((), device=device)
+    steps = np.zeros(args.num_envs)  # of the episodes under way
+    metrics = {}
+    while run.step < args.total_timesteps:
         # act
         epsilon_steps = args.exploration_fraction * args.total_timesteps
-        epsilon = linear_schedule(args.start_e, args.end_e, epsilon_steps, global_step)
+        epsilon = linear_schedule(args.start_e, args.end_e, epsilon_steps, run.step)
         if args.noisy:
             epsilon = 0.0  # the noise explores
+        obs = envs.obs.astype(np.float32)
         # separate draws for each environment
         draws, uniform = np.random.random((2, args.num_envs))
         actions = (uniform * action_space.n).astype(np.int64)
@@ -538,43 +459,34 @@ def main(args: Args):
             noise = agent.draw_noise(args.num_envs)
             with torch.no_grad():
                 greedy = agent.act(torch.from_numpy(obs).to(device), noise)
-                greedy = greedy.cpu().numpy()
-            actions = np.where(draws < epsilon, actions, greedy)
+            actions = np.where(draws < epsilon, actions, greedy.cpu().numpy())
 
         # learn from the steps so far (a GPU does so while the environments step)
-        total = args.total_timesteps
-        beta.fill_(linear_schedule(args.priority_beta, 1.0, total, global_step))
-        if global_step > args.learning_starts:
+        beta.fill_(linear_schedule(args.priority_beta, 1.0, args.total_timesteps, run.step))
+        if run.step > args.learning_starts:
             for _ in range(times_due(args.train_frequency) * args.gradient_steps):
-                metrics = learn()
+                sample = replay.sample(args.batch_size)
+                metrics = update(*sample, agent.draw_noise(3), beta)
             for _ in range(times_due(args.target_network_frequency)):
                 update_target(agent.target_network, agent.q_network, args.tau)
 
         # step, store
-        new_obs, rewards, terminations, truncations, infos = envs.step(actions)
-        global_step += args.num_envs
-        new_obs = new_obs.astype(np.float32)
-        next_obs = new_obs.copy()
-        for n, episodic_return, episodic_length in run.finished_episodes(infos):
-            # new_obs[n] is already the first observation of the next episode
-            next_obs[n] = infos["final_obs"][n]
-            writer.add_scalar("charts/episodic_return", episodic_return, global_step)
-            writer.add_scalar("charts/episodic_length", episodic_length, global_step)
-            info = infos["final_info"][n]
-            if "is_success" in info:
-                success = info["is_success"]
-                writer.add_scalar("charts/success_rate", success, global_step)
+        next_obs, rewards, terminations, truncations, infos = envs.step(actions)
         # terminations only: a truncated episode bootstraps from next_obs
         replay.add(obs, actions, rewards, next_obs, terminations, steps)
         steps = (steps + 1) * ~(terminations | truncations)
-        obs = new_obs
+        for info in infos:
+            run.step += 1
+            if "episode" in info:
+                writer.add_scalar("charts/episodic_return", info["episode"]["r"], run.step)
+                writer.add_scalar("charts/episodic_length", info["episode"]["l"], run.step)
 
-        # log
-        if times_due(100) or global_step >= args.total_timesteps:
-            run.log({**metrics, "charts/epsilon": epsilon}, global_step)
+        # log, evaluate, save
+        if times_due(100) or run.step >= args.total_timesteps:
+            run.log(writer, {**metrics, "charts/epsilon": epsilon})
+        run.checkpoint(writer)
 
-    # === evaluation
-    return run.end()
+    return run.finish(writer)
 
 
 if __name__ == "__main__":

@@ -15,6 +15,7 @@ import math
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
+from typing import NamedTuple
 
 import gymnasium as gym
 import numpy as np
@@ -33,7 +34,6 @@ class Args:
     # run flags, the same in every script
     exp_name: str = Path(__file__).stem  # name of the experiment
     seed: int = 1  # seed of environments, networks and sampling
-    torch_deterministic: bool = True  # use deterministic algorithms of cuDNN
     cuda: bool = True  # train on a GPU if there is one
     threads: int = 1  # CPU threads of torch and numpy (0: their choice)
     compile: bool = True  # compile the update: a slow start, then faster
@@ -42,13 +42,12 @@ class Args:
     wandb_project_name: str = "cleanrl_lite"  # Weights & Biases project
     wandb_entity: str | None = None  # Weights & Biases entity (team)
     runs_dir: str = "runs"  # folder of the run directories
-    save_every: int = 100_000  # environment steps between checkpoints (0: none)
+    save_every: int = 100_000  # environment steps between checkpoints (0: only at the end)
     resume: str | None = None  # run directory to continue, or auto: the last with these flags
     evaluate: str | None = None  # run directory or checkpoint to evaluate, without training
     eval_episodes: int = 10  # episodes of an evaluation, with the greedy policy
     eval_every: int = 0  # environment steps between evaluations (0: only at the end)
     capture_video: bool = False  # record the first episode of every evaluation
-    render: bool = False  # show evaluations in a window
 
     # algorithm flags
     env_id: str = "panda_gym:PandaReach-v3"  # environment id, or module:Env-v0
@@ -78,8 +77,7 @@ def make_env(args, render_mode=None):
     missing = "panda_gym" in args.env_id and not find_spec("panda_gym")
     install = "pip install 'cleanrl_lite[panda]' (Python 3.10 and 3.11)"
     utils.check(not missing, f"panda_gym is missing: {install}")
-    env = utils.make(args, render_mode, max_episode_steps=args.max_episode_steps)
-    return utils.flatten(env)
+    return utils.flatten(utils.make(args, render_mode))
 
 
 def find_goal_env(env):
@@ -107,7 +105,7 @@ def find_columns(space, name):
     return slice(end - gym.spaces.flatdim(space[name]), end)
 
 
-# === networks
+# === agent
 LOG_STD_MIN = -5
 LOG_STD_MAX = 2
 
@@ -131,17 +129,24 @@ class MLP(nn.Module):
 
 
 class Agent(nn.Module):
-    def __init__(self, obs_dim, action_space, bf16=False):
+    def __init__(self, args, obs_space, action_space):
         super().__init__()
+        utils.check(
+            isinstance(action_space, Box) and len(action_space.shape) == 1,
+            f"actions must be a 1-D Box of floats, not {action_space}. Discrete: dqn.py",
+        )
+        obs_dim, action_dim = obs_space.shape[0], action_space.shape[0]
         # (action_dim,): each dimension has its own bounds
         low = torch.tensor(action_space.low, dtype=torch.float32)
         high = torch.tensor(action_space.high, dtype=torch.float32)
         self.register_buffer("action_scale", (high - low) / 2)
         self.register_buffer("action_bias", (high + low) / 2)
-        self.actor = MLP(obs_dim, 2 * len(low), bf16)  # mean and log sigma
+        bounded = (self.action_scale > 0) & self.action_scale.isfinite()
+        utils.check(bounded.all(), f"no bounds: {action_space}. Use ppo_continuous.py")
+        self.actor = MLP(obs_dim, 2 * action_dim, args.bf16)  # mean and log sigma
         self.log_alpha = nn.Parameter(torch.zeros(()))
-        self.qf1 = MLP(obs_dim + len(low), 1, bf16)
-        self.qf2 = MLP(obs_dim + len(low), 1, bf16)
+        self.qf1 = MLP(obs_dim + action_dim, 1, args.bf16)
+        self.qf2 = MLP(obs_dim + action_dim, 1, args.bf16)
         self.qf1_target = copy.deepcopy(self.qf1).requires_grad_(False)
         self.qf2_target = copy.deepcopy(self.qf2).requires_grad_(False)
 
@@ -160,9 +165,18 @@ class Agent(nn.Module):
         log_probs = log_probs - self.action_scale.log() - log_tanh_slope
         return raw.tanh() * self.action_scale + self.action_bias, log_probs.sum(1)
 
-    def value(self, critic, obs, actions):
-        """The critic's Q-values (batch,)."""
-        return critic(torch.cat([obs, actions], dim=1)).squeeze(1)
+    def q_values(self, obs, actions):
+        """Those of both critics, (batch,)."""
+        x = torch.cat([obs, actions], dim=1)
+        return self.qf1(x).squeeze(1), self.qf2(x).squeeze(1)
+
+    def target_q_values(self, obs, actions):
+        """The smaller one of both target critics', (batch,)."""
+        x = torch.cat([obs, actions], dim=1)
+        return torch.min(self.qf1_target(x), self.qf2_target(x)).squeeze(1)
+
+    def temperature(self, args):
+        return self.log_alpha.detach().exp() if args.autotune else args.alpha
 
     def act(self, obs):
         """The greedy policy, for evaluation."""
@@ -171,30 +185,32 @@ class Agent(nn.Module):
 
 
 # === replay
-class ReplayBuffer:
-    """The last `buffer_size` transitions, one row of a matrix each.
+class Batch(NamedTuple):
+    """Transitions: tensors (batch_size, ...). terminations are 0 or 1."""
 
-    `shapes` are those of a transition's parts, in the order in which `add` takes them.
-    """
+    obs: torch.Tensor
+    actions: torch.Tensor
+    rewards: torch.Tensor
+    next_obs: torch.Tensor
+    terminations: torch.Tensor
+
+
+class ReplayBuffer:
+    """The last `buffer_size` transitions, one row of a matrix each; `shapes` are those of Batch."""
 
     def __init__(self, buffer_size, num_envs, shapes, device):
         self.shapes = shapes
-        self.widths = [int(np.prod(shape)) for shape in shapes]
+        self.widths = [math.prod(shape) for shape in shapes]
         self.num_envs = num_envs
         self.capacity = buffer_size // num_envs * num_envs
-        self.rows = utils.allocate((self.capacity, sum(self.widths)), torch.float32, device)
+        self.rows = torch.zeros((self.capacity, sum(self.widths)), device=device)
         # The same memory: writing through numpy takes half the time.
         self.in_numpy = None if self.rows.is_cuda else self.rows.numpy()
         self.position = 0
-        self.filled = 0
-        # `filled` as a tensor, which a CUDA graph can read
-        self.size = torch.zeros((), dtype=torch.float64, device=device)
+        self.size = 0
 
     def add(self, *parts):
         """Stores a transition of each environment: arrays (num_envs, *shape)."""
-        if self.filled == 0:
-            found = tuple(part.shape[1:] for part in parts)
-            utils.check(found == self.shapes, f"replay.add got {found}, not {self.shapes}")
         rows = np.column_stack(parts)
         end = self.position + self.num_envs
         if self.in_numpy is not None:
@@ -202,9 +218,7 @@ class ReplayBuffer:
         else:
             self.rows[self.position : end] = torch.from_numpy(rows)
         self.position = end % self.capacity
-        if self.filled < self.capacity:
-            self.filled = end
-            self.size.fill_(end)
+        self.size = max(self.size, end)
 
     def sample(self, batch_size):
         """A minibatch of rows, drawn with replacement."""
@@ -212,20 +226,19 @@ class ReplayBuffer:
         return self.rows.index_select(0, (draws * self.size).long())
 
     def unpack(self, rows):
-        """The parts of a minibatch: tensors (batch_size, *shape)."""
+        """The parts of a minibatch."""
         parts = zip(rows.split(self.widths, dim=1), self.shapes, strict=True)
-        return [part.reshape(-1, *shape) for part, shape in parts]
+        return Batch(*[part.reshape(-1, *shape) for part, shape in parts])
 
     def state_dict(self):
         # By way of numpy, torch.save writes this part only, and needs no memory for a copy.
-        rows = torch.from_numpy(self.rows[: self.filled].cpu().numpy())
+        rows = torch.from_numpy(self.rows[: self.size].cpu().numpy())
         return {"position": self.position, "rows": rows}
 
     def load_state_dict(self, state):
         self.position = state["position"]
-        self.filled = len(state["rows"])
-        self.rows[: self.filled] = state["rows"]
-        self.size.fill_(self.filled)
+        self.size = len(state["rows"])
+        self.rows[: self.size] = state["rows"]
 
 
 class HindsightBuffer(ReplayBuffer):
@@ -267,14 +280,13 @@ class HindsightBuffer(ReplayBuffer):
         draws = torch.rand(len(rows), dtype=torch.float64, device=rows.device)
         steps = (draws * self.steps_left[indices]).long()  # 0: what it reached itself
         later = (indices + steps * self.num_envs) % self.capacity
-        _, _, _, later_obs, _ = self.unpack(self.rows[later])
-        goals = later_obs[:, self.achieved]
-        obs, _, rewards, next_obs, _ = self.unpack(rows)  # views of rows
-        obs[:, self.desired] = goals
-        next_obs[:, self.desired] = goals
-        achieved = next_obs[:, self.achieved].cpu().numpy()
+        goals = self.unpack(self.rows[later]).next_obs[:, self.achieved]
+        batch = self.unpack(rows)  # views of rows
+        batch.obs[:, self.desired] = goals
+        batch.next_obs[:, self.desired] = goals
+        achieved = batch.next_obs[:, self.achieved].cpu().numpy()
         new_rewards = self.compute_reward(achieved, goals.cpu().numpy(), {})
-        rewards[:] = torch.as_tensor(new_rewards).view_as(rewards)
+        batch.rewards[:] = torch.as_tensor(new_rewards).view_as(batch.rewards)
 
     def check_rewards(self, rewards, next_obs):
         """Refuses rewards that are not compute_reward's, as the relabelled ones are."""
@@ -287,104 +299,78 @@ class HindsightBuffer(ReplayBuffer):
         utils.check(same, f"{differ}. {advice}")
 
     def state_dict(self):
-        steps_left = self.steps_left[: self.filled].clone()
-        return {**super().state_dict(), "steps_left": steps_left}
+        return {**super().state_dict(), "steps_left": self.steps_left[: self.size].clone()}
 
     def load_state_dict(self, state):
         super().load_state_dict(state)
-        self.steps_left[: self.filled] = state["steps_left"]
+        self.steps_left[: self.size] = state["steps_left"]
 
 
 # === pure functions
+def critic_loss(args, agent, batch, noise):
+    """The squared errors of the soft Bellman equation (eq. 5), and a dict of metrics.
+
+    noise is standard normal, (batch_size, action_dim).
+    """
+    with torch.no_grad():
+        next_actions, next_log_probs = agent.policy(batch.next_obs, noise)
+        next_values = agent.target_q_values(batch.next_obs, next_actions)
+        next_values = next_values - agent.temperature(args) * next_log_probs  # eq. 3
+        td_target = batch.rewards + args.gamma * next_values * (1 - batch.terminations)
+    qf1_values, qf2_values = agent.q_values(batch.obs, batch.actions)
+    qf1_loss = (qf1_values - td_target).square().mean()
+    qf2_loss = (qf2_values - td_target).square().mean()
+    loss = qf1_loss + qf2_loss
+    return loss, {
+        "losses/qf1_loss": qf1_loss,
+        "losses/qf2_loss": qf2_loss,
+        "losses/qf_loss": loss,
+        "losses/qf1_values": qf1_values.mean(),
+        "losses/qf2_values": qf2_values.mean(),
+    }
+
+
+def actor_loss(args, agent, batch, noise):
+    """The loss of the policy (eq. 7), that of the temperature (eq. 18), and a dict of metrics."""
+    actions, log_probs = agent.policy(batch.obs, noise)
+    values = torch.min(*agent.q_values(batch.obs, actions))
+    loss = (agent.temperature(args) * log_probs - values).mean()
+    target_entropy = -actions.shape[1]
+    alpha_loss = -(agent.log_alpha.exp() * (log_probs.detach() + target_entropy)).mean()
+    metrics = {"losses/actor_loss": loss, "losses/entropy": -log_probs.mean()}
+    return loss, alpha_loss, metrics
+
+
+# === training
 @torch.no_grad()
 def update_target(target, network, tau):
-    """target += tau * (network - target), weight by weight; buffers are copied."""
+    """target += tau * (network - target), weight by weight, in place; buffers are copied."""
     for old, new in zip(target.parameters(), network.parameters(), strict=True):
         old.lerp_(new, tau)
     for old, new in zip(target.buffers(), network.buffers(), strict=True):
         old.copy_(new)
 
 
-class Adam(nn.Module):
-    """Adam (Kingma & Ba 2015, algorithm 1).
-
-    Written out, on one flat vector, because this compiles into the update's graph;
-    torch.optim.Adam would not.
-    """
-
-    def __init__(self, params):
-        super().__init__()
-        self.params = [param for param in params if param.requires_grad]
-        flat = torch.cat([param.detach().flatten() for param in self.params])
-        self.register_buffer("step", flat.new_zeros(()))
-        self.register_buffer("exp_avg", torch.zeros_like(flat))
-        self.register_buffer("exp_avg_sq", torch.zeros_like(flat))
-
-    @torch.no_grad()
-    def update(self, grads, learning_rate, beta1=0.9, beta2=0.999, eps=1e-8):
-        """Takes a step, in place."""
-        grad = torch.cat([g.flatten() for g in grads])
-        self.step.add_(1)
-        self.exp_avg.lerp_(grad, 1 - beta1)
-        self.exp_avg_sq.lerp_(grad.square(), 1 - beta2)
-        denominator = (self.exp_avg_sq / (1 - beta2**self.step)).sqrt() + eps
-        delta = learning_rate * self.exp_avg / (1 - beta1**self.step) / denominator
-        parts = delta.split([param.numel() for param in self.params])
-        for param, part in zip(self.params, parts, strict=True):
-            param.sub_(part.view_as(param))
-
-
-@utils.with_cleanup
 def main(args: Args):
-    # === setup
-    check = utils.check
+    # === set-up
+    if args.evaluate:
+        return utils.evaluate_saved(args, make_env, Agent)
     device = utils.setup(args)
     min_size = max(args.batch_size, 8 * args.num_envs)
-    check(args.buffer_size >= min_size, f"--buffer-size must be at least {min_size}")
-
-    env_fns = [lambda: make_env(args)] * args.num_envs
-    envs = utils.vector_env(env_fns, args.async_envs)
-    obs_space = envs.single_observation_space
-    action_space = envs.single_action_space
-    real = isinstance(action_space, Box) and action_space.dtype.kind == "f"
-    vectors = real and len(action_space.shape) == 1
-    check(vectors, f"actions must be a 1-D Box of floats, not {action_space}. Discrete: dqn.py")
-
-    agent = Agent(obs_space.shape[0], action_space, args.bf16).to(device)
-    bounded = agent.action_scale.isfinite().all()  # high - low must not overflow float32
-    check(bounded, f"--env-id {args.env_id} has unbounded actions. Use ppo_continuous.py")
-    has_range = (agent.action_scale > 0).all()
-    check(has_range, f"{args.env_id} has actions {action_space}, where low < high must hold")
-    if args.evaluate:
-        envs.close()
-        return utils.evaluate_saved(args, make_env, agent)
-    goal_env = find_goal_env(make_env(args))  # in this process, with --async-envs too
-    check(goal_env, f"{args.env_id} is not a goal environment. Use sac.py")
-    critic_adam = Adam([*agent.qf1.parameters(), *agent.qf2.parameters()])
-    actor_adam = Adam(agent.actor.parameters())
-    alpha_adam = Adam([agent.log_alpha])
-    target_entropy = -action_space.shape[0]
-    # obs, action, reward, next_obs, terminated
+    utils.check(args.buffer_size >= min_size, f"--buffer-size must be at least {min_size}")
+    envs = utils.make_envs(args, make_env)
+    obs_space, action_space = envs.single_observation_space, envs.single_action_space
+    agent = Agent(args, obs_space, action_space).to(device)
+    critic_adam = utils.Adam([*agent.qf1.parameters(), *agent.qf2.parameters()], args.q_lr)
+    actor_adam = utils.Adam(agent.actor.parameters(), args.policy_lr)
+    alpha_adam = utils.Adam([agent.log_alpha], args.q_lr)
     shapes = obs_space.shape, action_space.shape, (), obs_space.shape, ()
-    replay = HindsightBuffer(
-        args.buffer_size,
-        args.num_envs,
-        shapes,
-        device,
-        goal_env,
-        args.n_sampled_goals,
-    )
-    run = utils.Run(
-        args,
-        __file__,
-        make_env,
-        envs,
-        agent,
-        critic_adam=critic_adam,
-        actor_adam=actor_adam,
-        alpha_adam=alpha_adam,
-        replay=replay,
-    )
+    goal_env = find_goal_env(make_env(args))  # in this process, with --async-envs too
+    utils.check(goal_env, f"{args.env_id} is not a goal environment. Use sac.py")
+    sizes = args.buffer_size, args.num_envs
+    replay = HindsightBuffer(*sizes, shapes, device, goal_env, args.n_sampled_goals)
+    adams = {"critic_adam": critic_adam, "actor_adam": actor_adam, "alpha_adam": alpha_adam}
+    run = utils.Run(args, __file__, make_env, envs, agent, replay=replay, **adams)
 
     # === logging
     if args.track:
@@ -393,162 +379,90 @@ def main(args: Args):
         wandb.init(
             project=args.wandb_project_name,
             entity=args.wandb_entity,
-            name=run.dir.name,
-            id=run.dir.name,
+            name=run.id,
+            id=run.id,
             config=vars(args),
             dir=run.dir.parent,
             resume="allow",
             sync_tensorboard=True,
-            settings={"finish_timeout": 300},
         )
     # A resumed run logs the steps after its checkpoint again.
-    writer = SummaryWriter(run.dir, flush_secs=10, purge_step=run.global_step + 1)
+    writer = SummaryWriter(run.dir, flush_secs=10, purge_step=run.step + 1)
     writer.add_text("arguments", str(args))
-    run.writer = writer
 
-    # === update
-    # A number that changes during the run must be a tensor. A Python number is a constant of
-    # the graph: a new value compiles it again (--cuda-graph ignores it).
-    def temperature():
-        return agent.log_alpha.detach().exp() if args.autotune else args.alpha
-
+    # === training
     def update_critic(rows, noise):
-        """A step of Adam on the squared errors of the soft Bellman equation (eq. 5).
-
-        noise is standard normal, (batch_size, action_dim). The targets step too.
-        """
-        obs, actions, rewards, next_obs, terminations = replay.unpack(rows)
-        with torch.no_grad():
-            next_actions, next_log_probs = agent.policy(next_obs, noise)
-            next_qf1_values = agent.value(agent.qf1_target, next_obs, next_actions)
-            next_qf2_values = agent.value(agent.qf2_target, next_obs, next_actions)
-            next_values = torch.min(next_qf1_values, next_qf2_values)
-            next_values = next_values - temperature() * next_log_probs  # eq. 3
-            td_target = rewards + args.gamma * next_values * (1 - terminations)
-        qf1_values = agent.value(agent.qf1, obs, actions)
-        qf2_values = agent.value(agent.qf2, obs, actions)
-        qf1_loss = (qf1_values - td_target).square().mean()
-        qf2_loss = (qf2_values - td_target).square().mean()
-        qf_loss = qf1_loss + qf2_loss
-        grads = torch.autograd.grad(qf_loss, critic_adam.params)
-        critic_adam.update(grads, args.q_lr)
+        loss, metrics = critic_loss(args, agent, replay.unpack(rows), noise)
+        critic_adam.minimize(loss)
         update_target(agent.qf1_target, agent.qf1, args.tau)
         update_target(agent.qf2_target, agent.qf2, args.tau)
-        metrics = {
-            "losses/qf1_loss": qf1_loss,
-            "losses/qf2_loss": qf2_loss,
-            "losses/qf_loss": qf_loss,
-            "losses/qf1_values": qf1_values.mean(),
-            "losses/qf2_values": qf2_values.mean(),
-        }
         return {tag: metric.detach() for tag, metric in metrics.items()}
 
     def update_actor(rows, noise):
-        """A step of Adam for the actor (eq. 7) and, with --autotune, the temperature (eq. 18)."""
-        obs, *_ = replay.unpack(rows)
-        actions, log_probs = agent.policy(obs, noise)
-        qf1_values = agent.value(agent.qf1, obs, actions)
-        qf2_values = agent.value(agent.qf2, obs, actions)
-        actor_loss = (temperature() * log_probs - torch.min(qf1_values, qf2_values)).mean()
-        grads = torch.autograd.grad(actor_loss, actor_adam.params)
-        actor_adam.update(grads, args.policy_lr)
-        metrics = {
-            "losses/actor_loss": actor_loss,
-            "losses/entropy": -log_probs.mean(),
-        }
+        loss, alpha_loss, metrics = actor_loss(args, agent, replay.unpack(rows), noise)
+        actor_adam.minimize(loss)
         if args.autotune:
-            alpha_error = log_probs.detach() + target_entropy
-            alpha_loss = -(agent.log_alpha.exp() * alpha_error).mean()
-            grads = torch.autograd.grad(alpha_loss, alpha_adam.params)
-            alpha_adam.update(grads, args.q_lr)
+            alpha_adam.minimize(alpha_loss)
             metrics["losses/alpha_loss"] = alpha_loss
             metrics["losses/alpha"] = agent.log_alpha.exp()
         return {tag: metric.detach() for tag, metric in metrics.items()}
 
-    # Two graphs compile faster than one.
-    update_critic = run.compile(update_critic)
-    update_actor = run.compile(update_actor)
+    # A number that changes during the run must be a tensor. Two graphs compile faster than one.
+    update_critic = utils.compiled(args, update_critic)
+    update_actor = utils.compiled(args, update_actor)
+    # A GPU would wait for Python before each of its kernels.
+    policy = utils.recorded(args, lambda obs, noise: agent.policy(obs, noise)[0])
 
-    noise_shape = (args.batch_size, *action_space.shape)
+    def randn(rows):
+        return torch.randn((rows, *action_space.shape), device=device)
 
-    def learn(rows, train_actor):
-        metrics = update_critic(rows, torch.randn(noise_shape, device=device))
-        if train_actor:
-            for _ in range(args.policy_frequency):  # on average as often as the critics
-                metrics.update(update_actor(rows, torch.randn(noise_shape, device=device)))
-        return metrics
-
-    # One CUDA graph each, without sampling: numpy computes the rewards.
-    learn_critic = run.cuda_graph(lambda rows: learn(rows, train_actor=False))
-    learn_both = run.cuda_graph(lambda rows: learn(rows, train_actor=True))
-    # Acting as a graph: otherwise a GPU waits for Python before each of its kernels.
-    act = run.cuda_graph(
-        lambda obs, noise: {"actions": agent.policy(obs, noise)[0]},
-    )
-
-    # === training
     def times_due(every):
         """How many multiples of `every` the last step of the environments has passed."""
-        return global_step // every - (global_step - args.num_envs) // every
+        return run.step // every - (run.step - args.num_envs) // every
 
-    obs = run.obs.astype(np.float32)
-    global_step = run.global_step
     updates = int(critic_adam.step)
-    metrics = run.values.get("metrics", {})  # of the last update
-    replay.lengths[:] = run.values.get("lengths", 0)
-    while run.goes_on(
-        global_step,
-        obs,
-        lengths=replay.lengths.tolist(),
-        metrics=metrics,
-    ):
+    metrics = {}
+    while run.step < args.total_timesteps:
         # act
-        if global_step < args.learning_starts:
+        obs = envs.obs.astype(np.float32)
+        if run.step < args.learning_starts:
             actions = envs.action_space.sample()
         else:
-            noise = torch.randn((args.num_envs, *action_space.shape), device=device)
             with torch.no_grad():
-                actions = act(torch.from_numpy(obs).to(device), noise)["actions"]
+                actions = policy(torch.from_numpy(obs).to(device), randn(args.num_envs))
             actions = actions.cpu().numpy()
-            # rounding may lead beyond the bounds
-            actions = actions.clip(action_space.low, action_space.high)
-            actions = actions.astype(action_space.dtype)
 
         # learn from the steps so far (a GPU does so while the environments step)
-        if global_step > args.learning_starts:
+        if run.step > args.learning_starts:
             for _ in range(times_due(args.train_frequency) * args.gradient_steps):
-                updates += 1
-                train_actor = updates % args.policy_frequency == 0
                 rows = replay.sample(args.batch_size)
-                metrics.update(learn_both(rows) if train_actor else learn_critic(rows))
+                metrics.update(update_critic(rows, randn(args.batch_size)))
+                updates += 1
+                if updates % args.policy_frequency == 0:
+                    for _ in range(args.policy_frequency):  # on average as often as the critics
+                        metrics.update(update_actor(rows, randn(args.batch_size)))
 
         # step, store
-        new_obs, rewards, terminations, truncations, infos = envs.step(actions)
-        global_step += args.num_envs
-        new_obs = new_obs.astype(np.float32)
-        next_obs = new_obs.copy()
-        for n, episodic_return, episodic_length in run.finished_episodes(infos):
-            # new_obs[n] is already the first observation of the next episode
-            next_obs[n] = infos["final_obs"][n]
-            writer.add_scalar("charts/episodic_return", episodic_return, global_step)
-            writer.add_scalar("charts/episodic_length", episodic_length, global_step)
-            info = infos["final_info"][n]
-            if "is_success" in info:
-                success = info["is_success"]
-                writer.add_scalar("charts/success_rate", success, global_step)
-        if args.n_sampled_goals and global_step <= args.learning_starts + 1_000:
+        next_obs, rewards, terminations, truncations, infos = envs.step(actions)
+        if args.n_sampled_goals and run.step < args.learning_starts + 1_000:
             replay.check_rewards(rewards, next_obs)
         # terminations only: a truncated episode bootstraps from next_obs
         dones = terminations | truncations
         replay.add(obs, actions, rewards, next_obs, terminations, dones=dones)
-        obs = new_obs
+        for info in infos:
+            run.step += 1
+            if "episode" in info:
+                writer.add_scalar("charts/episodic_return", info["episode"]["r"], run.step)
+                writer.add_scalar("charts/episodic_length", info["episode"]["l"], run.step)
+                if info.get("is_success") is not None:
+                    writer.add_scalar("charts/success_rate", info["is_success"], run.step)
 
-        # log
-        if times_due(100) or global_step >= args.total_timesteps:
-            run.log(metrics, global_step)
+        # log, evaluate, save
+        if times_due(100) or run.step >= args.total_timesteps:
+            run.log(writer, metrics)
+        run.checkpoint(writer)
 
-    # === evaluation
-    return run.end()
+    return run.finish(writer)
 
 
 if __name__ == "__main__":

@@ -178,13 +178,14 @@ class AsyncVectorEnv(gym.vector.AsyncVectorEnv):
 
 def make_envs(args, make_env):
     """--num-envs environments as Envs; with --async-envs each in a process of its own."""
-    kind = AsyncVectorEnv if args.async_envs else VectorEnv
+    in_processes = vars(args).get("async_envs")  # not every script has it
+    kind = AsyncVectorEnv if in_processes else VectorEnv
     makers = [lambda: Player(make_env(args))] * args.num_envs
     # Workers inherit what is blocked: signals are for the main process.
     before = signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
     vector_env = kind(makers, autoreset_mode=gym.vector.AutoresetMode.DISABLED)
     signal.pthread_sigmask(signal.SIG_SETMASK, before)
-    if args.async_envs:  # after an error too
+    if in_processes:  # after an error too
         atexit.register(lambda: [process.kill() for process in vector_env.processes])
     return Envs(args, vector_env)
 
@@ -273,14 +274,14 @@ def evaluate(args, make_env, agent, directory, step, name="eval"):
 def play(args, make_env, agent, count, folder=None):
     """The infos with which `count` episodes end; with `folder`, the first one's video is in it."""
 
-    def make_one(args):
+    def make_one(_):  # with args as they are: an environment may read --seed
         env = gym.wrappers.TimeLimit(make_env(args, "rgb_array" if folder else None), 100_000)
         record = gym.wrappers.RecordVideo
         return record(env, folder, lambda n: n == 0, video_length=1000) if folder else env
 
-    args = copy.copy(args)
-    vars(args).update(num_envs=1, async_envs=False, seed=args.seed + 10_000)
-    envs = make_envs(args, make_one)
+    alone = copy.copy(args)
+    vars(alone).update(num_envs=1, async_envs=False, seed=args.seed + 10_000)
+    envs = make_envs(alone, make_one)
     device = next(agent.parameters()).device
     ended = []
     while len(ended) < count:

@@ -86,7 +86,7 @@ def test_a_checkpoint_of_an_older_version(whole, tmp_path):
         *[pytest.param(script, marks=pytest.mark.slow) for script in helpers.ATARI_SCRIPTS],
     ],
 )
-def test_a_trained_agent_from_python(script, tmp_path):
+def test_a_trained_agent_from_python(script, fake_envpool, tmp_path):
     """cleanrl_lite/tools/agents.py: the loaded agent plays as the run's evaluation did."""
     run_dir, returns = helpers.train(script, tmp_path)
     agent, env = agents.load(run_dir)

@@ -15,7 +15,7 @@ import gzip
 import numpy as np
 from matplotlib.ticker import EngFormatter, MaxNLocator
 
-from benchmark.publish.collect import episodes_path, groups, published
+from benchmark.publish.collect import COPIES, episodes_path, groups, published
 from benchmark.publish.tables import reported, steps
 from benchmark.shared import ROOT
 from cleanrl_lite.tools.plot import (
@@ -31,14 +31,11 @@ from cleanrl_lite.tools.plot import (
 )
 from cleanrl_lite.tools.runs import RETURN
 
-README = [
-    ("ppo", "CartPole-v1"),
-    ("ppo_continuous", "Hopper-v4"),
-    ("ppo_continuous", "HalfCheetah-v4"),
-    ("ppo_continuous", "Walker2d-v4"),
-]
-OURS, THEIRS = COLOURS[:2]
-OTHERS = COLOURS[2:]
+README = {
+    "ppo": ["CartPole-v1"],
+    "ppo_continuous": ["Hopper-v4", "HalfCheetah-v4", "Walker2d-v4"],
+}
+OURS, THEIRS, *OTHERS = COLOURS
 
 
 # === curves
@@ -118,12 +115,12 @@ def draw(experiments, path, time=False):
 def main():
     found = groups()
     pictures = ROOT / "docs/img"
-    for script in sorted({name[0] for name in found}):
+    for script in sorted({name[0] for name in found} - COPIES.keys()):
         experiments = [runs for name, runs in found.items() if name[0] == script]
         experiments = [runs for runs in experiments if "start_of" not in runs[0]]
         draw(experiments, pictures / f"{script}.png")
         draw(experiments, pictures / f"{script}_time.png", time=True)
-    chosen = [found[script, env_id, script, True] for script, env_id in README]
+    chosen = [found[name, env_id, name, True] for name, ids in README.items() for env_id in ids]
     draw(chosen, pictures / "readme.png")
 
 

@@ -4,10 +4,13 @@
 
 results/SCRIPT.md has a row for each experiment in an environment, with its first FIRST seeds;
 unfinished runs and runs that are the start of a longer one stand in a folded block below it, as do
-machines and commits. results/main.md compares with CleanRL's figures.
+machines and commits. results/main.md compares with CleanRL's figures. A page of the docs shows a
+table of results/ between the marks `<!-- table FILE -->` and `<!-- end -->`.
 """
 
 import json
+import re
+import warnings
 from collections import defaultdict
 
 import numpy as np
@@ -20,7 +23,7 @@ from benchmark.publish.collect import (
     key,
     published,
 )
-from benchmark.shared import RESULTS, made_on, script_defaults
+from benchmark.shared import RESULTS, ROOT, made_on, script_defaults
 from cleanrl_lite.tools import compare
 from cleanrl_lite.tools.compare import ABOVE, SEEDS
 from cleanrl_lite.tools.runs import MACHINE_FLAGS, flag, format_number
@@ -296,6 +299,20 @@ def all_tables():
     return tables
 
 
+def filled(page):
+    """The text of a page with its tables as their files are now."""
+
+    def table(found):
+        text = (ROOT / found[1]).read_text().strip("\n")
+        return f"<!-- table {found[1]} -->\n\n{text}\n\n<!-- end -->"
+
+    return re.sub(r"^<!-- table (\S+) -->\n.*?^<!-- end -->$", table, page, flags=re.M | re.S)
+
+
 if __name__ == "__main__":
+    # of cells where all of our seeds have the same return
+    warnings.filterwarnings("ignore", ".*catastrophic cancellation.*")
     for name, text in all_tables().items():
         (RESULTS / f"{name}.md").write_text(f"{text}\n")
+    for path in (ROOT / "docs").rglob("*.md"):
+        path.write_text(filled(path.read_text()))

@@ -571,7 +571,7 @@ def check_policy(agent, obs, rows=64, draws=64):
     samples = dist.sample()
     logprobs = dist.log_prob(samples)
     sampled = torch.as_tensor(agent.sampler()(many), device=x.device)
-    errors = (dist.log_prob(sampled) - logprobs).reshape(rows, draws)
+    errors = (dist.log_prob(sampled) - logprobs).reshape(rows, draws, -1).sum(-1)  # of a team
     z = errors.mean(1) / (errors.std(1) / draws**0.5 + 0.01)
     same = z.square().mean() < 2  # 1 is expected, give or take 0.2
     check(same, "sampler(), which acts, is not the policy of forward(), which learns")

@@ -230,7 +230,7 @@ WRONG = [
     (Gaussian, dict(sampler=narrow), "sampler()"),
     (Gaussian, dict(forward=wrong_std), "sampler()"),
     (Gaussian, dict(act=lambda self, obs: self(obs)[0].mean + 1), "act()"),
-    (Gaussian, dict(act=lambda self, obs: self(obs)[0].mean.tanh()), "act()"),
+    (Gaussian, dict(act=lambda self, obs: -self(obs)[0].mean), "act()"),
     (Softmax, dict(sampler=greedy), "sampler()"),
     (Softmax, dict(forward=flatter), "sampler()"),
     (Softmax, dict(act=lambda self, obs: self.actor(obs).argmin(-1)), "act()"),
@@ -253,6 +253,7 @@ WITH_SAMPLER = [
     name
     for name in helpers.TRAINING_SCRIPTS
     if "utils.check_policy(" in helpers.TEXT[name]
+    and "utils.in_numpy(" in helpers.TEXT[name]
     and name not in helpers.JAVA_SCRIPTS + helpers.MJX_SCRIPTS + helpers.GODOT_SCRIPTS
 ]
 

@@ -36,8 +36,9 @@ class Refused(SystemExit, ValueError):
 def check(ok, message):
     """Ends the program with one line unless `ok`."""
     if not ok:
-        start = "\nerror: " if tqdm._instances else "error: "  # after the bar, a new line
-        raise Refused(start + " ".join(message.split()))
+        for bar in list(tqdm._instances):
+            bar.close()  # the line comes after it
+        raise Refused("error: " + " ".join(message.split()))
 
 
 SIGNALS = signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1

@@ -116,8 +116,7 @@ def test_a_resumed_run_has_all_that_it_had(script, monkeypatch, tmp_path):
     whole, _ = helpers.train(script, tmp_path / "whole", **flags)
     total = helpers.load(whole)["step"]
     logged = helpers.scalars(whole)
-    every = logged["charts/SPS"][0][0]
-    half = total // 2 // every * every + (0 if "num_steps" in helpers.SMALL[script] else 8)
+    half = total // 2 + (0 if "num_steps" in helpers.SMALL[script] else 12)
     stopped, made = note_parts(monkeypatch)
     run_dir = helpers.stopped(script, tmp_path / "parts", half, monkeypatch, **flags)
     between = helpers.load(run_dir)
@@ -135,7 +134,7 @@ def test_a_resumed_run_has_all_that_it_had(script, monkeypatch, tmp_path):
     rest = helpers.scalars(run_dir)
     for tag in {"charts/learning_rate", "charts/epsilon", "charts/beta"} & rest.keys():
         if script != "ppo_continuous_adaptive":  # where it is found by the policy
-            assert rest[tag] == pytest.approx(logged[tag]), tag
+            np.testing.assert_allclose(rest[tag], logged[tag], rtol=1e-6, err_msg=tag)
     helpers.assert_same_run(run_dir, again)
 
 
@@ -250,9 +249,10 @@ def test_one_process_a_run(tmp_path):
     assert helpers.train("ppo", tmp_path, resume="auto")[1] == returns
 
 
-def new_run(runs_dir, agent=None, **flags):
+def new_run(runs_dir, **flags):
     """A run of ppo without training."""
-    args, trained = helpers.agent_of("ppo", runs_dir=str(runs_dir), **flags)
+    _, trained = helpers.agent_of("ppo")
+    args = helpers.small_args("ppo", runs_dir, **flags)
     envs = SimpleNamespace(returns=[], close=lambda: None)
     adam = utils.Adam(trained.parameters(), 0.1)
     return utils.Run(args, helpers.module("ppo").__file__, None, envs, trained, adam=adam)
@@ -287,7 +287,7 @@ def test_a_checkpoint_of_an_older_version(tmp_path, capsys):
     run_dir, returns = helpers.train("dqn", tmp_path)
     state = helpers.load(run_dir)
     old = {name: state[name] for name in ("args", "agent", "adam", "replay")}
-    old |= {"script": "dqn", "global_step": state["step"], "envs": [b"", b"pickled"]}
+    old |= {"script": "dqn", "global_step": state["step"], "envs": [b"pickled"]}
     old["args"] |= {"torch_deterministic": True, "render": False}
     torch.save(old, run_dir / "checkpoint.pt")
     words = ["--evaluate", run_dir, "--eval-episodes", "1", "--no-cuda"]
@@ -391,15 +391,16 @@ def test_a_faulty_environment(script, fault, async_envs, monkeypatch, capfd, tmp
     assert helpers.command_line(script, flags) == 1
     lines = capfd.readouterr().err.strip().splitlines()
     start = "ValueError: " if fault == "raises" else "error: "
-    assert lines[-1].startswith(start) and re.search(FAULTS[fault], lines[-1]), lines
-    assert ("Traceback (most recent call last):" in lines) == (fault == "raises")
+    (line,) = [line for line in lines if line.startswith(start)]
+    assert re.search(FAULTS[fault], line)
+    assert any("Traceback" in line for line in lines) == (fault == "raises")
     state = helpers.load(helpers.only_run(tmp_path))
     assert state["step"] == 100
     tensors = [*state["agent"].values(), *([state["replay"]["rows"]] if "replay" in state else [])]
     assert all(tensor.isfinite().all() for tensor in tensors)
 
 
-@pytest.mark.parametrize("script", ["ppo_continuous", "c51", "sac", "ppo_simple"])
+@pytest.mark.parametrize("script", ["ppo_continuous", "c51", "sac"])
 def test_a_diverging_run_stops(script, capfd, tmp_path):
     """A learning rate far too large: one line names the loss or the weight; what was saved is
     finite."""
@@ -407,7 +408,8 @@ def test_a_diverging_run_stops(script, capfd, tmp_path):
     rate |= helpers.rollout_only(script, anneal_lr=False)
     words = helpers.small_flags(script, tmp_path, save_every=64, **rate)
     assert helpers.command_line(script, words) == 1
-    line = capfd.readouterr().err.splitlines()[-1]
+    lines = capfd.readouterr().err.splitlines()
+    (line,) = [line for line in lines if line.startswith("error: ")]
     found = r"\S+ is (nan|-?inf)\. The last checkpoint is in .*|\S+ is not finite"
     assert re.match(rf"error: ({found}|the agent's actions are .*)", line)
     for path in tmp_path.glob("*/checkpoint.pt"):

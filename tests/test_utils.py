@@ -269,7 +269,7 @@ def test_another_policy_is_refused(script, monkeypatch, tmp_path):
         return lambda *x: -forward(*x)
 
     monkeypatch.setattr(utils, "in_numpy", negated)
-    with pytest.raises(SystemExit, match=r"^\serror: sampler\(\), which acts"):
+    with pytest.raises(SystemExit, match=r"^error: sampler\(\), which acts"):
         helpers.train(script, tmp_path)
 
 

@@ -7,12 +7,11 @@
     python -m cleanrl_lite.tools.compare runs/ --until 50000         unfinished runs too
 
 For each environment: final (mean over the last tenth of the steps) and area (mean over all steps),
-where each step has the return of its episode, as the mean over seeds and its 95 % interval
-(Student's t). Then each setting's difference from the baseline: `above` and `below` if a two-sided
-Welch's t-test tells the means apart (p < 0.05), else `within noise`; no verdict with fewer than 3
-seeds, or where one side was trained for longer. The last column says how many seeds on each side it
-would take to see a difference of --size (else of 10 % of the baseline) in 4 of 5 experiments, if
-the seeds spread as these do.
+where each step has the return of its episode; as the mean over seeds, its 95 % interval (Student's
+t), and the difference from the baseline: `above` and `below` if a two-sided Welch's t-test tells
+the means apart (p < 0.05), else `within noise`; no verdict with fewer than 3 seeds or for unequal
+numbers of steps. The last column says how many seeds on each side it would take to see a difference
+of --size (else of 10 % of the baseline) in 4 of 5 experiments, if the seeds spread as these do.
 """
 
 import warnings
@@ -46,7 +45,7 @@ def measures(run, metric=tools.RETURN, until=None):
     if not run.finished and (until is None or steps[-1] < until):
         return None
     last, whole = tools.step_means(steps, values, np.array([[LAST * end, end], [0, end]]))[:, 0]
-    return {"final": last, "area": whole}
+    return {"final": last, "area": whole, "steps": end}
 
 
 # === the rule
@@ -93,59 +92,43 @@ def seeds_needed(size, std, other_std):
     return max(SEEDS, int(enough[0])) if len(enough) else None
 
 
-def why_not(runs, others, values, until=None):
-    """Why two settings get no verdict, or "" if they do."""
-    if not np.isfinite(values).all():
-        return "not finite"
-    if len({run.args["total_timesteps"] for run in [*runs, *others]}) > 1 and not until:
-        return "other numbers of steps"
-    few = min(len(runs), len(others)) < SEEDS
-    return f"fewer than {SEEDS} seeds" if few else ""
-
-
 # === tables
+def table(settings, measure, baseline, size=None):
+    """The lines of a table, of {label: {run: its measures}}."""
+    wanted = f"{size:g}" if size else "10 %"
+    minus = [f"minus {baseline}", "p", "verdict", f"seeds to see {wanted}"]
+    yield ["setting", "seeds", measure, *minus]
+    for label, found in settings.items():
+        values = column(found, measure)
+        text = format_number(values.mean())
+        if len(values) > 1 and np.isfinite(values).all():
+            text += " [{}, {}]".format(*map(format_number, interval(values)))
+        compared = label != baseline and baseline in settings
+        cells = difference(found, settings[baseline], measure, size) if compared else [""] * 4
+        yield [label, str(len(found)), text, *cells]
+
+
 def column(found, measure):
     return np.array([values[measure] for values in found.values()])
 
 
-def summary(settings):
-    """The lines of the first table, of {label: {run: its measures}}."""
-    yield ["setting", "seeds", *MEASURES]
-    for label, found in settings.items():
-        cells = []
-        for values in (column(found, measure) for measure in MEASURES):
-            cells.append(format_number(values.mean()))
-            if len(values) > 1 and np.isfinite(values).all():
-                cells[-1] += " [{}, {}]".format(*map(format_number, interval(values)))
-        yield [label, str(len(found)), *cells]
-
-
-def differences(settings, baseline, size=None, until=None):
-    """The lines of the second table."""
-    wanted = f"{size:g}" if size else "10 %"
-    yield ["setting", "measure", f"minus {baseline}", "p", "verdict", f"seeds to see {wanted}"]
-    for label, measure in ((label, m) for label in settings for m in MEASURES):
-        if label != baseline:
-            cells = difference(settings[label], settings[baseline], measure, size, until)
-            yield [label, measure, *cells]
-
-
-def difference(found, others, measure, size=None, until=None):
+def difference(found, others, measure, size=None):
     """(difference and interval, p, verdict, seeds needed) as a table shows them."""
     ours, theirs = column(found, measure), column(others, measure)
     change = np.mean(ours) - np.mean(theirs)
-    reason = why_not(found, others, [*ours, *theirs], until)
-    text = f"{change:+,.1f}"
-    if reason == "not finite" or min(len(ours), len(theirs)) < 2:
-        return text, "", reason, ""
+    few = min(len(ours), len(theirs))
+    if few < 2 or not np.isfinite([*ours, *theirs]).all():
+        return f"{change:+,.1f}", "", "one seed" if few < 2 else "not finite", ""
     low, high = difference_interval(ours, theirs)
-    text += f" [{low:+,.1f}, {high:+,.1f}]"
     p = chance(ours, theirs)
-    word = reason or judge(p, change)
-    if {run.args["seed"] for run in found} != {run.args["seed"] for run in others}:
-        word += ", other seeds"
-    p = "" if reason else f"{p:.2f}" if p >= 0.01 else "< 0.01"
-    return text, p, word, needed(ours, theirs, size)
+    words = [f"{p:.2f}" if p >= 0.01 else "< 0.01", judge(p, change)]
+    if len({values["steps"] for values in [*found.values(), *others.values()]}) > 1:
+        words = ["", "other numbers of steps"]
+    elif few < SEEDS:
+        words = ["", f"fewer than {SEEDS} seeds"]
+    elif {run.args["seed"] for run in found} != {run.args["seed"] for run in others}:
+        words[1] += ", other seeds"
+    return f"{change:+,.1f} [{low:+,.1f}, {high:+,.1f}]", *words, needed(ours, theirs, size)
 
 
 def needed(values, others, size):
@@ -218,14 +201,13 @@ def main():
         tools.refuse("nothing to compare")
     tested = 0
     for env_id, settings in sorted(found.items()):
-        lengths = {run.args["total_timesteps"] for runs in settings.values() for run in runs}
-        ends = {args.until} if args.until else lengths
+        ends = {values["steps"] for found in settings.values() for values in found.values()}
         windows = " or ".join(f"{LAST * end:,.0f} to {end:,}" for end in sorted(ends))
-        print(f"{env_id}, final: steps {windows}\n", *markdown(summary(settings)), "", sep="\n")
-        if baseline in settings and len(settings) > 1:
-            lines = list(differences(settings, baseline, args.size, args.until))
+        print(f"{env_id}; final: steps {windows}\n")
+        for measure in MEASURES:
+            lines = list(table(settings, measure, baseline, args.size))
             print(*markdown(lines), "", sep="\n")
-            tested += sum(bool(line[3]) for line in lines[1:])
+            tested += sum(bool(line[4]) for line in lines[1:])
     if tested:
         wrong = (1 - CONFIDENCE) * tested
         print(f"If nothing differed, {wrong:.1f} of {tested} tests would still say above or below.")

@@ -40,19 +40,6 @@ WIDTH = 40  # characters of a line of the legend
 
 
 # === curves
-def smoothed(values, window):
-    """The mean of the latest values at each point."""
-    sums = np.concatenate([[0], values.cumsum()])
-    last = np.arange(1, len(sums))
-    first = np.maximum(last - window, 0)
-    return (sums[last] - sums[first]) / (last - first)
-
-
-def window_of(metric, points):
-    least = 10 if metric.startswith("charts/episodic_") else 1
-    return int(np.clip(0.05 * points, least, 100))
-
-
 def curve_of(run, x, metric, smooth=None):
     """(x, values) of a run's curve, each the mean over the last `smooth` steps (5 % of the run)."""
     found = run.curve(metric)
@@ -88,9 +75,7 @@ def draw_group(ax, curves, colour, label, dashed=False, hold=False):
     style = DASHES if dashed else "-"
     if len(curves) > 1:
         for x, y in curves:
-            own = np.linspace(x[0], x[-1], 200)
-            line = np.interp(own, x, y)
-            ax.plot(own, line, color=colour, linewidth=0.7, linestyle=style, alpha=0.5)
+            ax.plot(x, y, color=colour, linewidth=0.7, linestyle=style, alpha=0.5)
         ax.fill_between(grid, *band(values), color=colour, alpha=0.2, linewidth=0)
     ax.plot(grid, values.mean(0), color=colour, linewidth=1.9, linestyle=style, label=label)
 

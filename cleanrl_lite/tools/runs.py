@@ -23,9 +23,8 @@ RUN_FLAGS = {
 # These may differ between the runs of an experiment.
 MACHINE_FLAGS = {
     *("cuda", "cuda_graph", "compile", "threads", "async_envs"),
-    *("eval_episodes", "capture_video", "render"),
+    *("eval_episodes", "capture_video", "render", "torch_deterministic", "folder"),
 }
-PAUSE = 120  # seconds without an event; no script is silent for as long
 RETURN = "charts/episodic_return"
 # What other libraries call our metrics, in their own TensorBoard files
 TAGS = {
@@ -132,18 +131,15 @@ def read_events(run_dir):
 
 
 def clock(files):
-    """A function from times to seconds of training. It stands still while the run does.
+    """A function from times to seconds of training: from the first event of each file to its last.
 
-    Time counts from the first event of a file to its last, except for PAUSE and more between two
-    events: then the run was suspended (SIGSTOP). `files` is what read_events gives.
+    `files` is what read_events gives; between two of them, nothing was trained.
     """
     times, seconds = [], [0.0]
     for events in filter(None, files):
-        walls = np.sort([event.wall_time for event in events])
-        pauses = np.flatnonzero(np.diff(walls) > PAUSE) + 1
-        for part in np.split(walls, pauses):
-            times += [part[0], part[-1]]
-            seconds += [seconds[-1], seconds[-1] + part[-1] - part[0]]
+        walls = [event.wall_time for event in events]
+        times += [min(walls), max(walls)]
+        seconds += [seconds[-1], seconds[-1] + max(walls) - min(walls)]
     return lambda time: np.interp(time, times, seconds[1:])
 
 
@@ -239,7 +235,6 @@ def read_run(run_dir, folder):
         wrong = [name for name, kind in kinds.items() if not isinstance(args.get(name), kind)]
         if wrong:
             raise ValueError(f"args.json has no proper {', '.join(wrong)}")
-        args["versions"] = dict(args.get("versions") or {})
         sources = sorted(run_dir.glob("*.py"))
         args.setdefault("script", sources[0].stem if sources else args["exp_name"])
         source = run_dir / f"{args['script']}.py"
@@ -261,8 +256,7 @@ def read_run(run_dir, folder):
 # === groups: runs that differ in the seed only
 def settings(run):
     """The arguments that tell experiments apart."""
-    left_out = RUN_FLAGS - {"exp_name", "script", "total_timesteps"} | MACHINE_FLAGS
-    left_out |= {"folder", "torch_deterministic"}
+    left_out = (RUN_FLAGS | MACHINE_FLAGS) - {"exp_name", "script", "total_timesteps"}
     return {name: value for name, value in run.args.items() if name not in left_out}
 
 
@@ -320,14 +314,14 @@ def order(run, names):
     """Numbers by size, and the other values by name."""
     values = [run.args.get(name) for name in names]
     are_numbers = [isinstance(value, int | float) for value in values]
-    rank = [(not n, v if n else 0, str(v)) for n, v in zip(are_numbers, values, strict=True)]
-    return tuple(zip(names, rank, strict=True))
+    return [
+        (n, not a, v if a else str(v)) for n, a, v in zip(names, are_numbers, values, strict=True)
+    ]
 
 
 def label(run, names):
-    values = {name: run.args.get(name) for name in names}
     bare = {"exp_name": "{}", "folder": "{}", "code": "code {}"}
-    return ", ".join(bare.get(name, name + "={}").format(values[name]) for name in names)
+    return ", ".join(bare.get(n, n + "={}").format(run.args.get(n)) for n in names)
 
 
 def newest(name, runs):
@@ -342,18 +336,14 @@ def newest(name, runs):
 
 
 def mixed(groups):
-    """Says what else differs in a group, and which packages' versions differ between runs."""
-    versions = {}
+    """Says what else differs in a group, and whether packages' versions do."""
     for name, runs in groups.items():
         for same_env in by_value(runs, "env_id").values():
-            names = differing(same_env)
-            if names:
-                say(f"the runs of {name} also differ in {', '.join(names)}")
-        for package, version in (item for run in runs for item in run.args["versions"].items()):
-            versions.setdefault(package, set()).add(str(version))
-    for package, found in versions.items():
-        if len(found) > 1:
-            say(f"these runs used several versions of {package}: {', '.join(sorted(found))}")
+            if differing(same_env):
+                say(f"the runs of {name} also differ in {', '.join(differing(same_env))}")
+    everyone = [run for runs in groups.values() for run in runs]
+    if len(by_value(everyone, "versions")) > 1:
+        say("these runs used several versions of packages: see versions in their args.json")
 
 
 def say_left_out(runs, reason):

@@ -173,10 +173,10 @@ def origin(groups):
 
     def distance(label):
         args = groups[label][0].args
-        installed = tools.SCRIPTS / f"{args['script']}.py"
-        if not installed.exists():
-            return np.inf, 0
-        return args["code"], len(tools.changed_flags(args, installed))
+        path = tools.SCRIPTS / f"{args['script']}.py"
+        if not path.exists():
+            return True, True, 0
+        return False, args["code"] != tools.code_of(path), len(tools.changed_flags(args, path))
 
     return min(groups, key=distance)
 

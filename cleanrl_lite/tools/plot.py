@@ -2,15 +2,14 @@
 
     python -m cleanrl_lite.tools.plot runs/                      all runs below runs/, curves.png
     python -m cleanrl_lite.tools.plot runs/ --by exp_name,gamma --out curves.pdf
-    python -m cleanrl_lite.tools.plot runs/ --x time --metric losses/value_loss
-    python -m cleanrl_lite.tools.plot before/ after/ --by folder
+    python -m cleanrl_lite.tools.plot before/ after/ --by folder --x time
     python -m cleanrl_lite.tools.plot runs/ --also sb3_logs/     other libraries' runs beside yours
 
 Without --by, runs are told apart by what differs in their args.json, but for the seed and flags of
-the machine; `code` is the text of a script that was changed under the same name. The thick line is
-the mean over seeds, the band its 95 % bootstrap interval. Thin lines are seeds, dashed where a run
-is unfinished: those do not count in the mean, unless no seed has finished. A point of a seed's line
-is the mean over the last 5 % of the run's steps, each with the return of its episode (--smooth).
+the machine; `code` is a hash of the script's text. The thick line is the mean over seeds, the band
+its 95 % bootstrap interval. Thin lines are seeds, dashed where a run is unfinished: those do not
+count in the mean, unless no seed has finished. A point of a seed's line is the mean over the last
+5 % of the run's steps, each with the return of its episode (--smooth).
 
 --also takes TensorBoard files of Stable-Baselines3, CleanRL and rl_games. Where their folder's name
 does not tell the environment, it must be the only one of your runs.
@@ -69,8 +68,7 @@ def draw_group(ax, curves, colour, label, dashed=False, hold=False):
     the longest, as against time.
     """
     ends = [x[-1] for x, _ in curves]
-    end = max(ends) if hold else min(ends)
-    grid = np.linspace(max(x[0] for x, _ in curves), end, 200)
+    grid = np.linspace(max(x[0] for x, _ in curves), max(ends) if hold else min(ends), 200)
     values = np.stack([np.interp(grid, x, y) for x, y in curves])
     style = DASHES if dashed else "-"
     if len(curves) > 1:
@@ -106,10 +104,9 @@ def in_legend(label, found):
 
 
 def seeds(found):
-    """3 seeds, 1 unfinished. Runs with the same seed have other settings: they are runs."""
-    numbers = {run.args.get("seed") for run, _ in found}
-    text = tools.count(len(found), "seed" if len(numbers) == len(found) else "run")
+    """3 seeds, 1 unfinished."""
     unfinished = sum(not run.finished for run, _ in found)
+    text = tools.count(len(found), "seed")
     return f"{text}, {unfinished} unfinished" if unfinished else text
 
 
@@ -155,10 +152,8 @@ def save(figure, path, x, y, transparent=False):
 
 
 def colours_of(labels):
-    if len(labels) <= len(COLOURS):
-        return dict(zip(labels, COLOURS, strict=False))
     many = matplotlib.colormaps["turbo"](np.linspace(0.05, 0.95, len(labels)))
-    return dict(zip(labels, many, strict=True))
+    return dict(zip(labels, COLOURS if len(labels) <= len(COLOURS) else many, strict=False))
 
 
 def draw(groups, path, x="steps", metric=tools.RETURN, smooth=None):

@@ -50,13 +50,10 @@ def refuse(message):
 # === scripts
 def default_args(source):
     """The defaults of the class Args in a script's source, read without running it."""
-    classes = [node for node in ast.parse(source).body if isinstance(node, ast.ClassDef)]
-    (args,) = [node for node in classes if node.name == "Args"]
-    defaults = {}
-    for field in args.body:
-        if isinstance(field, ast.AnnAssign) and field.target.id != "exp_name":
-            defaults[field.target.id] = ast.literal_eval(field.value)
-    return defaults
+    (args,) = [node for node in ast.parse(source).body if getattr(node, "name", "") == "Args"]
+    fields = [field for field in args.body if isinstance(field, ast.AnnAssign)]
+    defaults = {field.target.id: field.value for field in fields if field.target.id != "exp_name"}
+    return {name: ast.literal_eval(value) for name, value in defaults.items()}
 
 
 def script_defaults(script):
@@ -92,8 +89,7 @@ def format_number(mean, std=None):
 
 def code_of(path):
     """A hash of what a script's text says: comments and line breaks do not count."""
-    tree = ast.dump(ast.parse(path.read_text()))
-    return hashlib.sha256(tree.encode()).hexdigest()
+    return hashlib.sha256(ast.dump(ast.parse(path.read_text())).encode()).hexdigest()[:6]
 
 
 # === event files
@@ -277,17 +273,8 @@ def by_value(runs, *names):
     return found
 
 
-def number_codes(runs):
-    """Replaces hashes of scripts by 1, 2, 3 for the first, second, third text of that name."""
-    for namesakes in by_value(runs, "exp_name", "script").values():
-        codes = list(dict.fromkeys(run.args["code"] for run in namesakes))
-        for run in namesakes:
-            run.args["code"] = codes.index(run.args["code"]) + 1
-
-
 def group(runs, by=None):
     """{label: runs}, by these arguments, or by all that differs within an environment."""
-    number_codes(runs)
     for name in by or []:
         if not any(name in run.args for run in runs):
             varying = ", ".join(sorted({*differing(runs), "folder"}))

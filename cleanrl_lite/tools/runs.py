@@ -194,6 +194,11 @@ class Run:
         return read_curve(self.dir, TAGS.get(metric, [metric]))
 
 
+def started(run_dir):
+    """When a run began, of which its event files' names tell: events.out.tfevents.TIME.HOST..."""
+    return float(event_files(run_dir)[0].name.split(".")[3])
+
+
 def folders_below(folder):
     """This folder and all below it, behind links too, each once."""
     known = set()
@@ -237,8 +242,7 @@ def read_run(run_dir, folder):
         args["code"] = code_of(source) if source.exists() else None
         # The evaluation may be one on the way, or the last before the run was resumed for longer.
         finished = evaluation.get("global_step", -1) >= args["total_timesteps"]
-        first, *_, last = [*event_files(run_dir)[:1], *event_files(run_dir)]
-        began = float(first.name.split(".")[3])  # events.out.tfevents.TIME.HOST
+        last = event_files(run_dir)[-1]
     except (ValueError, SyntaxError, TypeError, AttributeError, OSError) as error:
         say(f"left out {run_dir}: {error!r}")
         return None
@@ -246,7 +250,7 @@ def read_run(run_dir, folder):
         say(f"{run_dir} counts as unfinished: {last.name} is cut off")
         finished = False
     args["folder"] = str(folder)
-    return Run(run_dir, args, began, finished)
+    return Run(run_dir, args, started(run_dir), finished)
 
 
 # === groups: runs that differ in the seed only

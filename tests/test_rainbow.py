@@ -9,7 +9,7 @@ import torch
 from scipy.special import rel_entr
 
 from cleanrl_lite import c51, rainbow
-from cleanrl_lite.rainbow import NoisyLinear, ReplayBuffer, SumTree
+from cleanrl_lite.rainbow import ReplayBuffer, SumTree
 from tests import helpers, test_replay
 from tests.test_fast_td3 import Journal, windows_by_hand
 from tests.test_off_policy import assert_metrics, assert_unchanged, logged, project_by_hand
@@ -201,25 +201,6 @@ def noisy_by_hand(layer, noise):
     return weight, bias
 
 
-def test_noisy_layer():
-    """The definition; each row has weights of its own where it has noise of its own."""
-    layer = NoisyLinear(3, 2, True, 0.5)
-    for sigma in (layer.weight_sigma, layer.bias_sigma):
-        assert torch.equal(sigma, torch.full_like(sigma, 0.5 / 3**0.5))
-        torch.nn.init.normal_(sigma)
-    x = torch.randn(4, 3)
-    noise = torch.randn(4, 5)
-    own = layer(x, noise)
-    shared = layer(x, noise[0])
-    for k, row in enumerate(x):
-        weight, bias = noisy_by_hand(layer, noise[k])
-        torch.testing.assert_close(own[k], weight @ row + bias)
-        weight, bias = noisy_by_hand(layer, noise[0])
-        torch.testing.assert_close(shared[k], weight @ row + bias)
-    mean = torch.nn.functional.linear(x, layer.weight, layer.bias)
-    assert torch.equal(layer(x, None), mean)
-
-
 def agent(noisy=True, noisy_sigma=0.5):
     return rainbow.Agent(
         obs_dim=3,
@@ -263,21 +244,6 @@ def test_noise_and_evaluations():
     (noise,) = quiet.draw_noise(1)
     assert torch.equal(quiet.q_network(obs, noise), quiet.q_network(obs))
     assert not any("sigma" in name for name in quiet.state_dict())
-
-
-def test_dueling():
-    """Equation 9: the advantages' mean is taken away, for each atom; the value is the same for
-    all actions."""
-    network = agent().q_network
-    obs = torch.randn(6, 3)
-    logits = network(obs)
-    torch.nn.init.zeros_(network.fc3.weight)
-    network.fc3.bias.data = torch.arange(10.0)
-    x = network.fc1(obs).relu()
-    values = network.value_fc3(network.value_fc2(x, None).relu(), None)
-    torch.testing.assert_close(logits.mean(1), values)
-    advantages = torch.tensor([[-2.5] * 5, [2.5] * 5])
-    torch.testing.assert_close(network(obs), values[:, None] + advantages)
 
 
 def test_noise_is_drawn_for_each_step_environment_and_update(monkeypatch, tmp_path):

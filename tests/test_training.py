@@ -93,8 +93,10 @@ def test_each_worker_draws_its_own_random_numbers():
     again, _ = envs.reset(seed=[5, 6, 7])
     envs.close()
     assert (drawn == again).all()
-    for column in drawn.T:
-        assert len(set(column.tolist())) == 3
+    utils.seed_all(5)  # of the main process, which has the seed of the first environment
+    mine, _ = Drawing().reset()
+    for column in np.vstack([drawn, mine]).T:
+        assert len(set(column.tolist())) == 4
 
 
 @pytest.mark.parametrize("script", ["ppo", "sac"])
@@ -262,6 +264,12 @@ def test_neighbouring_seeds_share_no_game(monkeypatch, tmp_path):
             helpers.train("dqn_atari", tmp_path / str(seed), seed=seed)
     assert seeds[::2] == [1, 2, 3]
     assert len(set(seeds)) == 6
+
+
+def test_seeds_of_an_evaluation(monkeypatch, tmp_path):
+    """Of its own, and the same at every step: evaluations can be compared."""
+    flags = dict(num_envs=1, eval_every=32, num_minibatches=1)
+    assert seeds_of("ppo", monkeypatch, tmp_path, **flags) == [1] + 5 * [10_001]
 
 
 # --- compilation

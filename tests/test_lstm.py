@@ -275,24 +275,6 @@ def test_recalls_what_was_seen_first(script, without, tmp_path):
 # --- Atari
 
 
-@torch.no_grad()
-def test_act_remembers_one_game():
-    """And the network does not see the row, which tells act() where to begin."""
-    agent = ppo_atari_lstm.Agent(4)
-    obs = torch.randint(256, (12, 85, 84), dtype=torch.uint8)
-    obs[6:] = obs[:6]
-    obs[:, -1] = (torch.arange(12) % 6 == 0)[:, None]
-    dist, _, state = agent(obs[:6, None], torch.zeros(1, 2, 128))
-    for game in (obs[:6], obs[6:]):
-        actions = [agent.act(frame[None]).item() for frame in game]
-        assert actions == dist.logits[:, 0].argmax(-1).tolist()
-        torch.testing.assert_close(agent.memory, state)
-    obs[:, -1] = 0
-    nothing = torch.zeros(1, 2, 128)
-    again, _, _ = agent(obs[:6, None], nothing)
-    assert torch.equal(again.logits, dist.logits)
-
-
 def test_games_that_are_cut(monkeypatch, tmp_path):
     """In rollouts with several games: stored values are those of each game from its beginning,
     and a truncated one bootstraps from its last observation, with its memory."""

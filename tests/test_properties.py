@@ -97,11 +97,7 @@ def attempt(script, drawn):
         shutil.rmtree(folder)
 
 
-def of_images(script):
-    return script in helpers.ATARI_SCRIPTS + helpers.IMAGE_SCRIPTS
-
-
-SLOW = [(name, 6 if of_images(name) else 20) for name in helpers.TRAINING_SCRIPTS]
+SLOW = [("ppo", 20), ("dqn", 20), ("sac", 20), ("rainbow", 20), ("fast_td3", 20), ("ppo_image", 6)]
 
 
 @pytest.mark.parametrize(

@@ -34,6 +34,7 @@ SIZES = {
         "total_timesteps": 512,
     },
     "dqn": {**OFF_POLICY, "learning_starts": 64, "train_frequency": 4, "learning_rate": 1e-3},
+    "ddpg": {**OFF_POLICY, **CONTINUOUS},
     "td3": {**OFF_POLICY, **CONTINUOUS},
     "sac": {**OFF_POLICY, **CONTINUOUS},
 }

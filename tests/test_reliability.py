@@ -94,6 +94,18 @@ def test_a_resumed_run_is_the_run(script, flags, monkeypatch, tmp_path):
     assert helpers.read_json(parts / "eval.json")["returns"] == returns
 
 
+@pytest.mark.parametrize("script, tag", [("ppo", "learning_rate"), ("dqn", "epsilon")])
+def test_a_resumed_schedule(script, tag, monkeypatch, tmp_path):
+    """It goes on where it was, not from its beginning."""
+    whole, _ = helpers.train(script, tmp_path / "whole")
+    run_dir = stopped(script, tmp_path / "parts", 256, monkeypatch)
+    helpers.next_second()
+    helpers.train(script, tmp_path / "parts", resume=str(run_dir))
+    values = helpers.scalars(whole)[f"charts/{tag}"]
+    assert len({value for _, value in values}) > 2
+    assert helpers.scalars(run_dir)[f"charts/{tag}"] == values
+
+
 GAMES = ["ppo_atari", "dqn_atari", "sac_atari", "ppo_microrts", "ppo_godot"]
 
 

@@ -1,5 +1,4 @@
-"""ppo_continuous_adaptive.py: the learning rate, the values' scale;
-ppo_continuous_asymmetric.py: who sees what."""
+"""ppo_continuous_adaptive.py: the learning rate, the values' scale."""
 
 import numpy as np
 import pytest

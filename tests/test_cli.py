@@ -1,5 +1,4 @@
-"""The scripts as commands: ways to start one, what a run leaves behind, resuming, evaluating,
-and every bad input."""
+"""The scripts as commands: ways to start one, what a run leaves behind, and bad input."""
 
 import contextlib
 import os

@@ -1,5 +1,4 @@
-"""crossq.py's normalisation and updates, against torch's batch normalisation and formulas of their
-own."""
+"""crossq.py's normalisation and updates, against formulas of their own."""
 
 import copy
 

@@ -1,5 +1,5 @@
 """sac_her.py: relabelled transitions against a list of what was stepped, in the middle of runs
-too; and what they are good for."""
+too."""
 
 from collections import defaultdict
 

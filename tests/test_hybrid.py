@@ -1,5 +1,4 @@
-"""ppo_hybrid.py: actions of choices and numbers: as vectors, their probabilities, samples; it
-learns both at once."""
+"""ppo_hybrid.py: actions of choices and numbers: as vectors, their probabilities, samples."""
 
 import math
 

@@ -1,5 +1,4 @@
-"""ppo_microrts.py: the distribution of many units' actions by hand, a made-up game, and the real
-one where it is."""
+"""ppo_microrts.py: the distribution of many units' actions by hand, and a made-up game."""
 
 import gymnasium as gym
 import numpy as np

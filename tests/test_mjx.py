@@ -1,5 +1,5 @@
-"""ppo_continuous_mjx.py and fast_td3_mjx.py: what is learned from a batch of tensors, and the
-episodes of brax and Playground. Fast tests step a stand-in."""
+"""ppo_continuous_mjx.py and fast_td3_mjx.py: what is learned from a batch of tensors, of a stand-in
+for the simulator."""
 
 from types import SimpleNamespace
 

@@ -1,5 +1,4 @@
-"""ppo_multiagent.py: one actor for all agents, what the critics see, a ratio for each agent;
-environments."""
+"""ppo_multiagent.py: one actor for all agents, what the critics see, masks, what a team learns."""
 
 import pytest
 import torch

@@ -1,5 +1,4 @@
-"""ppo_atari_multigpu.py: two processes are one, in what they learn, log and save; how groups
-stop and go on."""
+"""ppo_atari_multigpu.py: two processes are one, in what they learn, log and save."""
 
 import contextlib
 import itertools

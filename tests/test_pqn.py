@@ -1,7 +1,4 @@
-"""The scripts that learn Q-values from rollouts: their returns, RAdam, their update, what acts.
-
-What they share has the same text in each of them (test_copies).
-"""
+"""The scripts that learn Q-values from rollouts: their returns, RAdam, their update, what acts."""
 
 import copy
 
@@ -240,9 +237,3 @@ def test_epsilon(script, epsilon, monkeypatch, tmp_path):
     assert {value for _, value in helpers.scalars(run_dir)["charts/epsilon"]} == {
         np.float32(epsilon)
     }
-
-
-# --- networks
-
-
-# --- learning

@@ -1,4 +1,4 @@
-"""rainbow.py and rainbow_atari.py: the sum tree, windows of n steps, noise, and the update, against
+"""rainbow.py: the sum tree, windows of n steps, noise, and the update, against
 definitions; without its five parts, rainbow is c51."""
 
 import copy

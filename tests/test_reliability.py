@@ -1,5 +1,5 @@
-"""What a run survives: stops, kills, faulty environments, full disks, W&B; and that it goes on
-as if nothing was."""
+"""What a run survives: stops, kills, faulty environments, full disks; and that it goes on as if
+nothing was."""
 
 import contextlib
 import os

@@ -1,5 +1,4 @@
-"""ppo_selfplay.py: what it learns by playing against itself, opponents, random openings,
-envpool's games."""
+"""ppo_selfplay.py: what it learns by playing against itself, random openings."""
 
 import numpy as np
 import pytest
@@ -108,6 +107,3 @@ def test_random_openings():
     moves = [ppo_selfplay.random_move(position(2)[0].numpy(), (1, 3)).item() for _ in range(2000)]
     assert set(moves) == {0, 1}
     assert 900 < sum(moves) < 1100
-
-
-# --- envpool

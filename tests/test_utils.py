@@ -300,6 +300,3 @@ def test_a_run_that_fails_leaves_no_trace(async_envs, three_threads, monkeypatch
     run_dir = helpers.only_run(tmp_path)
     helpers.train("ppo", tmp_path, **flags, resume=str(run_dir), total_timesteps=256)
     assert helpers.load(run_dir)["global_step"] == 256
-
-
-# --- small things

@@ -412,6 +412,11 @@ right(
 right("ClockAmongMany", "ppo", observation_space=Box(-1, 1, (1200,)), draw=counted, **at20)
 right("ClockInImage", "ppo_image", **{**picture, "draw": clocked})
 right(
+    "OftenInTheLastStep",
+    "ppo",
+    ends=lambda self: (self.np_random.random() < 0.1 * (self.steps == 20), self.steps == 20),
+)
+right(
     "Rounds",
     "ppo",
     ends=lambda self: (

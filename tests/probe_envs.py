@@ -489,13 +489,6 @@ class Alone(gym.Wrapper):
         return dict(agents=obs[None], state=obs), *rest
 
 
-class Switches(Constant):
-    """MultiBinary actions of two rows."""
-
-    def __init__(self, render_mode=None):
-        self.action_space, self.render_mode = MultiBinary((2, 3)), render_mode
-
-
 class Unbounded(Constant):
     """Actions without bounds, or with a lower one only."""
 

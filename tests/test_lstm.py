@@ -195,26 +195,6 @@ def test_next_values_know_what_happened(script, monkeypatch, tmp_path):
         start = end + 1
 
 
-@each
-def test_sequences_are_consecutive_steps(script, monkeypatch, tmp_path):
-    """Of one environment, from a multiple of --seq-len."""
-    used = []
-    sizes = dict(num_envs=4, num_steps=32, seq_len=8, num_minibatches=2, update_epochs=1)
-
-    def check(update, main, tensors):
-        (inds,) = tensors
-        used.append(inds.clone())
-        return update(*tensors)
-
-    helpers.spy_on_updates(monkeypatch, check)
-    helpers.train(script, tmp_path, total_timesteps=128, **sizes)
-    assert [tuple(inds.shape) for inds in used] == [(8, 8)] * 2
-    for inds in used:
-        assert (inds[0] // 4 % 8 == 0).all()
-        assert (inds.diff(dim=0) == 4).all()
-    assert sorted(torch.cat(used, 1).flatten().tolist()) == list(range(128))
-
-
 @torch.no_grad()
 def test_act_normalises_and_remembers():
     """ppo_continuous_lstm's act() takes raw observations: it gives the mean for the normalised

@@ -115,38 +115,6 @@ def test_new_transitions_get_the_largest_priority_so_far():
     assert buffer.max_priority == 7
 
 
-def test_priorities_and_weights_of_a_run(monkeypatch, tmp_path):
-    """What was drawn gets the priority of its divergence, all else keeps its own; beta rises."""
-    seen = []
-    betas = []
-
-    def check(update, main, tensors):
-        replay = main["replay"]
-        index = tensors[2]
-        before = replay.tree.leaves.clone()
-        metrics = update(*tensors)
-        after = replay.tree.leaves
-        others = torch.ones_like(after, dtype=torch.bool)
-        others[index] = False
-        largest = after[index].max().item()
-        seen.append(largest)
-        assert torch.equal(after[others], before[others])
-        assert not torch.equal(after[index], before[index])
-        assert replay.max_priority == max(1.0, *seen)
-        sums = after.view(-1, replay.tree.width).sum(1)
-        torch.testing.assert_close(replay.tree.sums, sums)
-        betas.append(main["beta"].item())
-        return metrics
-
-    calls = helpers.spy_on_updates(monkeypatch, check)
-    logged("rainbow", tmp_path, learning_rate=1e-2, train_frequency=2)
-    assert len(calls) > 100
-    # 130 is the first of 512 steps that learns, 510 the last
-    assert betas[0] == pytest.approx(0.4 + 0.6 * 130 / 512)
-    assert betas[-1] == pytest.approx(0.4 + 0.6 * 510 / 512)
-    assert betas == sorted(betas)
-
-
 # --- windows of n steps
 
 

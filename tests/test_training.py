@@ -125,19 +125,6 @@ def test_vector_environments_are_alike(script, monkeypatch, tmp_path):
 # --- what is logged
 
 
-@pytest.mark.parametrize("script", ["ppo", "sac"])
-def test_every_finished_episode_is_logged(script, tmp_path):
-    """Five environments whose episodes are one step long: five episodes at every step, counted
-    as environment steps."""
-    sizes = dict(num_envs=5, total_timesteps=200) | helpers.rollout_only(
-        script, num_steps=20, num_minibatches=2
-    )
-    run_dir, _ = helpers.train(script, tmp_path, env_id=probe("Constant", script), **sizes)
-    expected = [(step, 1.0) for step in range(5, 201, 5) for _ in range(5)]
-    logged = helpers.scalars(run_dir)
-    assert logged["charts/episodic_return"] == logged["charts/episodic_length"] == expected
-
-
 @pytest.mark.parametrize("script", ["ppo", "dqn"])
 def test_episodes_are_logged_once_and_whole(script, tmp_path):
     """Return and length of each, at the step of all environments at which it ended."""

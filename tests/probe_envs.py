@@ -652,20 +652,7 @@ class Nim(Probe):
 
 BOTH = Constant, FromObservation, Delayed, RightAction, Recall, Truncated, Terminated, Scripted
 BOTH += Logged, Steady, Large, Faulty, Numbered
-ONE = (
-    Corner,
-    Plain,
-    Unbounded,
-    Double,
-    Blind,
-    Shows,
-    Masked,
-    Switches,
-    Reach,
-    Drawn,
-    Distance,
-    Mixed,
-)
+ONE = Corner, Plain, Unbounded, Double, Blind, Shows, Masked, Reach, Drawn, Distance, Mixed
 ONE += Privileged, Team, Alone, Nim, Fixed, Huge, Whole, Counted, Edge
 
 

@@ -57,7 +57,7 @@ def test_help(script, capsys, monkeypatch):
 @pytest.mark.parametrize(
     "script, way",
     [
-        ("ppo", "module"),
+        pytest.param("ppo", "module", marks=pytest.mark.slow),
         ("dqn", "copy"),
         pytest.param("sac", "folder", marks=pytest.mark.slow),
         pytest.param("ppo_continuous", "checkout", marks=pytest.mark.slow),

@@ -235,12 +235,9 @@ FLAGS = dict(
 LSTM = dict(seq_len=4)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
-    "script, without",
-    [
-        ("ppo_lstm", "ppo"),
-        pytest.param("ppo_continuous_lstm", "ppo_continuous", marks=pytest.mark.slow),
-    ],
+    "script, without", [("ppo_lstm", "ppo"), ("ppo_continuous_lstm", "ppo_continuous")]
 )
 def test_recalls_what_was_seen_first(script, without, tmp_path):
     """The first observation says which action is right three steps later. Without memory half of

@@ -99,7 +99,8 @@ def test_where_masks_come_from(source):
     assert seen == {0, 1}
 
 
-@pytest.mark.parametrize("source", helpers.others_slow(SOURCES, ["info"]))
+@pytest.mark.slow
+@pytest.mark.parametrize("source", SOURCES)
 def test_the_best_of_what_is_valid(source, monkeypatch, tmp_path):
     """The probe refuses invalid actions; the value says that the better choice is taken whenever
     it is valid."""

@@ -97,13 +97,11 @@ def attempt(script, drawn):
         shutil.rmtree(folder)
 
 
-SLOW = [("ppo", 20), ("dqn", 20), ("sac", 20), ("rainbow", 20), ("fast_td3", 20), ("ppo_image", 6)]
+EXAMPLES = {"ppo": 20, "ppo_continuous": 20, "dqn": 20, "sac": 20, "rainbow": 20, "ppo_image": 6}
 
 
-@pytest.mark.parametrize(
-    "script, examples",
-    [("ppo_continuous", 8), *(pytest.param(*values, marks=pytest.mark.slow) for values in SLOW)],
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("script, examples", EXAMPLES.items())
 def test_any_numbers(script, examples):
     @settings(
         max_examples=examples,

@@ -109,7 +109,8 @@ def test_a_resumed_schedule(script, tag, monkeypatch, tmp_path):
 GAMES = ["ppo_atari", "dqn_atari", "sac_atari", "ppo_microrts", "ppo_godot"]
 
 
-@pytest.mark.parametrize("script", helpers.others_slow(GAMES, ["dqn_atari"]))
+@pytest.mark.slow
+@pytest.mark.parametrize("script", GAMES)
 def test_a_resumed_game(script, monkeypatch, tmp_path):
     """Games start again, but no step is logged twice or missing, and no update."""
     whole, _ = helpers.train(script, tmp_path / "whole")

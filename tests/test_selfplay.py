@@ -31,6 +31,7 @@ def nim(tmp_path_factory):
     return agents[0], run_dir, returns
 
 
+@pytest.mark.slow
 def test_learns_the_perfect_play_of_nim(nim):
     """Whoever leaves a multiple of four wins: the right move, and the sign of the value of every
     position."""
@@ -43,6 +44,7 @@ def test_learns_the_perfect_play_of_nim(nim):
     assert np.mean(returns[::2]) == 1  # the games in which it begins, against random moves
 
 
+@pytest.mark.slow
 def test_the_opponent_of_evaluations_does_not_change_training(nim, tmp_path):
     _, run_dir, _ = nim
     runs = []

@@ -37,7 +37,7 @@ def finished(tmp_path_factory):
 
 EVERY = dict.fromkeys(helpers.ATARI_SCRIPTS, 32)
 EVERY["dqn_atari"] = 64
-FIRST = {"ppo", "dqn", "sac", "ppo_atari"}
+FIRST = {"ppo", "dqn", "sac"}
 
 
 @pytest.mark.parametrize("script", helpers.others_slow(helpers.TRAINING_SCRIPTS, FIRST))
@@ -99,7 +99,7 @@ def test_each_worker_draws_its_own_random_numbers():
         assert len(set(column.tolist())) == 4
 
 
-@pytest.mark.parametrize("script", ["ppo", "sac"])
+@pytest.mark.parametrize("script", helpers.others_slow(["ppo", "sac"], ["ppo"]))
 def test_another_seed_another_run(script, finished, tmp_path):
     one = finished(script)[0]
     other = helpers.train(script, tmp_path, seed=2)[0]

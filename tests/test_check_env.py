@@ -577,6 +577,16 @@ def test_the_seconds_are_kept(name, monkeypatch):
     assert time.perf_counter() - begin < 6
 
 
+def test_a_slow_environment_is_played_too():
+    """As few rows as a play may have."""
+    make = lambda: gym.make("CheckedTask-v0")  # noqa: E731
+    seen = check_env.watch(make, 0.2)
+    check_env.repeat(make, seen, 8)
+    check_env.play_two(make, seen, 8)
+    assert seen.plays["first"] == seen.plays["again"] == seen.plays["beside another"]
+    assert len(seen.plays["first"]) == 8
+
+
 def test_one_line_for_bad_input():
     with pytest.raises(SystemExit, match="error: --env-id Nothing-v0"):
         check("Nothing-v0")

@@ -165,7 +165,7 @@ def rows(env, seed, steps):
     space = copy.deepcopy(env.action_space)
     over = True
     for step in range(steps):
-        if over or step % (steps // 4) == 0:
+        if over or step % max(steps // 4, 1) == 0:
             obs, info = env.reset(seed=None if step else seed)  # the first one is seeded
             space.seed(0)
             over = False

@@ -120,21 +120,6 @@ def test_acting_in_numpy_with_weights_that_change(name):
         assert_acts_as_torch(acting, network)
 
 
-@pytest.mark.parametrize("change", ["layer", "hook"])
-def test_acting_with_a_network_that_is_changed_later(change):
-    """Noticed within a thousand calls."""
-    network = mlp()
-    acting = utils.numpy_forward(network, CPU, live=True)
-    assert_acts_as_torch(acting, network)
-    if change == "layer":
-        network[2] = nn.Linear(8, 3)
-    else:
-        network.register_forward_hook(lambda module, x, y: y + 1)
-    for _ in range(1000):
-        acting(np.zeros((1, 4), dtype=np.float32))
-    assert_acts_as_torch(acting, network)
-
-
 def test_check_actions():
     """Some ties may fall otherwise; another policy is refused."""
     taken = torch.arange(3000) % 4
@@ -315,6 +300,3 @@ def test_a_run_that_fails_leaves_no_trace(async_envs, three_threads, monkeypatch
     run_dir = helpers.only_run(tmp_path)
     helpers.train("ppo", tmp_path, **flags, resume=str(run_dir), total_timesteps=256)
     assert helpers.load(run_dir)["global_step"] == 256
-
-
-# --- small things

@@ -36,8 +36,9 @@ class Refused(SystemExit, ValueError):
 def check(ok, message):
     """Ends the program with one line unless `ok`."""
     if not ok:
-        start = "\nerror: " if tqdm._instances else "error: "  # after the bar, a new line
-        raise Refused(start + " ".join(message.split()))
+        for bar in list(tqdm._instances):
+            bar.close()  # the line comes after it
+        raise Refused("error: " + " ".join(message.split()))
 
 
 SIGNALS = signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1
@@ -572,7 +573,7 @@ def check_policy(agent, obs, rows=64, draws=64):
     samples = dist.sample()
     logprobs = dist.log_prob(samples)
     sampled = torch.as_tensor(agent.sampler()(many), device=x.device)
-    errors = (dist.log_prob(sampled) - logprobs).reshape(rows, draws)
+    errors = (dist.log_prob(sampled) - logprobs).reshape(rows, draws, -1).sum(-1)  # of a team
     z = errors.mean(1) / (errors.std(1) / draws**0.5 + 0.01)
     same = z.square().mean() < 2  # 1 is expected, give or take 0.2
     check(same, "sampler(), which acts, is not the policy of forward(), which learns")

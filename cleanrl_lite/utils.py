@@ -246,7 +246,7 @@ def evaluate_saved(args, make_env, Agent):
     env.close()
     saved = load(args.evaluate, agent=agent)
     name = f"eval_{time.time():.3f}"
-    return evaluate(args, make_env, agent, saved["dir"], saved.get("step", 0), name)
+    return evaluate(args, make_env, agent, saved["dir"], saved["global_step"], name)
 
 
 @keep_random_states()
@@ -337,8 +337,9 @@ class Run:
             saved = load(path, **self.parts)
             check("step" in saved, f"{path} is of an older version: only --evaluate takes it")
             num_envs = saved["args"]["num_envs"]
+            check("id" in saved, f"{path} is of an older version: --evaluate it, or train anew")
             check(args.num_envs == num_envs, f"--resume needs --num-envs {num_envs}, as before")
-            self.dir, self.step, self.id = saved["dir"], saved["step"], saved["id"]
+            self.dir, self.step, self.id = saved["dir"], saved["global_step"], saved["id"]
             seed_all(args.seed + self.step)
             envs.begin(self.step)
         else:
@@ -396,7 +397,7 @@ class Run:
         for name, weight in self.agent.state_dict().items():
             check(weight.isfinite().all(), f"{name} is not finite")
         state = {name: part.state_dict() for name, part in self.parts.items()}
-        state.update(script=self.script, args=vars(self.args), step=self.step, id=self.id)
+        state.update(script=self.script, args=vars(self.args), global_step=self.step, id=self.id)
         temporary = self.dir / "checkpoint.tmp"
         try:
             torch.save(state, temporary)

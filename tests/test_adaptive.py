@@ -1,5 +1,4 @@
-"""ppo_continuous_adaptive.py: the learning rate, the values' scale;
-ppo_continuous_asymmetric.py: who sees what."""
+"""ppo_continuous_adaptive.py: the learning rate, the values' scale."""
 
 import numpy as np
 import pytest
@@ -109,20 +108,3 @@ def test_the_learning_rate_is_resumed(tmp_path):
     assert first < 3e-3
     assert step == 640
     assert rate == pytest.approx(first / 1.5**2, rel=1e-4)
-
-
-# --- ppo_continuous_asymmetric.py
-
-
-def test_another_learning_rate_after_a_resume(tmp_path):
-    """Without a KL threshold it is the flag's."""
-    fixed = dict(kl_threshold=0.0, anneal_lr=False)
-    run_dir, _ = helpers.train("ppo_continuous_adaptive", tmp_path, **fixed, total_timesteps=128)
-    helpers.next_second()
-    more = dict(resume=str(run_dir), learning_rate=1e-3, total_timesteps=256)
-    helpers.main(
-        "ppo_continuous_adaptive",
-        helpers.small_args("ppo_continuous_adaptive", tmp_path, **fixed, **more),
-    )
-    logged = dict(helpers.scalars(run_dir)["charts/learning_rate"])
-    assert logged == pytest.approx({128: 3e-4, 256: 1e-3})

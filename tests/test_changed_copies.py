@@ -5,9 +5,7 @@ in eager mode. Some are traced in the fast tier (torch.compile without its code 
 slow tier compiles those that change what is compiled.
 """
 
-import copy
 import functools
-import inspect
 import math
 import os
 import re
@@ -36,6 +34,7 @@ SIZES = {
         "total_timesteps": 512,
     },
     "dqn": {**OFF_POLICY, "learning_starts": 64, "train_frequency": 4, "learning_rate": 1e-3},
+    "ddpg": {**OFF_POLICY, **CONTINUOUS},
     "td3": {**OFF_POLICY, **CONTINUOUS},
     "sac": {**OFF_POLICY, **CONTINUOUS},
 }
@@ -314,37 +313,6 @@ def test_a_copy_resumes_with_the_state_that_it_adds(name, script, monkeypatch, t
     assert rest["global_step"] == 2 * half
     for part in rest.keys() & {"agent", "adam", "critic_adam", "optimizer", "replay"}:
         helpers.assert_same_state(rest[part], whole.saved[part], part)
-
-
-@pytest.mark.parametrize("script", read("adamw")[0])
-def test_adamw_is_torchs(script, tmp_path):
-    """With the same gradients and a learning rate that anneals."""
-    path = tmp_path / "adamw.py"
-    path.write_text(changed("adamw", script))
-    network = torch.nn.Linear(7, 5)
-    reference = copy.deepcopy(network)
-    ours = helpers.import_file(path).Adam(network.parameters())
-    torchs = torch.optim.AdamW(reference.parameters(), eps=1e-5, weight_decay=0.01)
-    no_limit = [1e9] if "max_grad_norm" in inspect.signature(ours.update).parameters else []
-    learning_rate = torch.tensor(0.0)
-    for step in range(50):
-        learning_rate.fill_(0.1 * (1 - step / 50))
-        torchs.param_groups[0]["lr"] = learning_rate.item()
-        for param in reference.parameters():
-            param.grad = torch.randn_like(param)
-        grads = [param.grad.clone() for param in reference.parameters()]
-        ours.update(grads, learning_rate, *no_limit, eps=1e-5)
-        torchs.step()
-    for mine, theirs in zip(network.parameters(), reference.parameters(), strict=True):
-        torch.testing.assert_close(mine, theirs, rtol=1e-4, atol=1e-5)
-
-
-def test_torch_optim_without_a_cuda_graph(monkeypatch, tmp_path):
-    """The graph would leave out torch.optim's steps."""
-    monkeypatch.setattr(utils, "setup", lambda args: torch.device("cpu"))
-    outcome = Outcome("torch_optim", "ppo", tmp_path, "eager", cuda_graph=True)
-    assert "outside of the CUDA graph" in str(outcome.stopped)
-    assert not (tmp_path / "runs").exists()
 
 
 @pytest.mark.parametrize("async_envs", [False, True], ids=["sync", "workers"])

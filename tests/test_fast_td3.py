@@ -110,20 +110,6 @@ def test_windows(module, num_envs, buffer_size, n_step):
     assert journal.drawn == set(range(newest - journal.buffer.capacity, newest))
 
 
-def test_a_loaded_buffer_draws_the_same(tmp_path):
-    journal = Journal(3, 60, 4)
-    for _ in range(27):
-        journal.step()
-    other = fast_td3.ReplayBuffer(60, 3, Journal.SHAPES, CPU, 4)
-    other.load_state_dict(copy.deepcopy(journal.buffer.state_dict()))
-    drawn = []
-    for buffer in (journal.buffer, other):
-        torch.manual_seed(5)
-        drawn.append(buffer.sample(200))
-    for mine, theirs in zip(*drawn, strict=True):
-        assert torch.equal(mine, theirs)
-
-
 # --- distributions
 
 

@@ -1,5 +1,5 @@
 """sac_her.py: relabelled transitions against a list of what was stepped, in the middle of runs
-too; and what they are good for."""
+too."""
 
 from collections import defaultdict
 
@@ -12,8 +12,7 @@ from gymnasium.spaces import Box, Dict
 from cleanrl_lite import utils
 from cleanrl_lite.sac_her import HindsightBuffer
 from tests import helpers
-from tests.probe_envs import Numbered, Reach, probe
-from tests.test_reliability import interrupted
+from tests.probe_envs import Numbered, Reach
 
 CPU = torch.device("cpu")
 SHAPES = (8,), (1,), (), (8,), ()  # an observation: achieved (3), desired (3), observation (2)
@@ -115,43 +114,6 @@ def test_share_of_relabelled_transitions(n_sampled_goals, relabelled):
     rows = buffer.sample(100)
     assert (rows[:, 5] != -1).sum() == relabelled
     assert (rows[:, 5] == rows[:, 15]).all()
-
-
-@pytest.mark.parametrize("async_envs", helpers.others_slow([False, True], [False]))
-def test_relabelled_minibatches_of_a_run(async_envs, monkeypatch, tmp_path):
-    """With two environments that terminate and truncate, a buffer that wraps around, two resumes
-    in mid-episode."""
-    seen = set()
-    sample = HindsightBuffer.sample
-
-    def checked(replay, batch_size):
-        rows = sample(replay, batch_size)
-        obs, _, rewards, next_obs, *_ = replay.unpack(rows)
-        achieved = next_obs[:, :3]
-        goals = next_obs[:, 3:6]
-        relabelled = round(0.8 * batch_size)
-        assert replay.num_envs == 2
-        assert (obs[:, 3:6] == goals).all()
-        assert (goals[relabelled:] == -1).all()
-        achieved = achieved[:relabelled]
-        goals = goals[:relabelled]
-        assert (achieved[:, :2] == goals[:, :2]).all()
-        assert (goals[:, 2] >= achieved[:, 2]).all()
-        assert (goals[:, 2] <= goals[:, 1] % 7 + 1).all()  # the episode's length
-        expected = achieved[:, 2] - 10 * goals[:, 2]
-        assert torch.equal(rewards[:relabelled], expected)
-        seen.update((goals[:, 2] - achieved[:, 2]).tolist())
-        return rows
-
-    monkeypatch.setattr(HindsightBuffer, "sample", checked)
-    flags = dict(
-        env_id=probe("Numbered", "sac_her"),
-        buffer_size=101,
-        total_timesteps=600,
-        async_envs=async_envs,
-    )
-    interrupted("sac_her", tmp_path, (194, 394), monkeypatch, **flags)
-    assert seen == set(range(7))
 
 
 def test_without_hindsight_it_is_sac(tmp_path):

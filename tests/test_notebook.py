@@ -24,18 +24,8 @@ def sources(made):
 
 
 PUBLISHED = {
-    "ddpg": dict(
-        env_id="Pendulum-v1",
-        total_timesteps=10_000,
-        learning_starts=1_000,
-    ),
     "ppo_continuous": dict(env_id="InvertedPendulum-v4", total_timesteps=60_000),
 }
-
-
-def test_these_are_published():
-    paths = (helpers.ROOT / "docs/notebooks").glob("*.ipynb")
-    assert {path.stem for path in paths} == set(PUBLISHED)
 
 
 @pytest.mark.parametrize("script", PUBLISHED)

@@ -668,10 +668,10 @@ def test_epsilon_greedy(script, monkeypatch, tmp_path):
     assert_independent((actions == 0).astype(float))
 
 
-ACTING = ["dqn", "c51", *POLICY, "dqn_atari", "sac_discrete"]
+ACTING = ["dqn", "c51", *POLICY, "sac_discrete"]
 
 
-@pytest.mark.parametrize("script", [*ACTING, pytest.param("sac_atari", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("script", helpers.others_slow([*ACTING, "dqn_atari", "sac_atari"], ACTING))
 def test_the_acting_networks_are_the_learning_ones(script, monkeypatch, tmp_path):
     """numpy acts as torch would, with the weights of this moment: each action is that of the
     agent as it is then."""

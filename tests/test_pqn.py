@@ -1,7 +1,4 @@
-"""The scripts that learn Q-values from rollouts: their returns, RAdam, their update, what acts.
-
-What they share has the same text in each of them (test_copies).
-"""
+"""The scripts that learn Q-values from rollouts: their returns, RAdam, their update, what acts."""
 
 import copy
 
@@ -146,65 +143,6 @@ def test_update(script, monkeypatch, tmp_path):
     assert 0 < sum(reached)
 
 
-@q_script
-def test_epochs(script, monkeypatch, tmp_path):
-    """Every sample once per epoch, in a new order; a sample's action and return are those of its
-    observation's step. Logged is the mean over a rollout's updates."""
-    args = helpers.small_args(script, tmp_path)
-    size = args.num_envs * args.num_steps
-    per_rollout = args.update_epochs * args.num_minibatches
-    used = []
-    seen = []
-    batches = []
-    taken = []
-    returned = []
-
-    def check(update, main, tensors):
-        if len(used) % per_rollout == 0:
-            names = "b_obs", "b_actions", "b_returns"
-            batches.append([main[name].clone() for name in names])
-        used.append(tensors[0].tolist())
-        metrics = update(*tensors)
-        seen.append({name: float(metric) for name, metric in metrics.items()})
-        return metrics
-
-    original = helpers.module(script).compute_q_lambda
-
-    def spy(*rollout):
-        returned.append(original(*rollout))
-        return returned[-1]
-
-    monkeypatch.setattr(helpers.module(script), "compute_q_lambda", spy)
-    helpers.spy_on_updates(monkeypatch, check)
-
-    def note(envs, actions, result):
-        taken.append((np.array(actions), result[0].copy()))
-
-    helpers.spy_on_steps(monkeypatch, script, note)
-    run_dir, _ = helpers.train(script, tmp_path)
-    epochs = np.array(used).reshape(-1, size)
-    rollouts = args.total_timesteps // size
-    assert len(batches) == rollouts
-    assert len(epochs) == args.update_epochs * rollouts
-    assert (np.sort(epochs) == np.arange(size)).all()
-    assert (epochs[0] != epochs[1]).any()
-    for k, (obs, actions, returns) in enumerate(batches):
-        first = k * args.num_steps
-        steps = taken[first : first + args.num_steps]
-        chosen = np.concatenate([each for each, _ in steps])
-        np.testing.assert_array_equal(actions, chosen)
-        np.testing.assert_array_equal(returns, returned[k].flatten().astype(np.float32))
-        after = np.concatenate([each for _, each in steps[:-1]])
-        later = obs[args.num_envs :].float()
-        np.testing.assert_array_equal(later, np.float32(after))
-    logged = helpers.scalars(run_dir)
-    for name in seen[0]:
-        values = np.array([metrics[name] for metrics in seen])
-        means = values.reshape(-1, per_rollout).mean(1)
-        _, found = zip(*logged[name])
-        assert found == pytest.approx(means, rel=1e-3, abs=1e-6)
-
-
 def rollouts_of(script, monkeypatch, tmp_path, **flags):
     """What compute_q_lambda is given in a run."""
     rollouts = helpers.spy_on_calls(monkeypatch, script, "compute_q_lambda")
@@ -299,9 +237,3 @@ def test_epsilon(script, epsilon, monkeypatch, tmp_path):
     assert {value for _, value in helpers.scalars(run_dir)["charts/epsilon"]} == {
         np.float32(epsilon)
     }
-
-
-# --- networks
-
-
-# --- learning

@@ -97,17 +97,11 @@ def attempt(script, drawn):
         shutil.rmtree(folder)
 
 
-def of_images(script):
-    return script in helpers.ATARI_SCRIPTS + helpers.IMAGE_SCRIPTS
+EXAMPLES = {"ppo": 20, "ppo_continuous": 20, "dqn": 20, "sac": 20, "rainbow": 20, "ppo_image": 6}
 
 
-SLOW = [(name, 6 if of_images(name) else 20) for name in helpers.TRAINING_SCRIPTS]
-
-
-@pytest.mark.parametrize(
-    "script, examples",
-    [("ppo_continuous", 8), *(pytest.param(*values, marks=pytest.mark.slow) for values in SLOW)],
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("script, examples", EXAMPLES.items())
 def test_any_numbers(script, examples):
     @settings(
         max_examples=examples,

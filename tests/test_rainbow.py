@@ -1,4 +1,4 @@
-"""rainbow.py and rainbow_atari.py: the sum tree, windows of n steps, noise, and the update, against
+"""rainbow.py: the sum tree, windows of n steps, noise, and the update, against
 definitions; without its five parts, rainbow is c51."""
 
 import copy
@@ -9,7 +9,7 @@ import torch
 from scipy.special import rel_entr
 
 from cleanrl_lite import c51, rainbow
-from cleanrl_lite.rainbow import NoisyLinear, ReplayBuffer, SumTree
+from cleanrl_lite.rainbow import ReplayBuffer, SumTree
 from tests import helpers, test_replay
 from tests.test_fast_td3 import Journal, windows_by_hand
 from tests.test_off_policy import assert_metrics, assert_unchanged, logged, project_by_hand
@@ -115,38 +115,6 @@ def test_new_transitions_get_the_largest_priority_so_far():
     assert buffer.max_priority == 7
 
 
-def test_priorities_and_weights_of_a_run(monkeypatch, tmp_path):
-    """What was drawn gets the priority of its divergence, all else keeps its own; beta rises."""
-    seen = []
-    betas = []
-
-    def check(update, main, tensors):
-        replay = main["replay"]
-        index = tensors[2]
-        before = replay.tree.leaves.clone()
-        metrics = update(*tensors)
-        after = replay.tree.leaves
-        others = torch.ones_like(after, dtype=torch.bool)
-        others[index] = False
-        largest = after[index].max().item()
-        seen.append(largest)
-        assert torch.equal(after[others], before[others])
-        assert not torch.equal(after[index], before[index])
-        assert replay.max_priority == max(1.0, *seen)
-        sums = after.view(-1, replay.tree.width).sum(1)
-        torch.testing.assert_close(replay.tree.sums, sums)
-        betas.append(main["beta"].item())
-        return metrics
-
-    calls = helpers.spy_on_updates(monkeypatch, check)
-    logged("rainbow", tmp_path, learning_rate=1e-2, train_frequency=2)
-    assert len(calls) > 100
-    # 130 is the first of 512 steps that learns, 510 the last
-    assert betas[0] == pytest.approx(0.4 + 0.6 * 130 / 512)
-    assert betas[-1] == pytest.approx(0.4 + 0.6 * 510 / 512)
-    assert betas == sorted(betas)
-
-
 # --- windows of n steps
 
 
@@ -201,25 +169,6 @@ def noisy_by_hand(layer, noise):
     return weight, bias
 
 
-def test_noisy_layer():
-    """The definition; each row has weights of its own where it has noise of its own."""
-    layer = NoisyLinear(3, 2, True, 0.5)
-    for sigma in (layer.weight_sigma, layer.bias_sigma):
-        assert torch.equal(sigma, torch.full_like(sigma, 0.5 / 3**0.5))
-        torch.nn.init.normal_(sigma)
-    x = torch.randn(4, 3)
-    noise = torch.randn(4, 5)
-    own = layer(x, noise)
-    shared = layer(x, noise[0])
-    for k, row in enumerate(x):
-        weight, bias = noisy_by_hand(layer, noise[k])
-        torch.testing.assert_close(own[k], weight @ row + bias)
-        weight, bias = noisy_by_hand(layer, noise[0])
-        torch.testing.assert_close(shared[k], weight @ row + bias)
-    mean = torch.nn.functional.linear(x, layer.weight, layer.bias)
-    assert torch.equal(layer(x, None), mean)
-
-
 def agent(noisy=True, noisy_sigma=0.5):
     return rainbow.Agent(
         obs_dim=3,
@@ -263,21 +212,6 @@ def test_noise_and_evaluations():
     (noise,) = quiet.draw_noise(1)
     assert torch.equal(quiet.q_network(obs, noise), quiet.q_network(obs))
     assert not any("sigma" in name for name in quiet.state_dict())
-
-
-def test_dueling():
-    """Equation 9: the advantages' mean is taken away, for each atom; the value is the same for
-    all actions."""
-    network = agent().q_network
-    obs = torch.randn(6, 3)
-    logits = network(obs)
-    torch.nn.init.zeros_(network.fc3.weight)
-    network.fc3.bias.data = torch.arange(10.0)
-    x = network.fc1(obs).relu()
-    values = network.value_fc3(network.value_fc2(x, None).relu(), None)
-    torch.testing.assert_close(logits.mean(1), values)
-    advantages = torch.tensor([[-2.5] * 5, [2.5] * 5])
-    torch.testing.assert_close(network(obs), values[:, None] + advantages)
 
 
 def test_noise_is_drawn_for_each_step_environment_and_update(monkeypatch, tmp_path):

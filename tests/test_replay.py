@@ -1,4 +1,4 @@
-"""The replay buffers against a plain list of what was stepped, and against Stable-Baselines3's.
+"""The replay buffers against a plain list of what was stepped.
 
 ReplayBuffer and FrameReplayBuffer have the same text in every script (test_consistency): one of
 each is tested.

@@ -1,5 +1,5 @@
-"""sac_discrete and sac_atari: updates against definitions, what acts, and soft values and
-temperatures that are known."""
+"""sac_discrete and sac_atari: updates against definitions, what acts, and a policy that is
+known."""
 
 import copy
 import math

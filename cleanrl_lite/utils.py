@@ -69,7 +69,8 @@ def parse(Args):
 
 
 POSITIVE = """total_timesteps num_envs num_steps num_minibatches update_epochs batch_size seq_len
-train_frequency gradient_steps policy_frequency target_network_frequency eval_episodes"""
+train_frequency gradient_steps policy_frequency target_network_frequency eval_episodes
+n_step n_critics n_quantiles"""
 
 
 def setup(args):

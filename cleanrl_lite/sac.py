@@ -234,12 +234,7 @@ def actor_loss(args, agent, batch, noise):
     loss = (agent.temperature(args) * log_probs - values).mean()
     target_entropy = -actions.shape[1]
     alpha_loss = -(agent.log_alpha.exp() * (log_probs.detach() + target_entropy)).mean()
-    metrics = {
-        "losses/actor_loss": loss,
-        "losses/entropy": -log_probs.mean(),
-        "losses/alpha_loss": alpha_loss,
-        "losses/alpha": agent.log_alpha.exp(),
-    }
+    metrics = {"losses/actor_loss": loss, "losses/entropy": -log_probs.mean()}
     return loss, alpha_loss, metrics
 
 
@@ -302,6 +297,7 @@ def main(args: Args):
         actor_adam.minimize(loss)
         if args.autotune:
             alpha_adam.minimize(alpha_loss)
+            metrics["losses/alpha_loss"] = alpha_loss
             metrics["losses/alpha"] = agent.log_alpha.exp()
         return {tag: metric.detach() for tag, metric in metrics.items()}
 

@@ -190,14 +190,15 @@ def main(args: Args):
         returns = compute_returns(rewards, next_values, terminations, dones, args.gamma)
 
         # learn
-        loss, scalars = policy_gradient_loss(args, agent, Batch(obs, actions, returns))
+        loss, metrics = policy_gradient_loss(args, agent, Batch(obs, actions, returns))
         optimizer.zero_grad()
         loss.backward()
         grad_norm = nn.utils.clip_grad_norm_(agent.parameters(), args.max_grad_norm)
+        metrics["losses/grad_norm"] = grad_norm
         optimizer.step()
 
         # log, evaluate, save
-        run.log(writer, {**scalars, "losses/grad_norm": grad_norm})
+        run.log(writer, {tag: metric.item() for tag, metric in metrics.items()})
         run.checkpoint(writer)
 
     return run.finish(writer)

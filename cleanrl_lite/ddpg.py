@@ -194,7 +194,7 @@ def critic_loss(args, agent, batch):
     return loss, {"losses/qf1_loss": loss, "losses/qf1_values": qf1_values.mean()}
 
 
-def actor_loss(agent, batch):
+def actor_loss(args, agent, batch):
     """Its gradient is the deterministic policy gradient (eq. 6); and a dict of metrics."""
     actions = agent.policy(agent.actor, batch.obs)
     loss = -agent.value(agent.qf1, batch.obs, actions).mean()
@@ -253,7 +253,7 @@ def main(args: Args):
         return {tag: metric.detach() for tag, metric in metrics.items()}
 
     def update_actor(rows):
-        loss, metrics = actor_loss(agent, replay.unpack(rows))
+        loss, metrics = actor_loss(args, agent, replay.unpack(rows))
         actor_adam.minimize(loss)
         update_target(agent.target_actor, agent.actor, args.tau)
         update_target(agent.qf1_target, agent.qf1, args.tau)

@@ -14,11 +14,13 @@ Details:  docs/fast_td3.md
 
 import copy
 import json
+import math
 import warnings
 from dataclasses import dataclass, replace
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
+from typing import NamedTuple
 
 import gymnasium as gym
 import numpy as np
@@ -37,7 +39,6 @@ class Args:
     # run flags, the same in every script
     exp_name: str = Path(__file__).stem  # name of the experiment
     seed: int = 1  # seed of environments, networks and sampling
-    torch_deterministic: bool = True  # use deterministic algorithms of cuDNN
     cuda: bool = True  # train on a GPU if there is one
     threads: int = 1  # CPU threads of torch and numpy (0: their choice)
     compile: bool = True  # compile the update: a slow start, then faster
@@ -46,13 +47,12 @@ class Args:
     wandb_project_name: str = "cleanrl_lite"  # Weights & Biases project
     wandb_entity: str | None = None  # Weights & Biases entity (team)
     runs_dir: str = "runs"  # folder of the run directories
-    save_every: int = 100_000  # environment steps between checkpoints (0: none)
+    save_every: int = 100_000  # environment steps between checkpoints (0: only at the end)
     resume: str | None = None  # run directory to continue, or auto: the last with these flags
     evaluate: str | None = None  # run directory or checkpoint to evaluate, without training
     eval_episodes: int = 10  # episodes of an evaluation, with the greedy policy
     eval_every: int = 0  # environment steps between evaluations (0: only at the end)
     capture_video: bool = False  # record the first episode of every evaluation
-    render: bool = False  # show evaluations in a window
 
     # algorithm flags
     env_id: str = "Hopper-v4"  # environment id, module:Env-v0, or envpool/ and one of envpool
@@ -86,8 +86,7 @@ class Args:
 def make_env(args, render_mode=None):
     """gymnasium's environment, also of envpool's ids: for evaluations and videos."""
     args = replace(args, env_id=args.env_id.removeprefix("envpool/"))
-    env = utils.make(args, render_mode, max_episode_steps=args.max_episode_steps)
-    return utils.flatten(env)
+    return utils.flatten(utils.make(args, render_mode))
 
 
 class EnvPool(gym.vector.VectorEnv):
@@ -158,7 +157,7 @@ class EnvPool(gym.vector.VectorEnv):
         self.pool = None  # which ends its threads
 
 
-# === networks
+# === agent
 class MLP(nn.Module):
     """Two hidden layers of 256 ReLU units, initialised as PyTorch does."""
 
@@ -178,10 +177,10 @@ class MLP(nn.Module):
 
 
 class RunningMeanStd(nn.Module):
-    """Mean and variance of all samples so far, saved with the agent.
+    """Mean and variance of all samples so far.
 
-    Not for use inside the compiled update: on a CPU,
-    torch 2.13 loses changes of 0-d float64 tensors.
+    Not to be updated in a compiled function: on a CPU, torch 2.13 loses changes of 0-d float64
+    tensors.
     """
 
     def __init__(self, shape=()):
@@ -189,6 +188,10 @@ class RunningMeanStd(nn.Module):
         self.register_buffer("mean", torch.zeros(shape, dtype=torch.float64))
         self.register_buffer("var", torch.ones(shape, dtype=torch.float64))
         self.register_buffer("count", torch.zeros((), dtype=torch.float64))
+
+    @property
+    def std(self):
+        return (self.var + 1e-8).sqrt()
 
     def update(self, samples):
         """Updates the statistics with `samples` (num_samples, *shape) (Chan et al. 1979)."""
@@ -204,40 +207,37 @@ class RunningMeanStd(nn.Module):
 class Agent(nn.Module):
     """Its methods take raw observations: whoever calls them need not know the statistics."""
 
-    def __init__(
-        self,
-        obs_dim,
-        action_space,
-        n_atoms,
-        v_min,
-        v_max,
-        bf16=False,
-    ):
+    def __init__(self, args, obs_space, action_space):
         super().__init__()
+        utils.check(
+            isinstance(action_space, Box) and len(action_space.shape) == 1,
+            f"actions must be a 1-D Box of floats, not {action_space}. Discrete: dqn.py",
+        )
+        obs_dim, action_dim = obs_space.shape[0], action_space.shape[0]
         self.obs_stats = RunningMeanStd(obs_dim)
-        atoms = torch.linspace(v_min, v_max, n_atoms)
+        atoms = torch.linspace(args.v_min, args.v_max, args.n_atoms)
         self.register_buffer("atoms", atoms, persistent=False)
         # (action_dim,): each dimension has its own bounds
         low = torch.tensor(action_space.low, dtype=torch.float32)
         high = torch.tensor(action_space.high, dtype=torch.float32)
         self.register_buffer("action_scale", (high - low) / 2)
         self.register_buffer("action_bias", (high + low) / 2)
-        self.actor = MLP(obs_dim, len(low), bf16)
+        bounded = self.action_scale.isfinite().all()  # high - low must not overflow float32
+        utils.check(bounded, f"no bounds: {action_space}. Use ppo_continuous.py")
+        self.actor = MLP(obs_dim, action_dim, args.bf16)
         self.target_actor = copy.deepcopy(self.actor).requires_grad_(False)
-        self.qf1 = MLP(obs_dim + len(low), n_atoms, bf16)
-        self.qf2 = MLP(obs_dim + len(low), n_atoms, bf16)
+        self.qf1 = MLP(obs_dim + action_dim, args.n_atoms, args.bf16)
+        self.qf2 = MLP(obs_dim + action_dim, args.n_atoms, args.bf16)
         self.qf1_target = copy.deepcopy(self.qf1).requires_grad_(False)
         self.qf2_target = copy.deepcopy(self.qf2).requires_grad_(False)
 
     def normalize(self, obs):
         """Observations with mean 0 and variance 1 over the training so far."""
-        obs = (obs - self.obs_stats.mean) / (self.obs_stats.var + 1e-8).sqrt()
-        return obs.clamp(-10, 10).float()
+        return ((obs - self.obs_stats.mean) / self.obs_stats.std).clamp(-10, 10).float()
 
     def policy(self, actor, obs):
         """The actor's actions (batch, action_dim), within the bounds."""
-        obs = self.normalize(obs)
-        return actor(obs).tanh() * self.action_scale + self.action_bias
+        return actor(self.normalize(obs)).tanh() * self.action_scale + self.action_bias
 
     def logits(self, critic, obs, actions):
         """Logits of the critic's return distributions (batch, n_atoms)."""
@@ -253,33 +253,34 @@ class Agent(nn.Module):
 
 
 # === replay
-class ReplayBuffer:
-    """The last `buffer_size` transitions of all environments, one row of a matrix each.
+class Batch(NamedTuple):
+    """Windows of transitions: tensors (batch_size, n_step, ...). terminations are 0 or 1."""
 
-    `shapes` are those of a transition's parts, in the order in which `add` takes them. The last
-    part is the step of the episode: it tells where windows of n_step transitions end.
-    """
+    obs: torch.Tensor
+    actions: torch.Tensor
+    rewards: torch.Tensor
+    next_obs: torch.Tensor
+    terminations: torch.Tensor
+    steps: torch.Tensor  # of the episode: they tell where windows end
+
+
+class ReplayBuffer:
+    """The last `buffer_size` transitions, one row of a matrix each; `shapes` are those of Batch."""
 
     def __init__(self, buffer_size, num_envs, shapes, device, n_step):
         self.shapes = shapes
-        self.widths = [int(np.prod(shape)) for shape in shapes]
+        self.widths = [math.prod(shape) for shape in shapes]
         self.num_envs = num_envs
-        self.n_step = n_step
         self.capacity = buffer_size // num_envs * num_envs
-        self.rows = utils.allocate((self.capacity, sum(self.widths)), torch.float32, device)
+        self.rows = torch.zeros((self.capacity, sum(self.widths)), device=device)
         # The same memory: writing through numpy takes half the time.
         self.in_numpy = None if self.rows.is_cuda else self.rows.numpy()
         self.position = 0
-        self.filled = 0
-        # `filled` and `position` as tensors, which a CUDA graph can read
-        self.size = torch.zeros((), dtype=torch.float64, device=device)
-        self.end = torch.zeros((), dtype=torch.int64, device=device)
+        self.size = 0
+        self.n_step = n_step
 
     def add(self, *parts):
         """Stores a transition of each environment: arrays (num_envs, *shape)."""
-        if self.filled == 0:
-            found = tuple(part.shape[1:] for part in parts)
-            utils.check(found == self.shapes, f"replay.add got {found}, not {self.shapes}")
         rows = np.column_stack(parts)
         end = self.position + self.num_envs
         if self.in_numpy is not None:
@@ -287,10 +288,7 @@ class ReplayBuffer:
         else:
             self.rows[self.position : end] = torch.from_numpy(rows)
         self.position = end % self.capacity
-        self.end.fill_(self.position)
-        if self.filled < self.capacity:
-            self.filled = end
-            self.size.fill_(end)
+        self.size = max(self.size, end)
 
     def sample(self, batch_size):
         """A minibatch: rows (batch_size, n_step, width), and which of them count.
@@ -301,40 +299,29 @@ class ReplayBuffer:
         draws = torch.rand(batch_size, dtype=torch.float64, device=device)
         index = (draws * self.size).long()
         # The trap: behind an environment's newest transition lies its oldest.
-        newer = (self.end - 1 - index) % self.capacity // self.num_envs
+        newer = (self.position - 1 - index) % self.capacity // self.num_envs
         steps = torch.arange(self.n_step, device=device)
         places = (index[:, None] + steps * self.num_envs) % self.capacity
         rows = self.rows.index_select(0, places.flatten()).unflatten(0, places.shape)
         return rows, steps <= newer[:, None]
 
     def unpack(self, rows):
-        """The parts of a minibatch: tensors (batch_size, n_step, *shape)."""
+        """The parts of a minibatch."""
         parts = zip(rows.split(self.widths, dim=2), self.shapes, strict=True)
-        return [part.reshape(*rows.shape[:2], *shape) for part, shape in parts]
+        return Batch(*[part.reshape(*rows.shape[:2], *shape) for part, shape in parts])
 
     def state_dict(self):
         # By way of numpy, torch.save writes this part only, and needs no memory for a copy.
-        rows = torch.from_numpy(self.rows[: self.filled].cpu().numpy())
+        rows = torch.from_numpy(self.rows[: self.size].cpu().numpy())
         return {"position": self.position, "rows": rows}
 
     def load_state_dict(self, state):
         self.position = state["position"]
-        self.filled = len(state["rows"])
-        self.rows[: self.filled] = state["rows"]
-        self.size.fill_(self.filled)
-        self.end.fill_(self.position)
+        self.size = len(state["rows"])
+        self.rows[: self.size] = state["rows"]
 
 
 # === pure functions
-@torch.no_grad()
-def update_target(target, network, tau):
-    """target += tau * (network - target), weight by weight; buffers are copied."""
-    for old, new in zip(target.parameters(), network.parameters(), strict=True):
-        old.lerp_(new, tau)
-    for old, new in zip(target.buffers(), network.buffers(), strict=True):
-        old.copy_(new)
-
-
 def n_step_returns(rewards, steps, stored, gamma):
     """The discounted sum of each window's rewards and its length, (batch,).
 
@@ -375,33 +362,65 @@ def project_distribution(next_probs, rewards, terminations, gamma, atoms):
     return projected
 
 
-class Adam(nn.Module):
-    """Adam (Kingma & Ba 2015, algorithm 1).
+def critic_loss(args, agent, batch, stored, noise):
+    """The cross-entropies with the projected distribution, and a dict of metrics.
 
-    Written out, on one flat vector, because this compiles into the update's graph;
-    torch.optim.Adam would not.
+    noise is standard normal, (batch_size, action_dim).
     """
+    returns, lengths = n_step_returns(batch.rewards, batch.steps, stored, args.gamma)
+    index = torch.arange(len(returns), device=returns.device)
+    # the true last observation of the window, and whether the episode terminated there
+    next_obs = batch.next_obs[index, lengths - 1]
+    terminations = batch.terminations[index, lengths - 1]
+    discounts = args.gamma ** lengths[:, None]
+    with torch.no_grad():
+        # target policy smoothing (TD3, section 5.3)
+        noise = (args.policy_noise * noise).clamp(-args.noise_clip, args.noise_clip)
+        low = agent.action_bias - agent.action_scale
+        high = agent.action_bias + agent.action_scale
+        next_actions = agent.policy(agent.target_actor, next_obs)
+        next_actions = (next_actions + noise * agent.action_scale).clamp(low, high)
+        # clipped double Q-learning: of two distributions the one with the smaller mean
+        next_qf1_probs = agent.logits(agent.qf1_target, next_obs, next_actions).softmax(-1)
+        next_qf2_probs = agent.logits(agent.qf2_target, next_obs, next_actions).softmax(-1)
+        next_probs = smaller_distribution(next_qf1_probs, next_qf2_probs, agent.atoms)
+        target_probs = project_distribution(
+            next_probs, returns, terminations, discounts, agent.atoms
+        )
+    obs, actions = batch.obs[:, 0], batch.actions[:, 0]
+    qf1_log_probs = agent.logits(agent.qf1, obs, actions).log_softmax(-1)
+    qf2_log_probs = agent.logits(agent.qf2, obs, actions).log_softmax(-1)
+    qf1_loss = -(target_probs * qf1_log_probs).sum(-1).mean()
+    qf2_loss = -(target_probs * qf2_log_probs).sum(-1).mean()
+    loss = qf1_loss + qf2_loss
+    return loss, {
+        "losses/qf1_loss": qf1_loss,
+        "losses/qf2_loss": qf2_loss,
+        "losses/qf_loss": loss,
+        "losses/qf1_values": (qf1_log_probs.exp() @ agent.atoms).mean(),
+        "losses/qf2_values": (qf2_log_probs.exp() @ agent.atoms).mean(),
+        # Over 0.1, the support is too narrow: returns beyond it look alike.
+        "losses/mass_at_v_min": target_probs[:, 0].mean(),
+        "losses/mass_at_v_max": target_probs[:, -1].mean(),
+    }
 
-    def __init__(self, params):
-        super().__init__()
-        self.params = [param for param in params if param.requires_grad]
-        flat = torch.cat([param.detach().flatten() for param in self.params])
-        self.register_buffer("step", flat.new_zeros(()))
-        self.register_buffer("exp_avg", torch.zeros_like(flat))
-        self.register_buffer("exp_avg_sq", torch.zeros_like(flat))
 
-    @torch.no_grad()
-    def update(self, grads, learning_rate, beta1=0.9, beta2=0.999, eps=1e-8):
-        """Takes a step, in place."""
-        grad = torch.cat([g.flatten() for g in grads])
-        self.step.add_(1)
-        self.exp_avg.lerp_(grad, 1 - beta1)
-        self.exp_avg_sq.lerp_(grad.square(), 1 - beta2)
-        denominator = (self.exp_avg_sq / (1 - beta2**self.step)).sqrt() + eps
-        delta = learning_rate * self.exp_avg / (1 - beta1**self.step) / denominator
-        parts = delta.split([param.numel() for param in self.params])
-        for param, part in zip(self.params, parts, strict=True):
-            param.sub_(part.view_as(param))
+def actor_loss(args, agent, batch):
+    """Its gradient is the deterministic policy gradient; and a dict of metrics."""
+    obs = batch.obs[:, 0]
+    actions = agent.policy(agent.actor, obs)
+    loss = -agent.value(agent.qf1, obs, actions).mean()
+    return loss, {"losses/actor_loss": loss}
+
+
+# === training
+@torch.no_grad()
+def update_target(target, network, tau):
+    """target += tau * (network - target), weight by weight, in place; buffers are copied."""
+    for old, new in zip(target.parameters(), network.parameters(), strict=True):
+        old.lerp_(new, tau)
+    for old, new in zip(target.buffers(), network.buffers(), strict=True):
+        old.copy_(new)
 
 
 def draw_std(args):
@@ -409,66 +428,29 @@ def draw_std(args):
     return np.random.uniform(args.std_min, args.std_max)
 
 
-OUTSIDE = "has over 10 % of the targets' probability: returns beyond it look alike"
-
-
-@utils.with_cleanup
 def main(args: Args):
-    # === setup
-    check = utils.check
-    device = utils.setup(args)
-    check(args.n_atoms > 1, f"--n-atoms must be > 1, got {args.n_atoms}")
-    finite = -1e30 < args.v_min < args.v_max < 1e30
-    check(finite, "--v-min must be below --v-max, both finite")
-    check(args.n_step > 0, f"--n-step must be > 0, got {args.n_step}")
-    check(args.std_min <= args.std_max, "--std-min must not be above --std-max")
-    min_size = max(args.batch_size, max(8, args.n_step) * args.num_envs)
-    check(args.buffer_size >= min_size, f"--buffer-size must be at least {min_size}")
-
-    env_fns = [lambda: make_env(args)] * args.num_envs
-    in_envpool = args.env_id.startswith("envpool/")
-    envs = EnvPool(args) if in_envpool else utils.vector_env(env_fns, args.async_envs)
-    obs_space = envs.single_observation_space
-    action_space = envs.single_action_space
-    real = isinstance(action_space, Box) and action_space.dtype.kind == "f"
-    vectors = real and len(action_space.shape) == 1
-    check(vectors, f"actions must be a 1-D Box of floats, not {action_space}. Discrete: dqn.py")
-
-    agent = Agent(
-        obs_space.shape[0],
-        action_space,
-        args.n_atoms,
-        args.v_min,
-        args.v_max,
-        args.bf16,
-    )
-    agent = agent.to(device)
-    bounded = agent.action_scale.isfinite().all()  # high - low must not overflow float32
-    check(bounded, f"--env-id {args.env_id} has unbounded actions. Use ppo_continuous.py")
+    # === set-up
     if args.evaluate:
-        envs.close()
-        return utils.evaluate_saved(args, make_env, agent)
-    critic_adam = Adam([*agent.qf1.parameters(), *agent.qf2.parameters()])
-    actor_adam = Adam(agent.actor.parameters())
-    # obs, action, reward, next_obs, terminated, step of the episode
+        return utils.evaluate_saved(args, make_env, Agent)
+    device = utils.setup(args)
+    utils.check(args.n_atoms > 1, f"--n-atoms must be > 1, got {args.n_atoms}")
+    finite = -1e30 < args.v_min < args.v_max < 1e30
+    utils.check(finite, "--v-min must be below --v-max, both finite")
+    utils.check(args.std_min <= args.std_max, "--std-min must not be above --std-max")
+    min_size = max(args.batch_size, max(8, args.n_step) * args.num_envs)
+    utils.check(args.buffer_size >= min_size, f"--buffer-size must be at least {min_size}")
+    in_envpool = args.env_id.startswith("envpool/")
+    utils.check(not (in_envpool and args.async_envs), "--async-envs is not for envpool")
+    envs = utils.Envs(args, EnvPool(args)) if in_envpool else utils.make_envs(args, make_env)
+    obs_space, action_space = envs.single_observation_space, envs.single_action_space
+    agent = Agent(args, obs_space, action_space).to(device)
+    critics = [*agent.qf1.parameters(), *agent.qf2.parameters()]
+    critic_adam = utils.Adam(critics, args.learning_rate)
+    actor_adam = utils.Adam(agent.actor.parameters(), args.learning_rate)
     shapes = obs_space.shape, action_space.shape, (), obs_space.shape, (), ()
-    replay = ReplayBuffer(
-        args.buffer_size,
-        args.num_envs,
-        shapes,
-        device,
-        args.n_step,
-    )
-    run = utils.Run(
-        args,
-        __file__,
-        make_env,
-        envs,
-        agent,
-        critic_adam=critic_adam,
-        actor_adam=actor_adam,
-        replay=replay,
-    )
+    replay = ReplayBuffer(args.buffer_size, args.num_envs, shapes, device, args.n_step)
+    adams = {"critic_adam": critic_adam, "actor_adam": actor_adam}
+    run = utils.Run(args, __file__, make_env, envs, agent, replay=replay, **adams)
 
     # === logging
     if args.track:
@@ -477,175 +459,88 @@ def main(args: Args):
         wandb.init(
             project=args.wandb_project_name,
             entity=args.wandb_entity,
-            name=run.dir.name,
-            id=run.dir.name,
+            name=run.id,
+            id=run.id,
             config=vars(args),
             dir=run.dir.parent,
             resume="allow",
             sync_tensorboard=True,
-            settings={"finish_timeout": 300},
         )
     # A resumed run logs the steps after its checkpoint again.
-    writer = SummaryWriter(run.dir, flush_secs=10, purge_step=run.global_step + 1)
+    writer = SummaryWriter(run.dir, flush_secs=10, purge_step=run.step + 1)
     writer.add_text("arguments", str(args))
-    run.writer = writer
 
-    # === update
-    # A number that changes during the run must be a tensor. A Python number is a constant of
-    # the graph: a new value compiles it again (--cuda-graph ignores it).
-    low = agent.action_bias - agent.action_scale
-    high = agent.action_bias + agent.action_scale
-
+    # === training
     def update_critic(rows, stored, noise):
-        """A step of Adam on the cross-entropies with the projected distribution.
-
-        noise is standard normal, (batch_size, action_dim).
-        """
-        obs, actions, rewards, next_obs, terminations, steps = replay.unpack(rows)
-        returns, lengths = n_step_returns(rewards, steps, stored, args.gamma)
-        batch = torch.arange(args.batch_size, device=device)
-        # the true last observation of the window, and whether the episode terminated there
-        next_obs = next_obs[batch, lengths - 1]
-        terminations = terminations[batch, lengths - 1]
-        discounts = args.gamma ** lengths[:, None]
-        with torch.no_grad():
-            # target policy smoothing (TD3, section 5.3)
-            noise = (args.policy_noise * noise).clamp(-args.noise_clip, args.noise_clip)
-            next_actions = agent.policy(agent.target_actor, next_obs)
-            next_actions = next_actions + noise * agent.action_scale
-            next_actions = next_actions.clamp(low, high)
-            # clipped double Q-learning: of two distributions the one with the smaller mean
-            next_qf1_logits = agent.logits(agent.qf1_target, next_obs, next_actions)
-            next_qf2_logits = agent.logits(agent.qf2_target, next_obs, next_actions)
-            next_probs = smaller_distribution(
-                next_qf1_logits.softmax(-1),
-                next_qf2_logits.softmax(-1),
-                agent.atoms,
-            )
-            target_probs = project_distribution(
-                next_probs,
-                returns,
-                terminations,
-                discounts,
-                agent.atoms,
-            )
-        obs = obs[:, 0]
-        actions = actions[:, 0]
-        qf1_logits = agent.logits(agent.qf1, obs, actions)
-        qf2_logits = agent.logits(agent.qf2, obs, actions)
-        qf1_log_probs = qf1_logits.log_softmax(-1)
-        qf2_log_probs = qf2_logits.log_softmax(-1)
-        qf1_values = qf1_log_probs.exp() @ agent.atoms
-        qf2_values = qf2_log_probs.exp() @ agent.atoms
-        qf1_loss = -(target_probs * qf1_log_probs).sum(-1).mean()
-        qf2_loss = -(target_probs * qf2_log_probs).sum(-1).mean()
-        qf_loss = qf1_loss + qf2_loss
-        grads = torch.autograd.grad(qf_loss, critic_adam.params)
-        critic_adam.update(grads, args.learning_rate)
-        metrics = {
-            "losses/qf1_loss": qf1_loss,
-            "losses/qf2_loss": qf2_loss,
-            "losses/qf_loss": qf_loss,
-            "losses/qf1_values": qf1_values.mean(),
-            "losses/qf2_values": qf2_values.mean(),
-            "losses/mass_at_v_min": target_probs[:, 0].mean(),
-            "losses/mass_at_v_max": target_probs[:, -1].mean(),
-        }
+        loss, metrics = critic_loss(args, agent, replay.unpack(rows), stored, noise)
+        critic_adam.minimize(loss)
         return {tag: metric.detach() for tag, metric in metrics.items()}
 
     def update_actor(rows):
-        """A step of Adam along the deterministic policy gradient, then of the targets."""
-        obs = replay.unpack(rows)[0][:, 0]
-        actor_loss = -agent.value(agent.qf1, obs, agent.policy(agent.actor, obs)).mean()
-        grads = torch.autograd.grad(actor_loss, actor_adam.params)
-        actor_adam.update(grads, args.learning_rate)
+        loss, metrics = actor_loss(args, agent, replay.unpack(rows))
+        actor_adam.minimize(loss)
         update_target(agent.target_actor, agent.actor, args.tau)
         update_target(agent.qf1_target, agent.qf1, args.tau)
         update_target(agent.qf2_target, agent.qf2, args.tau)
-        return {"losses/actor_loss": actor_loss.detach()}
+        return {tag: metric.detach() for tag, metric in metrics.items()}
 
-    # Two graphs compile faster than one.
-    update_critic = run.compile(update_critic)
-    update_actor = run.compile(update_actor)
+    # A number that changes during the run must be a tensor. Two graphs compile faster than one.
+    update_critic = utils.compiled(args, update_critic)
+    update_actor = utils.compiled(args, update_actor)
+    # A GPU would wait for Python before each of its kernels.
+    policy = utils.recorded(args, lambda obs: agent.policy(agent.actor, obs))
 
-    def learn(train_actor):
-        rows, stored = replay.sample(args.batch_size)
-        noise = torch.randn((args.batch_size, *action_space.shape), device=device)
-        metrics = update_critic(rows, stored, noise)
-        if train_actor:
-            metrics.update(update_actor(rows))
-        return metrics
-
-    # One CUDA graph each, sampling included.
-    learn_critic = run.cuda_graph(lambda: learn(train_actor=False))
-    learn_both = run.cuda_graph(lambda: learn(train_actor=True))
-    # Acting as a graph: otherwise a GPU waits for Python before each of its kernels.
-    act = run.cuda_graph(lambda obs: {"actions": agent.policy(agent.actor, obs)})
-
-    # === training
     def times_due(every):
         """How many multiples of `every` the last step of the environments has passed."""
-        return global_step // every - (global_step - args.num_envs) // every
+        return run.step // every - (run.step - args.num_envs) // every
 
     scale = agent.action_scale.cpu().numpy()
-    obs = run.obs.astype(np.float32)
-    global_step = run.global_step
+    steps = np.zeros(args.num_envs)  # of the episodes under way
+    stds = np.array([draw_std(args) for _ in range(args.num_envs)])  # of their noise
     updates = int(critic_adam.step)
-    metrics = run.values.get("metrics", {})  # of the last update
-    steps = np.array(run.values.get("steps", [0] * args.num_envs))  # of the episodes under way
-    stds = run.values.get("stds")  # of their exploration noise
-    if stds is None:
-        stds = [draw_std(args) for _ in range(args.num_envs)]
-    while run.goes_on(global_step, obs, steps=steps.tolist(), stds=stds, metrics=metrics):
+    metrics = {}
+    while run.step < args.total_timesteps:
         # act
-        if global_step < args.learning_starts:
+        obs = envs.obs.astype(np.float32)
+        if run.step < args.learning_starts:
             actions = envs.action_space.sample()
         else:
             with torch.no_grad():
-                actions = act(torch.from_numpy(obs).to(device))["actions"]
+                actions = policy(torch.from_numpy(obs).to(device)).cpu().numpy()
             noise = np.random.standard_normal(actions.shape) * scale
-            actions = actions.cpu().numpy() + np.array(stds)[:, None] * noise
+            actions = actions + stds[:, None] * noise
             actions = actions.clip(action_space.low, action_space.high)
-            actions = actions.astype(action_space.dtype)
+
         agent.obs_stats.update(torch.from_numpy(obs).to(device))
 
         # learn from the steps so far (a GPU does so while the environments step)
-        if global_step > args.learning_starts:
+        if run.step > args.learning_starts:
             for _ in range(times_due(args.train_frequency) * args.gradient_steps):
+                rows, stored = replay.sample(args.batch_size)
+                noise = torch.randn((args.batch_size, *action_space.shape), device=device)
+                metrics.update(update_critic(rows, stored, noise))
                 updates += 1
-                train_actor = updates % args.policy_frequency == 0
-                metrics.update(learn_both() if train_actor else learn_critic())
+                if updates % args.policy_frequency == 0:
+                    metrics.update(update_actor(rows))
 
         # step, store
-        new_obs, rewards, terminations, truncations, infos = envs.step(actions)
-        global_step += args.num_envs
-        new_obs = new_obs.astype(np.float32)
-        next_obs = new_obs.copy()
-        for n, episodic_return, episodic_length in run.finished_episodes(infos):
-            # new_obs[n] is already the first observation of the next episode
-            next_obs[n] = infos["final_obs"][n]
-            stds[n] = draw_std(args)
-            writer.add_scalar("charts/episodic_return", episodic_return, global_step)
-            writer.add_scalar("charts/episodic_length", episodic_length, global_step)
-            info = infos["final_info"][n]
-            if "is_success" in info:
-                success = info["is_success"]
-                writer.add_scalar("charts/success_rate", success, global_step)
+        next_obs, rewards, terminations, truncations, infos = envs.step(actions)
         # terminations only: a truncated episode bootstraps from next_obs
         replay.add(obs, actions, rewards, next_obs, terminations, steps)
         steps = (steps + 1) * ~(terminations | truncations)
-        obs = new_obs
+        for n, info in enumerate(infos):
+            run.step += 1
+            if "episode" in info:
+                stds[n] = draw_std(args)
+                writer.add_scalar("charts/episodic_return", info["episode"]["r"], run.step)
+                writer.add_scalar("charts/episodic_length", info["episode"]["l"], run.step)
 
-        # log
-        if times_due(100) or global_step >= args.total_timesteps:
-            run.log(metrics, global_step)
-            if metrics.get("losses/mass_at_v_min", 0) > 0.1:
-                utils.say_once(f"warning: --v-min {args.v_min} {OUTSIDE}")
-            if metrics.get("losses/mass_at_v_max", 0) > 0.1:
-                utils.say_once(f"warning: --v-max {args.v_max} {OUTSIDE}")
+        # log, evaluate, save
+        if times_due(100) or run.step >= args.total_timesteps:
+            run.log(writer, metrics)
+        run.checkpoint(writer)
 
-    # === evaluation
-    return run.end()
+    return run.finish(writer)
 
 
 if __name__ == "__main__":

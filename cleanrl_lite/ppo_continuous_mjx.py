@@ -17,6 +17,7 @@ import os
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
+from typing import NamedTuple
 
 import gymnasium as gym
 import numpy as np
@@ -35,7 +36,6 @@ class Args:
     # run flags, the same in every script
     exp_name: str = Path(__file__).stem  # name of the experiment
     seed: int = 1  # seed of environments, networks and sampling
-    torch_deterministic: bool = True  # use deterministic algorithms of cuDNN
     cuda: bool = True  # train on a GPU if there is one
     threads: int = 1  # CPU threads of torch and numpy (0: their choice)
     compile: bool = True  # compile the update: a slow start, then faster
@@ -44,13 +44,12 @@ class Args:
     wandb_project_name: str = "cleanrl_lite"  # Weights & Biases project
     wandb_entity: str | None = None  # Weights & Biases entity (team)
     runs_dir: str = "runs"  # folder of the run directories
-    save_every: int = 5_000_000  # environment steps between checkpoints (0: none)
+    save_every: int = 5_000_000  # environment steps between checkpoints (0: only at the end)
     resume: str | None = None  # run directory to continue, or auto: the last with these flags
     evaluate: str | None = None  # run directory or checkpoint to evaluate, without training
     eval_episodes: int = 10  # episodes of an evaluation, with the greedy policy
     eval_every: int = 0  # environment steps between evaluations (0: only at the end)
     capture_video: bool = False  # record the first episode of every evaluation
-    render: bool = False  # show evaluations in a window
 
     # algorithm flags
     env_id: str = "hopper"  # environment of brax, or playground/ and one of MuJoCo Playground
@@ -164,8 +163,8 @@ def simulator(env_id, backend, env_kwargs, max_episode_steps, cuda):
     return jax, env, reset_batch, step_batch
 
 
-class Brax(gym.Env):
-    """Many environments of brax or Playground. A part of the checkpoint, with their state."""
+class OneBrax(gym.Env):
+    """An environment of brax or Playground, for evaluations."""
 
     def __init__(self, args, render_mode=None):
         self.jax, self.env, self.reset_batch, self.step_batch = simulator(
@@ -178,50 +177,13 @@ class Brax(gym.Env):
         obs_shape = np.atleast_1d(sensors(self.env.observation_size))
         self.observation_space = Box(-np.inf, np.inf, tuple(obs_shape))
         self.action_space = Box(-1, 1, (self.env.action_size,))
-        self.single_observation_space = self.observation_space
-        self.single_action_space = self.action_space
         self.render_mode = render_mode
         self.metadata = {"render_modes": ["rgb_array"], "render_fps": round(1 / self.env.dt)}
 
-    def observations(self):
-        return torch.from_dlpack(sensors(self.batch[0].obs))
-
     def reset(self, seed=None, options=None):
-        if seed is not None:  # otherwise the next episodes have begun
-            self.batch = self.reset_batch(np.atleast_1d(seed))
-            no_actions = np.zeros((np.size(seed), self.env.action_size), np.float32)
-            self.step_batch(self.batch, no_actions)  # compiles
-            # discounted, of the episodes under way; kept by the training loop
-            self.return_so_far = torch.zeros_like(torch.from_dlpack(self.batch[1]))
-        return self.observations(), {}
-
-    def step(self, actions):
-        """Observations to act on next, rewards, terminations, dones; then, for who wants to know
-        how episodes ended, observations before a reset, returns and lengths so far.
-        """
-        self.batch, results = self.step_batch(self.batch, actions)
-        return [torch.from_dlpack(result) for result in results]
-
-    def state_dict(self):
-        arrays = self.jax.tree.leaves(self.batch)
-        tensors = [torch.from_dlpack(array) for array in arrays]
-        return {"batch": tensors, "return_so_far": self.return_so_far}
-
-    def load_state_dict(self, state):
-        """Goes on in the middle of the episodes."""
-        arrays = [tensor.numpy() for tensor in state["batch"]]
-        arrays = self.jax.device_put(arrays, self.jax.devices()[0])
-        structure = self.jax.tree.structure(self.batch)
-        self.batch = self.jax.tree.unflatten(structure, arrays)
-        self.return_so_far.copy_(state["return_so_far"])
-
-
-class OneBrax(Brax):
-    """One environment, for evaluations."""
-
-    def reset(self, seed=None, options=None):
-        obs, _ = super().reset(seed)
-        return obs[0].cpu().numpy(), {}
+        if seed is not None:  # otherwise the next episode has begun
+            self.batch = self.reset_batch(np.array([seed]))
+        return np.array(sensors(self.batch[0].obs))[0], {}
 
     def step(self, action):
         self.batch, results = self.step_batch(self.batch, action[None])
@@ -239,12 +201,43 @@ class OneBrax(Brax):
         return self.env.render(state, 480, 480, camera)
 
 
+class Brax:
+    """--num-envs of them, with the names of utils.Envs. All are tensors, on the device."""
+
+    def __init__(self, args):
+        one = OneBrax(args)
+        self.single_observation_space = one.observation_space
+        self.single_action_space = one.action_space
+        self.reset_batch, self.step_batch = one.reset_batch, one.step_batch
+        self.num_envs, self.seed = args.num_envs, args.seed
+        self.returns = []  # the mean of the last episodes
+        self.begin()
+
+    def begin(self, step=0):
+        """New episodes, with the seeds of utils.Envs."""
+        streams = np.random.SeedSequence([self.seed, step])
+        seeds = (streams.generate_state(self.num_envs + 1) >> 1)[:-1]
+        if step == 0:
+            seeds[0] = self.seed
+        self.batch = self.reset_batch(seeds.astype(np.int64))
+        self.obs = torch.from_dlpack(sensors(self.batch[0].obs))
+
+    def step(self, actions):
+        """next_obs, rewards, terminations, dones; returns and lengths of the episodes so far."""
+        self.batch, results = self.step_batch(self.batch, actions.clamp(-1, 1))
+        results = [torch.from_dlpack(result) for result in results]
+        self.obs, rewards, terminations, dones, next_obs, returns, lengths = results
+        return next_obs, rewards, terminations, dones, returns, lengths
+
+    def close(self):
+        pass
+
+
 def make_env(args, render_mode=None):
-    utils.check(render_mode != "human", "--render: brax has no window. Use --capture-video")
     return OneBrax(args, render_mode)
 
 
-# === networks
+# === agent
 def mlp(inputs, outputs, last_gain):
     """Two hidden layers of 64 tanh units, with orthogonal weights."""
     network = nn.Sequential(
@@ -262,10 +255,10 @@ def mlp(inputs, outputs, last_gain):
 
 
 class RunningMeanStd(nn.Module):
-    """Mean and variance of all samples so far, saved with the agent.
+    """Mean and variance of all samples so far.
 
-    Not for use inside the compiled update: on a CPU,
-    torch 2.13 loses changes of 0-d float64 tensors.
+    Not to be updated in a compiled function: on a CPU, torch 2.13 loses changes of 0-d float64
+    tensors.
     """
 
     def __init__(self, shape=()):
@@ -273,6 +266,10 @@ class RunningMeanStd(nn.Module):
         self.register_buffer("mean", torch.zeros(shape, dtype=torch.float64))
         self.register_buffer("var", torch.ones(shape, dtype=torch.float64))
         self.register_buffer("count", torch.zeros((), dtype=torch.float64))
+
+    @property
+    def std(self):
+        return (self.var + 1e-8).sqrt()
 
     def update(self, samples):
         """Updates the statistics with `samples` (num_samples, *shape) (Chan et al. 1979)."""
@@ -286,34 +283,43 @@ class RunningMeanStd(nn.Module):
 
 
 class Agent(nn.Module):
-    def __init__(self, obs_dim, action_dim):
+    def __init__(self, args, obs_space, action_space):
         super().__init__()
+        obs_dim, action_dim = obs_space.shape[0], action_space.shape[0]
         self.obs_stats = RunningMeanStd(obs_dim)
-        self.return_stats = RunningMeanStd()
+        self.return_stats = RunningMeanStd()  # of discounted returns, to scale the rewards
         self.critic = mlp(obs_dim, 1, last_gain=1.0)
         # small weights: the mean starts at 0
         self.actor = mlp(obs_dim, action_dim, last_gain=0.01)
         self.actor_logstd = nn.Parameter(torch.zeros(action_dim))
 
-    def normalize(self, obs):
-        """Observations with mean 0 and variance 1 over the training so far."""
-        obs = (obs - self.obs_stats.mean) / (self.obs_stats.var + 1e-8).sqrt()
-        return obs.clamp(-10, 10).float()
-
     def forward(self, obs):
-        """The policy's distribution and the value of normalised `obs` (batch, obs_dim)."""
+        """The policy's distribution and the value of `obs` (batch, obs_dim)."""
+        obs = (obs.double() - self.obs_stats.mean) / self.obs_stats.std
+        obs = obs.clamp(-10, 10).float()
         mean = self.actor(obs)
         std = self.actor_logstd.exp().expand_as(mean)
         dist = Independent(Normal(mean, std, validate_args=False), 1, validate_args=False)
         return dist, self.critic(obs).squeeze(-1)
 
     def act(self, obs):
-        """The greedy policy, for evaluation; takes raw observations."""
-        dist, _ = self(self.normalize(obs))
+        """The greedy policy, for evaluation."""
+        dist, _ = self(obs)
         return dist.mean
 
 
 # === pure functions
+class Batch(NamedTuple):
+    """Samples of a rollout, tensors (samples, ...)."""
+
+    obs: torch.Tensor
+    actions: torch.Tensor
+    logprobs: torch.Tensor
+    values: torch.Tensor
+    advantages: torch.Tensor
+    returns: torch.Tensor
+
+
 def linear_recurrence(inputs, decays, initial):
     """y[t] = inputs[t] + decays[t] * y[t - 1], with y[-1] = initial.
 
@@ -342,62 +348,50 @@ def compute_gae(rewards, values, next_values, terminations, dones, gamma, gae_la
     return backwards.flip(0)
 
 
-class Adam(nn.Module):
-    """Adam (Kingma & Ba 2015, algorithm 1) with a limit on the gradient's norm.
+def ppo_loss(args, agent, batch):
+    """The loss of a minibatch (eq. 9), and a dict of metrics."""
+    dist, values = agent(batch.obs)
+    logratio = dist.log_prob(batch.actions) - batch.logprobs
+    ratio = logratio.exp()
+    clipped_ratio = ratio.clamp(1 - args.clip_coef, 1 + args.clip_coef)
+    advantages = batch.advantages
+    if args.norm_adv:
+        advantages = (advantages - advantages.mean()) / (advantages.std() + 1e-8)
+    policy_loss = -torch.min(ratio * advantages, clipped_ratio * advantages).mean()  # eq. 7
 
-    Written out, on one flat vector, because this compiles into the update's graph;
-    torch.optim.Adam would not.
-    """
+    value_loss = (values - batch.returns).square()
+    if args.clip_vloss:
+        change = (values - batch.values).clamp(-args.clip_coef, args.clip_coef)
+        value_loss = torch.max(value_loss, (batch.values + change - batch.returns).square())
+    value_loss = 0.5 * value_loss.mean()
 
-    def __init__(self, params):
-        super().__init__()
-        self.params = [param for param in params if param.requires_grad]
-        flat = torch.cat([param.detach().flatten() for param in self.params])
-        self.register_buffer("step", flat.new_zeros(()))
-        self.register_buffer("exp_avg", torch.zeros_like(flat))
-        self.register_buffer("exp_avg_sq", torch.zeros_like(flat))
-
-    @torch.no_grad()
-    def update(self, grads, learning_rate, max_grad_norm, beta1=0.9, beta2=0.999, eps=1e-5):
-        """Takes a step, in place; returns the gradient's norm before it is clipped."""
-        grad = torch.cat([g.flatten() for g in grads])
-        grad_norm = grad.norm()
-        grad = grad * (max_grad_norm / (grad_norm + 1e-6)).clamp(max=1.0)
-        self.step.add_(1)
-        self.exp_avg.lerp_(grad, 1 - beta1)
-        self.exp_avg_sq.lerp_(grad.square(), 1 - beta2)
-        denominator = (self.exp_avg_sq / (1 - beta2**self.step)).sqrt() + eps
-        delta = learning_rate * self.exp_avg / (1 - beta1**self.step) / denominator
-        parts = delta.split([param.numel() for param in self.params])
-        for param, part in zip(self.params, parts, strict=True):
-            param.sub_(part.view_as(param))
-        return grad_norm
+    entropy = dist.entropy().mean()
+    loss = policy_loss - args.ent_coef * entropy + args.vf_coef * value_loss
+    return loss, {
+        "losses/policy_loss": policy_loss,
+        "losses/value_loss": value_loss,
+        "losses/entropy": entropy,
+        "losses/approx_kl": (ratio - 1 - logratio).mean(),  # http://joschu.net/blog/kl-approx.html
+        "losses/old_approx_kl": -logratio.mean(),
+        "losses/clipfrac": (clipped_ratio != ratio).float().mean(),
+    }
 
 
-@utils.with_cleanup
 def main(args: Args):
-    # === setup
-    check = utils.check
+    # === set-up
+    if args.evaluate:
+        return utils.evaluate_saved(args, make_env, Agent)
     device = utils.setup(args)
     batch_size = args.num_envs * args.num_steps
-    minibatch_size = batch_size // args.num_minibatches
-    divides = batch_size == minibatch_size * args.num_minibatches
-    steps = f"--num-envs x --num-steps = {batch_size}"
-    check(divides, f"{steps} must be a multiple of --num-minibatches {args.num_minibatches}")
-    several = minibatch_size > 1 or not args.norm_adv
-    check(several, "minibatches of one sample need --no-norm-adv")
-
+    utils.check(
+        batch_size % args.num_minibatches == 0,
+        f"--num-envs x --num-steps = {batch_size} must be a multiple of --num-minibatches",
+    )
     envs = Brax(args)
-    obs_space = envs.single_observation_space
-    action_space = envs.single_action_space
-
-    agent = Agent(obs_space.shape[0], action_space.shape[0]).to(device)
-    if args.evaluate:
-        envs.close()
-        return utils.evaluate_saved(args, make_env, agent)
-    adam = Adam(agent.parameters())
-    learning_rate = torch.tensor(args.learning_rate, device=device)
-    run = utils.Run(args, __file__, make_env, envs, agent, adam=adam, simulation=envs)
+    obs_space, action_space = envs.single_observation_space, envs.single_action_space
+    agent = Agent(args, obs_space, action_space).to(device)
+    adam = utils.Adam(agent.parameters(), args.learning_rate, args.max_grad_norm, eps=1e-5)
+    run = utils.Run(args, __file__, make_env, envs, agent, adam=adam)
 
     # === logging
     if args.track:
@@ -406,147 +400,98 @@ def main(args: Args):
         wandb.init(
             project=args.wandb_project_name,
             entity=args.wandb_entity,
-            name=run.dir.name,
-            id=run.dir.name,
+            name=run.id,
+            id=run.id,
             config=vars(args),
             dir=run.dir.parent,
             resume="allow",
             sync_tensorboard=True,
-            settings={"finish_timeout": 300},
         )
     # A resumed run logs the steps after its checkpoint again.
-    writer = SummaryWriter(run.dir, flush_secs=10, purge_step=run.global_step + 1)
+    writer = SummaryWriter(run.dir, flush_secs=10, purge_step=run.step + 1)
     writer.add_text("arguments", str(args))
-    run.writer = writer
-
-    # === update
-    # The batch, allocated once: a CUDA graph needs fixed addresses.
-    b_obs = torch.zeros((batch_size, *obs_space.shape), device=device)
-    b_actions = torch.zeros((batch_size, *action_space.shape), device=device)
-    b_logprobs = torch.zeros(batch_size, device=device)
-    b_values = torch.zeros_like(b_logprobs)
-    b_advantages = torch.zeros_like(b_logprobs)
-    b_returns = torch.zeros_like(b_logprobs)
-
-    # A number that changes during the run must be a tensor, as learning_rate is. A Python
-    # number is a constant of the graph: a new value compiles it again (--cuda-graph ignores it).
-    def update(inds):
-        """PPO's loss (eq. 9) and a step of Adam on the samples inds of the batch."""
-        dist, value = agent(b_obs[inds])
-        logratio = dist.log_prob(b_actions[inds]) - b_logprobs[inds]
-        ratio = logratio.exp()
-        approx_kl = ((ratio - 1) - logratio).mean()  # http://joschu.net/blog/kl-approx.html
-
-        advantages = b_advantages[inds]
-        if args.norm_adv:
-            advantages = (advantages - advantages.mean()) / (advantages.std() + 1e-8)
-        clipped_ratio = ratio.clamp(1 - args.clip_coef, 1 + args.clip_coef)
-        policy_loss = -torch.min(ratio * advantages, clipped_ratio * advantages).mean()  # eq. 7
-
-        value_loss = (value - b_returns[inds]).square()
-        if args.clip_vloss:
-            change = (value - b_values[inds]).clamp(-args.clip_coef, args.clip_coef)
-            clipped_value = b_values[inds] + change
-            value_loss = torch.max(value_loss, (clipped_value - b_returns[inds]).square())
-        value_loss = 0.5 * value_loss.mean()
-
-        entropy = dist.entropy().mean()
-        loss = policy_loss - args.ent_coef * entropy + args.vf_coef * value_loss
-        grads = torch.autograd.grad(loss, adam.params)
-        grad_norm = adam.update(grads, learning_rate, args.max_grad_norm)
-        metrics = {
-            "losses/policy_loss": policy_loss,
-            "losses/value_loss": value_loss,
-            "losses/entropy": entropy,
-            "losses/grad_norm": grad_norm,
-            "losses/approx_kl": approx_kl,
-            "losses/old_approx_kl": -logratio.mean(),
-            "losses/clipfrac": (clipped_ratio != ratio).float().mean(),
-        }
-        return {tag: metric.detach() for tag, metric in metrics.items()}
-
-    update = run.cuda_graph(run.compile(update))
 
     # === training
-    shape = (args.num_steps, args.num_envs)
-    rollout_obs = torch.zeros((*shape, *obs_space.shape), device=device)
-    next_obs = torch.zeros_like(rollout_obs)
+    def update(inds, *batch):
+        minibatch = Batch(*[x[inds] for x in batch])
+        loss, metrics = ppo_loss(args, agent, minibatch)
+        metrics["losses/grad_norm"] = adam.minimize(loss)
+        return {tag: metric.detach() for tag, metric in metrics.items()}
+
+    # A number that changes during the run must be a tensor, as adam.learning_rate is.
+    update = utils.compiled(args, update)
+
+    shape = args.num_steps, args.num_envs
+    obs = torch.zeros((*shape, *obs_space.shape), device=device)
+    next_obs = torch.zeros_like(obs)
     actions = torch.zeros((*shape, *action_space.shape), device=device)
     rewards = torch.zeros(shape, device=device)
     episodic_returns = torch.zeros_like(rewards)
     episodic_lengths = torch.zeros_like(rewards)
     terminations = torch.zeros(shape, dtype=torch.bool, device=device)
     dones = torch.zeros_like(terminations)
-    obs = envs.observations()
-    global_step = run.global_step
-    while run.goes_on(global_step, obs):
+    so_far = torch.zeros_like(rewards[0])  # the discounted returns of the episodes under way
+    while run.step < args.total_timesteps:
         if args.anneal_lr:
-            remaining = 1 - global_step / args.total_timesteps
-            learning_rate.fill_(args.learning_rate * remaining)
+            remaining = 1 - run.step / args.total_timesteps
+            adam.learning_rate.fill_(args.learning_rate * remaining)
 
         with torch.no_grad():
             # act, step, store
-            std = agent.actor_logstd.exp()
-            noise = torch.randn_like(actions)
             for t in range(args.num_steps):
-                rollout_obs[t] = obs
-                actions[t] = agent.actor(agent.normalize(obs)) + std * noise[t]
-                # The policy is a Gaussian: its samples may lie outside the bounds.
-                results = envs.step(actions[t].clamp(-1, 1))
-                obs, rewards[t], terminations[t], dones[t] = results[:4]
-                next_obs[t], episodic_returns[t], episodic_lengths[t] = results[4:]
-            global_step += batch_size
+                obs[t] = envs.obs
+                dist, _ = agent(obs[t])
+                actions[t] = dist.sample()
+                # envs clip what lies outside the bounds
+                results = envs.step(actions[t])
+                next_obs[t], rewards[t], terminations[t], dones[t] = results[:4]
+                episodic_returns[t], episodic_lengths[t] = results[4:]
+            run.step += batch_size
             if dones.any():  # one mean a rollout: thousands of episodes may end in it
-                run.returns = [episodic_returns[dones].mean().item()]
+                envs.returns = [episodic_returns[dones].mean().item()]
                 mean_length = episodic_lengths[dones].mean()
-                writer.add_scalar("charts/episodic_return", run.returns[0], global_step)
-                writer.add_scalar("charts/episodic_length", mean_length, global_step)
+                writer.add_scalar("charts/episodic_return", envs.returns[0], run.step)
+                writer.add_scalar("charts/episodic_length", mean_length, run.step)
 
             # values, log-probabilities and advantages of the whole rollout
-            raw_obs = rollout_obs.flatten(0, 1)
-            b_obs[:] = agent.normalize(raw_obs)
-            b_actions[:] = actions.flatten(0, 1)
-            dist, b_values[:] = agent(b_obs)
-            b_logprobs[:] = dist.log_prob(b_actions)
-            _, next_values = agent(agent.normalize(next_obs))
-            # The policy that learns must be the one that acted.
-            utils.check_actions(b_actions, dist.mean + dist.stddev * noise.flatten(0, 1))
-
-            # statistics for the next rollout's observations and the scale of rewards
-            agent.obs_stats.update(raw_obs)
-            under_way = torch.cat([torch.ones_like(dones[:1]), ~dones[:-1]])
-            discounted = linear_recurrence(rewards, args.gamma * under_way, envs.return_so_far)
-            envs.return_so_far = discounted[-1] * ~dones[-1]
-            agent.return_stats.update(discounted.flatten())
-            scale = (agent.return_stats.var + 1e-8).sqrt().float()
+            b_obs, b_actions = obs.flatten(0, 1), actions.flatten(0, 1)
+            dist, b_values = agent(b_obs)
+            _, next_values = agent(next_obs)
+            logprobs = dist.log_prob(b_actions)
             values = b_values.reshape(shape)
-            scaled = (rewards / scale).clamp(-10, 10)
+            under_way = torch.cat([torch.ones_like(dones[:1]), ~dones[:-1]])
+            discounted = linear_recurrence(rewards, args.gamma * under_way, so_far)
+            so_far = discounted[-1] * ~dones[-1]
+            agent.return_stats.update(discounted.flatten())
+            scaled = (rewards / agent.return_stats.std.float()).clamp(-10, 10)
             advantages = compute_gae(
                 scaled, values, next_values, terminations, dones, args.gamma, args.gae_lambda
             )
             returns = advantages + values
-            b_advantages[:] = advantages.flatten()
-            b_returns[:] = returns.flatten()
+        b_advantages, b_returns = advantages.flatten(), returns.flatten()
+        batch = Batch(b_obs, b_actions, logprobs, b_values, b_advantages, b_returns)
 
         # learn
         metrics = []
         for _ in range(args.update_epochs):
-            order = np.random.permutation(batch_size).reshape(-1, minibatch_size)
-            epoch = [update(inds) for inds in torch.from_numpy(order).to(device)]
+            order = np.random.permutation(batch_size).reshape(args.num_minibatches, -1)
+            epoch = [update(inds, *batch) for inds in torch.from_numpy(order).to(device)]
             metrics += epoch
             kls = [m["losses/approx_kl"] for m in epoch]
             if args.target_kl and torch.stack(kls).mean() > args.target_kl:
                 break
 
-        # log
-        losses = {tag: torch.stack([m[tag] for m in metrics]).mean() for tag in metrics[0]}
-        unexplained = (returns - values).var() / (returns.var() + 1e-8)
-        losses["losses/explained_variance"] = 1 - unexplained
-        losses["charts/learning_rate"] = learning_rate
-        run.log(losses, global_step)
+        agent.obs_stats.update(b_obs)  # for the next rollout
 
-    # === evaluation
-    return run.end()
+        # log, evaluate, save
+        scalars = {tag: torch.stack([m[tag] for m in metrics]).mean() for tag in metrics[0]}
+        unexplained = (returns - values).var() / (returns.var() + 1e-8)
+        scalars["losses/explained_variance"] = 1 - unexplained
+        scalars["charts/learning_rate"] = adam.learning_rate
+        run.log(writer, scalars)
+        run.checkpoint(writer)
+
+    return run.finish(writer)
 
 
 if __name__ == "__main__":

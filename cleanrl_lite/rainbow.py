@@ -160,6 +160,10 @@ class Agent(nn.Module):
         """Expected returns, of logits (..., n_atoms)."""
         return logits.softmax(-1) @ self.atoms
 
+    def forward(self, obs, noise=None):
+        """The values of all actions in `obs` (batch, obs_dim)."""
+        return self.values(self.q_network(obs, noise))
+
     def draw_noise(self, count):
         """Noise for all noisy layers (count, number of their inputs and outputs)."""
         size = sum(self.q_network.noise_sizes)
@@ -167,7 +171,7 @@ class Agent(nn.Module):
 
     def act(self, obs, noise=None):
         """The greedy policy; without noise, for evaluation."""
-        return self.values(self.q_network(obs.float(), noise)).argmax(-1)
+        return self(obs.float(), noise).argmax(-1)
 
 
 # === replay

@@ -17,6 +17,7 @@ import json
 import math
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 import ale_py  # pip install "cleanrl_lite[atari]"
 import gymnasium as gym
@@ -35,7 +36,6 @@ class Args:
     # run flags, the same in every script
     exp_name: str = Path(__file__).stem  # name of the experiment
     seed: int = 1  # seed of environments, networks and sampling
-    torch_deterministic: bool = True  # use deterministic algorithms of cuDNN
     cuda: bool = True  # train on a GPU if there is one
     threads: int = 0  # CPU threads of torch and numpy (0: their choice)
     compile: bool = True  # compile the update: a slow start, then faster
@@ -44,13 +44,12 @@ class Args:
     wandb_project_name: str = "cleanrl_lite"  # Weights & Biases project
     wandb_entity: str | None = None  # Weights & Biases entity (team)
     runs_dir: str = "runs"  # folder of the run directories
-    save_every: int = 100_000  # environment steps between checkpoints (0: none)
+    save_every: int = 100_000  # environment steps between checkpoints (0: only at the end)
     resume: str | None = None  # run directory to continue, or auto: the last with these flags
     evaluate: str | None = None  # run directory or checkpoint to evaluate, without training
     eval_episodes: int = 10  # episodes of an evaluation, with the greedy policy
     eval_every: int = 0  # environment steps between evaluations (0: only at the end)
     capture_video: bool = False  # record the first episode of every evaluation
-    render: bool = False  # show evaluations in a window
 
     # algorithm flags
     env_id: str = "BreakoutNoFrameskip-v4"  # game; ALE/Breakout-v5 has sticky actions
@@ -99,50 +98,51 @@ def game_settings(args):
 class Games(gym.vector.VectorWrapper):
     """ale-py's vector environment, in C++: stacks of 4 gray frames of 84 x 84, 4 frames a step.
 
-    A lost life terminates the episode, and FIRE continues the game. infos["episodes"] are
-    whole games, with unclipped rewards.
+    A lost life terminates the episode, and FIRE continues the game. infos[n]["episode"] is a
+    whole game, with unclipped rewards.
     """
 
-    def __init__(self, num_envs, **settings):
+    def __init__(self, args):
         envs = ale_py.vector_env.AtariVectorEnv(
-            num_envs=num_envs,
+            num_envs=args.num_envs,
+            num_threads=args.threads,
             noop_max=30,
             autoreset_mode=gym.vector.AutoresetMode.SAME_STEP,
             # The trap: `episodic_life` would start a new game after each lost life.
             life_loss_info=True,
             reward_clipping=False,
-            **settings,
+            **game_settings(args),
         )
         super().__init__(envs)
         buttons = list(envs.ale.get_action_set())
         self.has_fire = ale_py.Action.FIRE in buttons
         self.fire = buttons.index(ale_py.Action.FIRE) if self.has_fire else 0
 
-    def reset(self, seed):
+    def reset(self, *, seed, options=None):
         obs, infos = self.env.reset(seed=np.array(seed))
         self.frames = infos["episode_frame_number"]
-        self.lost_life = np.zeros(self.num_envs, dtype=bool)
+        self.lost_life = np.zeros(self.num_envs, bool)
         self.returns = np.zeros(self.num_envs)
-        self.lengths = np.zeros(self.num_envs, dtype=np.int64)
-        return obs, infos
+        self.lengths = np.zeros(self.num_envs, np.int64)
+        return obs, {}
 
     def step(self, actions):
         # Some games wait until FIRE is pressed.
         actions = np.where(self.lost_life, self.fire, actions)
         obs, rewards, terminations, truncations, infos = self.env.step(actions)
         # Fewer frames than before: the next game has begun.
-        restarted = infos["episode_frame_number"] < self.frames
-        over = truncations | restarted
+        over = truncations | (infos["episode_frame_number"] < self.frames)
         self.frames = infos["episode_frame_number"]
         self.lost_life = terminations & ~over & self.has_fire
-        returns = self.returns + rewards
-        lengths = self.lengths + 1
-        infos["_final_info"] = over
-        ended = np.flatnonzero(over)
-        infos["episodes"] = [(n, returns[n], lengths[n]) for n in ended]
-        self.returns = returns * ~over
-        self.lengths = lengths * ~over
-        return obs, rewards, terminations, truncations, infos
+        self.returns += rewards
+        self.lengths += 1
+        ended = {}
+        for n in np.flatnonzero(over):
+            episode = {"r": self.returns[n], "l": self.lengths[n]}
+            ended[n] = {"episode": episode, "final_obs": infos["final_obs"][n]}
+        self.returns *= ~over
+        self.lengths *= ~over
+        return obs, rewards, terminations, truncations, ended
 
 
 class PressFire(gym.Wrapper):
@@ -173,7 +173,7 @@ def make_env(args, render_mode=None):
     return gym.wrappers.FrameStackObservation(env, 4, padding_type="zero")
 
 
-# === networks
+# === agent
 class NoisyLinear(nn.Linear):
     """A linear layer with learned, factorised Gaussian noise on its weights (section 3).
 
@@ -203,9 +203,9 @@ class NoisyLinear(nn.Linear):
 class QNetwork(nn.Module):
     """Convolutions, and a hidden layer of 512; with `dueling`, another 512 for the state."""
 
-    def __init__(self, num_actions, n_atoms, dueling, noisy, sigma, bf16=False):
+    def __init__(self, args, num_actions):
         super().__init__()
-        self.shape = num_actions, n_atoms
+        self.shape = num_actions, args.n_atoms
         self.network = nn.Sequential(
             nn.Conv2d(4, 32, 8, stride=4),
             nn.ReLU(),
@@ -215,15 +215,16 @@ class QNetwork(nn.Module):
             nn.ReLU(),
             nn.Flatten(),
         )
+        noisy, sigma = args.noisy, args.noisy_sigma
         self.fc1 = NoisyLinear(64 * 7 * 7, 512, noisy, sigma)
-        self.fc2 = NoisyLinear(512, num_actions * n_atoms, noisy, sigma)
-        self.dueling = dueling
-        if dueling:
+        self.fc2 = NoisyLinear(512, num_actions * args.n_atoms, noisy, sigma)
+        self.dueling = args.dueling
+        if self.dueling:
             self.value_fc1 = NoisyLinear(64 * 7 * 7, 512, noisy, sigma)
-            self.value_fc2 = NoisyLinear(512, n_atoms, noisy, sigma)
+            self.value_fc2 = NoisyLinear(512, args.n_atoms, noisy, sigma)
         layers = [layer for layer in self.modules() if isinstance(layer, NoisyLinear)]
         self.noise_sizes = [sum(layer.noise_sizes) for layer in layers]
-        self.bf16 = bf16
+        self.bf16 = args.bf16
 
     def forward(self, obs, noise=None):
         """Logits (batch, num_actions, n_atoms) for `obs`, uint8 (batch, 4, 84, 84).
@@ -245,46 +246,44 @@ class QNetwork(nn.Module):
 
 
 class Agent(nn.Module):
-    def __init__(
-        self,
-        num_actions,
-        n_atoms,
-        v_min,
-        v_max,
-        dueling,
-        noisy,
-        noisy_sigma,
-        bf16=False,
-    ):
+    def __init__(self, args, obs_space, action_space):
         super().__init__()
-        atoms = torch.linspace(v_min, v_max, n_atoms)
+        atoms = torch.linspace(args.v_min, args.v_max, args.n_atoms)
         self.register_buffer("atoms", atoms, persistent=False)
-        self.q_network = QNetwork(
-            num_actions,
-            n_atoms,
-            dueling,
-            noisy,
-            noisy_sigma,
-            bf16,
-        )
+        self.q_network = QNetwork(args, int(action_space.n))
         self.target_network = copy.deepcopy(self.q_network).requires_grad_(False)
+        self.to(memory_format=torch.channels_last)
 
-    def logits(self, network, obs, noise=None):
-        """Logits of the return distributions (batch, num_actions, n_atoms)."""
-        return network(obs, noise)
+    def forward(self, obs, noise=None):
+        """The values of all actions in `obs`, uint8 (batch, 4, 84, 84): expected returns."""
+        return self.q_network(obs, noise).softmax(-1) @ self.atoms
 
     def draw_noise(self, count):
         """Noise for all noisy layers (count, number of their inputs and outputs)."""
         size = sum(self.q_network.noise_sizes)
         return torch.randn((count, size), device=self.atoms.device)
 
-    def act(self, obs, noise=None):
-        """The greedy policy; without noise, for evaluation."""
-        probs = self.logits(self.q_network, obs, noise).softmax(-1)
-        return (probs @ self.atoms).argmax(-1)
+    def act(self, obs):
+        """The greedy policy, for evaluation."""
+        return self(obs).argmax(-1)
 
 
 # === replay
+class Batch(NamedTuple):
+    """Windows of up to n_step transitions: tensors (batch_size, ...).
+
+    rewards are discounted sums, next_obs and terminations are those of the window's end, and
+    discounts are gamma to the power of its length.
+    """
+
+    obs: torch.Tensor
+    actions: torch.Tensor
+    rewards: torch.Tensor
+    next_obs: torch.Tensor
+    terminations: torch.Tensor
+    discounts: torch.Tensor
+
+
 class SumTree:
     """Priorities, drawn in proportion to their size (Schaul et al., appendix B.2.1).
 
@@ -340,14 +339,13 @@ class FrameReplayBuffer:
         self.n_step = n_step
         self.length = buffer_size // num_envs
         slots = self.length * num_envs
-        self.frames = utils.allocate((slots, *frame_shape), torch.uint8, device)
+        # numpy's zeros take memory only when they are written.
+        self.frames = torch.from_numpy(np.zeros((slots, *frame_shape), np.uint8)).to(device)
         # action, reward, terminated; in the last column, age
         self.rows = torch.zeros((slots, 4), device=device)
         self.age = np.ones(num_envs)  # of the next observation
         # slots so far; the newest one waits for its next frame
-        self.written = np.zeros(num_envs, dtype=np.int64)
-        # `written` as a tensor, which a CUDA graph can read
-        self.ends = torch.zeros(num_envs, dtype=torch.int64, device=device)
+        self.written = np.zeros(num_envs, np.int64)
         self.newest_age = np.zeros(num_envs)  # of the newest slot; 0: no transition starts there
         self.tree = SumTree(slots, device)
         # The largest so far, which new transitions get. The trap: torch 2.13 loses what a
@@ -358,17 +356,15 @@ class FrameReplayBuffer:
         """Where a slot lies: first the slots 0 of all environments, then the slots 1, ..."""
         return slot % self.length * self.num_envs + env
 
-    def add(self, obs, actions, rewards, terminations, truncations, new_games, final_obs):
+    def add(self, obs, actions, rewards, next_obs, terminations, truncations, new_games):
         """Stores a transition of each environment: stacks (num_envs, 4, *frame_shape)."""
-        in_bytes = obs.dtype == np.uint8
-        utils.check(in_bytes, f"replay.add got {obs.dtype}, not uint8")
+        utils.check(obs.dtype == np.uint8, f"replay.add got {obs.dtype}, not uint8")
         rows = np.column_stack((actions, rewards, terminations, self.age))
         for n in range(self.num_envs):
             self.write(n, obs[n], rows[n])
             if truncations[n]:
-                self.write(n, final_obs[n], np.zeros(4))
+                self.write(n, next_obs[n], np.zeros(4))
         self.age = np.where(new_games, 1, np.minimum(self.age + 1, 4))
-        self.ends.copy_(torch.from_numpy(self.written))
 
     def write(self, n, stack, row):
         place = self.place(self.written[n], n)
@@ -397,7 +393,8 @@ class FrameReplayBuffer:
         env = index % self.num_envs
         slot = index // self.num_envs
         # The trap: behind an environment's newest slot lies its oldest.
-        newer = (self.ends[env] - 1 - slot) % self.length
+        end = torch.from_numpy(self.written).to(device)[env]
+        newer = (end - 1 - slot) % self.length
         slots = slot[:, None] + torch.arange(-3, self.n_step + 1, device=device)
         places = self.place(slots, env[:, None])
         # index_select copies frames 16 times as fast as frames[places].
@@ -405,14 +402,21 @@ class FrameReplayBuffer:
         steps = torch.arange(self.n_step, device=device)
         return frames, self.rows[places[:, 3:]], steps < newer[:, None], index
 
-    def unpack(self, frames, rows):
-        """Frames, actions, rewards, terminations, ages of a minibatch."""
+    def unpack(self, frames, rows, stored, gamma):
+        """The parts of a minibatch."""
         actions, rewards, terminations, ages = rows.unbind(2)
         # how much older than the newest frame of obs each of them is
         older = torch.arange(3, -self.n_step - 1, -1, device=ages.device)
         in_game = older < ages[:, :1]
         frames = frames * in_game[:, :, None, None]
-        return frames, actions[:, 0], rewards[:, :-1], terminations[:, :-1], ages
+        rewards, lengths = n_step_returns(
+            rewards[:, :-1], terminations[:, :-1], ages, stored, gamma
+        )
+        index = torch.arange(len(frames), device=ages.device)
+        # the true last observation of the window, and whether the episode terminated there
+        next_obs = frames[index[:, None], lengths[:, None] + torch.arange(4, device=ages.device)]
+        terminations = terminations[index, lengths - 1]
+        return Batch(frames[:, :4], actions[:, 0], rewards, next_obs, terminations, gamma**lengths)
 
     def set_priorities(self, index, priorities):
         """Gives drawn transitions new priorities; a small one where it is NaN or infinite."""
@@ -439,7 +443,6 @@ class FrameReplayBuffer:
         self.frames[: len(state["frames"])] = state["frames"]
         self.rows[: len(state["rows"])] = state["rows"]
         self.written[:] = state["written"]
-        self.ends.copy_(torch.from_numpy(self.written))
         # Games restart after a resume. The newest observation only completes the transition
         # before it; if it begins a game, not even that, and its slot is used again.
         newest = self.place(self.written - 1, np.arange(self.num_envs))
@@ -456,15 +459,6 @@ class FrameReplayBuffer:
 def linear_schedule(start, end, duration, step):
     """Linear from `start` at step 0 to `end` at step `duration`, then constant."""
     return start + (end - start) * min(step / duration, 1.0)
-
-
-@torch.no_grad()
-def update_target(target, network, tau):
-    """target += tau * (network - target), weight by weight; buffers are copied."""
-    for old, new in zip(target.parameters(), network.parameters(), strict=True):
-        old.lerp_(new, tau)
-    for old, new in zip(target.buffers(), network.buffers(), strict=True):
-        old.copy_(new)
 
 
 def n_step_returns(rewards, terminations, ages, stored, gamma):
@@ -502,72 +496,67 @@ def project_distribution(next_probs, rewards, terminations, gamma, atoms):
     return projected
 
 
-class Adam(nn.Module):
-    """Adam (Kingma & Ba 2015, algorithm 1).
+def rainbow_loss(args, agent, batch, weights, noise):
+    """The weighted cross-entropy with the projected distribution, and a dict of metrics.
 
-    Written out, on one flat vector, because this compiles into the update's graph;
-    torch.optim.Adam would not.
+    Between them, what prioritises each window: the Kullback-Leibler divergence. noise is for
+    learning, for judging the next action, and for choosing it.
     """
+    index = torch.arange(len(batch.obs), device=batch.obs.device)
+    with torch.no_grad():
+        next_probs = agent.target_network(batch.next_obs, noise[1]).softmax(-1)
+        chooser = next_probs
+        if args.double:
+            chooser = agent.q_network(batch.next_obs, noise[2]).softmax(-1)
+        next_actions = (chooser @ agent.atoms).argmax(-1)
+        next_probs = next_probs[index, next_actions]
+        discounts = batch.discounts[:, None]
+        target_probs = project_distribution(
+            next_probs, batch.rewards, batch.terminations, discounts, agent.atoms
+        )
+    logits = agent.q_network(batch.obs, noise[0])[index, batch.actions.long()]
+    log_probs = logits.log_softmax(-1)
+    losses = -(target_probs * log_probs).sum(-1)
+    loss = (weights * losses).mean()
+    # The divergence is the loss without the target's entropy.
+    entropy = -torch.xlogy(target_probs, target_probs).sum(-1)
+    divergence = (losses.detach() - entropy).clamp(min=0)
+    q_values = log_probs.exp() @ agent.atoms
+    return loss, divergence, {"losses/loss": loss, "losses/q_values": q_values.mean()}
 
-    def __init__(self, params):
-        super().__init__()
-        self.params = [param for param in params if param.requires_grad]
-        flat = torch.cat([param.detach().flatten() for param in self.params])
-        self.register_buffer("step", flat.new_zeros(()))
-        self.register_buffer("exp_avg", torch.zeros_like(flat))
-        self.register_buffer("exp_avg_sq", torch.zeros_like(flat))
 
-    @torch.no_grad()
-    def update(self, grads, learning_rate, beta1=0.9, beta2=0.999, eps=1e-8):
-        """Takes a step, in place."""
-        grad = torch.cat([g.flatten() for g in grads])
-        self.step.add_(1)
-        self.exp_avg.lerp_(grad, 1 - beta1)
-        self.exp_avg_sq.lerp_(grad.square(), 1 - beta2)
-        denominator = (self.exp_avg_sq / (1 - beta2**self.step)).sqrt() + eps
-        delta = learning_rate * self.exp_avg / (1 - beta1**self.step) / denominator
-        parts = delta.split([param.numel() for param in self.params])
-        for param, part in zip(self.params, parts, strict=True):
-            param.sub_(part.view_as(param))
+# === training
+@torch.no_grad()
+def update_target(target, network, tau):
+    """target += tau * (network - target), weight by weight, in place; buffers are copied."""
+    for old, new in zip(target.parameters(), network.parameters(), strict=True):
+        old.lerp_(new, tau)
+    for old, new in zip(target.buffers(), network.buffers(), strict=True):
+        old.copy_(new)
 
 
-@utils.with_cleanup
 def main(args: Args):
-    # === setup
-    check = utils.check
-    device = utils.setup(args)
-    check(args.n_atoms > 1, f"--n-atoms must be > 1, got {args.n_atoms}")
-    finite = -1e30 < args.v_min < args.v_max < 1e30
-    check(finite, "--v-min must be below --v-max, both finite")
-    starts = args.learning_starts >= 2 * args.num_envs
-    check(starts, "--learning-starts must be at least twice --num-envs")
-    check(args.n_step > 0, f"--n-step must be > 0, got {args.n_step}")
-    alpha = args.priority_alpha
-    check(alpha <= 1, f"--priority-alpha must be <= 1, got {alpha}")
-    check(args.priority_beta <= 1, f"--priority-beta must be <= 1, got {args.priority_beta}")
-    min_size = max(args.batch_size, max(8, args.n_step) * args.num_envs)
-    check(args.buffer_size >= min_size, f"--buffer-size must be at least {min_size}")
-
-    envs = Games(args.num_envs, num_threads=args.threads, **game_settings(args))
-    obs_space = envs.single_observation_space
-    action_space = envs.single_action_space
-
-    num_actions = int(action_space.n)
-    agent = Agent(
-        num_actions,
-        args.n_atoms,
-        args.v_min,
-        args.v_max,
-        args.dueling,
-        args.noisy,
-        args.noisy_sigma,
-        args.bf16,
-    )
-    agent = agent.to(device, memory_format=torch.channels_last)
+    # === set-up
     if args.evaluate:
-        envs.close()
-        return utils.evaluate_saved(args, make_env, agent)
-    adam = Adam(agent.q_network.parameters())
+        return utils.evaluate_saved(args, make_env, Agent)
+    device = utils.setup(args)
+    utils.check(args.n_atoms > 1, f"--n-atoms must be > 1, got {args.n_atoms}")
+    finite = -1e30 < args.v_min < args.v_max < 1e30
+    utils.check(finite, "--v-min must be below --v-max, both finite")
+    utils.check(args.n_step > 0, f"--n-step must be > 0, got {args.n_step}")
+    alpha = args.priority_alpha
+    utils.check(alpha <= 1, f"--priority-alpha must be <= 1, got {alpha}")
+    utils.check(args.priority_beta <= 1, f"--priority-beta must be <= 1, got {args.priority_beta}")
+    min_size = max(args.batch_size, max(8, args.n_step) * args.num_envs)
+    utils.check(args.buffer_size >= min_size, f"--buffer-size must be at least {min_size}")
+    utils.check(
+        args.learning_starts >= 2 * args.num_envs,
+        "--learning-starts must be at least twice --num-envs",
+    )
+    envs = utils.Envs(args, Games(args))
+    obs_space, action_space = envs.single_observation_space, envs.single_action_space
+    agent = Agent(args, obs_space, action_space).to(device)
+    adam = utils.Adam(agent.q_network.parameters(), args.learning_rate, eps=0.01 / args.batch_size)
     frame_shape = obs_space.shape[1:]
     replay = FrameReplayBuffer(args.buffer_size, args.num_envs, frame_shape, device, args.n_step)
     run = utils.Run(args, __file__, make_env, envs, agent, adam=adam, replay=replay)
@@ -579,91 +568,43 @@ def main(args: Args):
         wandb.init(
             project=args.wandb_project_name,
             entity=args.wandb_entity,
-            name=run.dir.name,
-            id=run.dir.name,
+            name=run.id,
+            id=run.id,
             config=vars(args),
             dir=run.dir.parent,
             resume="allow",
             sync_tensorboard=True,
-            settings={"finish_timeout": 300},
         )
     # A resumed run logs the steps after its checkpoint again.
-    writer = SummaryWriter(run.dir, flush_secs=10, purge_step=run.global_step + 1)
+    writer = SummaryWriter(run.dir, flush_secs=10, purge_step=run.step + 1)
     writer.add_text("arguments", str(args))
-    run.writer = writer
-
-    # === update
-    # A number that changes during the run must be a tensor. A Python number is a constant of
-    # the graph: a new value compiles it again (--cuda-graph ignores it).
-    beta = torch.zeros((), device=device)
-
-    def update(frames, rows, stored, index, noise):
-        """A step of Adam on the weighted cross-entropy; then the windows' new priorities."""
-        frames, actions, rewards, terminations, ages = replay.unpack(frames, rows)
-        returns, lengths = n_step_returns(rewards, terminations, ages, stored, args.gamma)
-        batch = torch.arange(args.batch_size, device=device)
-        # the true last observation of the window, and whether the episode terminated there
-        stack = torch.arange(4, device=device)
-        next_obs = frames[batch[:, None], lengths[:, None] + stack]
-        terminations = terminations[batch, lengths - 1]
-        discounts = args.gamma ** lengths[:, None]
-        with torch.no_grad():
-            next_probs = agent.logits(agent.target_network, next_obs, noise[1]).softmax(-1)
-            chooser = next_probs
-            if args.double:
-                chooser = agent.logits(agent.q_network, next_obs, noise[2]).softmax(-1)
-            next_actions = (chooser @ agent.atoms).argmax(-1)
-            target_probs = project_distribution(
-                next_probs[batch, next_actions],
-                returns,
-                terminations,
-                discounts,
-                agent.atoms,
-            )
-            # prioritised replay, section 3.4, with the largest weight 1
-            priorities = replay.tree.leaves[index]
-            weights = ((priorities.min() / priorities) ** beta).float()
-        logits = agent.logits(agent.q_network, frames[:, :4], noise[0])
-        logits = logits[batch, actions.long()]
-        log_probs = logits.log_softmax(-1)
-        losses = -(target_probs * log_probs).sum(-1)
-        loss = (weights * losses).mean()
-        grads = torch.autograd.grad(loss, adam.params)
-        adam.update(grads, args.learning_rate, eps=0.01 / args.batch_size)
-        # The Kullback-Leibler divergence is the loss without the target's entropy.
-        entropy = -torch.xlogy(target_probs, target_probs).sum(-1)
-        divergence = (losses.detach() - entropy).clamp(min=0) + 1e-6
-        replay.set_priorities(index, divergence**args.priority_alpha)
-        metrics = {
-            "losses/loss": loss,
-            "losses/q_values": (log_probs.exp() @ agent.atoms).mean(),
-        }
-        return {tag: metric.detach() for tag, metric in metrics.items()}
-
-    update = run.compile(update)
-    # One CUDA graph, sampling included.
-    # noise for learning, for judging the next action, and for choosing it
-    learn = run.cuda_graph(
-        lambda: update(
-            *replay.sample(args.batch_size),
-            agent.draw_noise(3),
-        )
-    )
 
     # === training
+    def update(frames, rows, stored, index, noise, beta):
+        # prioritised replay, section 3.4, with the largest weight 1
+        priorities = replay.tree.leaves[index]
+        weights = ((priorities.min() / priorities) ** beta).float()
+        batch = replay.unpack(frames, rows, stored, args.gamma)
+        loss, divergence, metrics = rainbow_loss(args, agent, batch, weights, noise)
+        adam.minimize(loss)
+        replay.set_priorities(index, (divergence + 1e-6) ** args.priority_alpha)
+        return {tag: metric.detach() for tag, metric in metrics.items()}
+
+    # A number that changes during the run must be a tensor, as beta is.
+    update = utils.compiled(args, update)
+
     def times_due(every):
         """How many multiples of `every` the last step of the environments has passed."""
-        return global_step // every - (global_step - args.num_envs) // every
+        return run.step // every - (run.step - args.num_envs) // every
 
-    obs = run.obs
-    global_step = run.global_step
     metrics = {}
-    while run.goes_on(global_step, obs):
+    while run.step < args.total_timesteps:
         # act
         epsilon_steps = args.exploration_fraction * args.total_timesteps
-        epsilon = linear_schedule(args.start_e, args.end_e, epsilon_steps, global_step)
+        epsilon = linear_schedule(args.start_e, args.end_e, epsilon_steps, run.step)
         if args.noisy:
             epsilon = 0.0  # the noise explores
+        obs = envs.obs
         # separate draws for each environment
         draws, uniform = np.random.random((2, args.num_envs))
         actions = (uniform * action_space.n).astype(np.int64)
@@ -671,38 +612,37 @@ def main(args: Args):
             # noise of its own for each environment, and for each step
             noise = agent.draw_noise(args.num_envs)
             with torch.no_grad():
-                greedy = agent.act(torch.from_numpy(obs).to(device), noise)
-                greedy = greedy.cpu().numpy()
+                greedy = agent(torch.from_numpy(obs).to(device), noise).argmax(-1).cpu().numpy()
             actions = np.where(draws < epsilon, actions, greedy)
 
         # learn from the steps so far (a GPU does so while the environments step)
-        total = args.total_timesteps
-        beta.fill_(linear_schedule(args.priority_beta, 1.0, total, global_step))
-        if global_step > args.learning_starts:
+        if run.step > args.learning_starts:
+            beta = linear_schedule(args.priority_beta, 1.0, args.total_timesteps, run.step)
+            beta = torch.tensor(beta, device=device)
             for _ in range(times_due(args.train_frequency) * args.gradient_steps):
-                metrics = learn()
+                minibatch = replay.sample(args.batch_size)
+                metrics = update(*minibatch, agent.draw_noise(3), beta)
             for _ in range(times_due(args.target_network_frequency)):
                 update_target(agent.target_network, agent.q_network, args.tau)
 
         # step, store
-        new_obs, rewards, terminations, truncations, infos = envs.step(actions)
-        global_step += args.num_envs
-        for _, episodic_return, episodic_length in run.finished_episodes(infos):
-            writer.add_scalar("charts/episodic_return", episodic_return, global_step)
-            writer.add_scalar("charts/episodic_length", episodic_length, global_step)
+        next_obs, rewards, terminations, truncations, infos = envs.step(actions)
         rewards = np.sign(rewards)  # clipped, for learning only
-        new_games = infos["_final_info"]
-        final_obs = infos.get("final_obs")
-        # a truncated game bootstraps from final_obs
-        replay.add(obs, actions, rewards, terminations, truncations, new_games, final_obs)
-        obs = new_obs
+        new_games = ["episode" in info for info in infos]
+        # a truncated game bootstraps from next_obs
+        replay.add(obs, actions, rewards, next_obs, terminations, truncations, new_games)
+        for info in infos:
+            run.step += 1
+            if "episode" in info:
+                writer.add_scalar("charts/episodic_return", info["episode"]["r"], run.step)
+                writer.add_scalar("charts/episodic_length", info["episode"]["l"], run.step)
 
-        # log
-        if times_due(100) or global_step >= args.total_timesteps:
-            run.log({**metrics, "charts/epsilon": epsilon}, global_step)
+        # log, evaluate, save
+        if times_due(100) or run.step >= args.total_timesteps:
+            run.log(writer, {**metrics, "charts/epsilon": epsilon})
+        run.checkpoint(writer)
 
-    # === evaluation
-    return run.end()
+    return run.finish(writer)
 
 
 if __name__ == "__main__":

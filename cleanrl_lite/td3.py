@@ -216,7 +216,7 @@ def critic_loss(args, agent, batch, noise):
     }
 
 
-def actor_loss(agent, batch):
+def actor_loss(args, agent, batch):
     """Its gradient is the deterministic policy gradient; and a dict of metrics."""
     actions = agent.policy(agent.actor, batch.obs)
     loss = -agent.value(agent.qf1, batch.obs, actions).mean()
@@ -276,7 +276,7 @@ def main(args: Args):
         return {tag: metric.detach() for tag, metric in metrics.items()}
 
     def update_actor(rows):
-        loss, metrics = actor_loss(agent, replay.unpack(rows))
+        loss, metrics = actor_loss(args, agent, replay.unpack(rows))
         actor_adam.minimize(loss)
         update_target(agent.target_actor, agent.actor, args.tau)
         update_target(agent.qf1_target, agent.qf1, args.tau)

@@ -187,13 +187,13 @@ def main(args: Args):
         returns = compute_returns(rewards, next_values, terminations, dones, args.gamma)
 
         # learn
-        loss, scalars = policy_gradient_loss(args, agent, Batch(obs, actions, returns))
+        loss, metrics = policy_gradient_loss(args, agent, Batch(obs, actions, returns))
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
 
         # log, evaluate, save
-        run.log(writer, scalars)
+        run.log(writer, {tag: metric.item() for tag, metric in metrics.items()})
         run.checkpoint(writer)
 
     return run.finish(writer)

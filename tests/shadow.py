@@ -157,9 +157,7 @@ class Shadow:
         self.expected = copy.deepcopy(reference.state_dict())
         named = reference.named_parameters()
         # how far the agent may be from the reference: a small part of a step
-        self.near = {
-            key: 0.02 * stepped[id(param)] for key, param in named if id(param) in stepped
-        }
+        self.near = {key: 0.02 * stepped[id(param)] for key, param in named if id(param) in stepped}
 
     def follow(self, target, network, tau):
         """A target's step; then the script's own."""

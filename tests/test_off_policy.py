@@ -4,6 +4,7 @@ stored, against definitions.
 What has the same text in several scripts (test_consistency) is tested in one of them.
 """
 
+import copy
 import math
 
 import numpy as np
@@ -12,7 +13,7 @@ import torch
 from torch import nn
 from torch.distributions import Normal
 
-from cleanrl_lite import c51, sac, sac_discrete
+from cleanrl_lite import c51, sac
 from tests import helpers, probe_envs
 from tests.probe_envs import Corner, probe
 from tests.shadow import Shadow, expected_events
@@ -173,8 +174,9 @@ def test_td3s_losses():
     loss, metrics = helpers.module("td3").critic_loss(args, agent, batch, noise)
     with torch.no_grad():
         actions = policy_by_hand(agent.target_actor, batch.next_obs)
-        smooth = actions + SCALE * torch.minimum(torch.maximum(noise, -0.9 * torch.ones(3)),
-                                                 0.9 * torch.ones(3))
+        smooth = actions + SCALE * torch.minimum(
+            torch.maximum(noise, -0.9 * torch.ones(3)), 0.9 * torch.ones(3)
+        )
         inside = torch.maximum(torch.minimum(smooth, HIGH), LOW)
         assert 0.1 < (smooth != inside).float().mean() < 0.9
         pair = [critic(net, batch.next_obs, inside) for net in (agent.qf1_target, agent.qf2_target)]
@@ -182,7 +184,7 @@ def test_td3s_losses():
     by_hand["qf_loss"] = by_hand["qf1_loss"] + by_hand["qf2_loss"]
     assert_loss(loss, by_hand["qf_loss"], agent)
     assert_metrics(metrics, by_hand)
-    loss, metrics = helpers.module("td3").actor_loss(agent, batch)
+    loss, metrics = helpers.module("td3").actor_loss(args, agent, batch)
     by_hand = -critic(agent.qf1, batch.obs, policy_by_hand(agent.actor, batch.obs)).mean()
     assert_loss(loss, by_hand, agent)
     assert_metrics(metrics, dict(actor_loss=by_hand))
@@ -268,7 +270,7 @@ def test_every_step_of_a_run(
         num_envs=num_envs,
         train_frequency=train_frequency,
         gradient_steps=gradient_steps,
-        total_timesteps=180,
+        total_timesteps=192,
         learning_starts=48,
         batch_size=8,
         tau=0.1,
@@ -290,7 +292,7 @@ def test_every_step_of_a_run(
     scalars = helpers.scalars(run_dir)
     for tag, metric in shadow.metrics[-1].items():
         if tag not in ("losses/alpha",):
-            assert scalars[tag][-1] == (180, pytest.approx(metric, rel=1e-5, abs=1e-6)), tag
+            assert scalars[tag][-1] == (192, pytest.approx(metric, rel=1e-5, abs=1e-6)), tag
 
 
 DELAYED = [name for name in VECTORS if helpers.default(name, "policy_frequency")]
@@ -445,8 +447,9 @@ def test_random_actions_at_the_start(script, monkeypatch, tmp_path):
     """Before learning_starts: uniform within the bounds of each dimension, in each environment
     its own."""
     sizes = dict(steps=2001, learning_starts=8000, buffer_size=1000)
-    actions = actions_of(script, monkeypatch, tmp_path, [40.0] * (3 + 3 * (script == "sac")),
-                         **sizes)
+    actions = actions_of(
+        script, monkeypatch, tmp_path, [40.0] * (3 + 3 * (script == "sac")), **sizes
+    )
     uniform = (actions[:2000] - Corner.low) / (Corner.high - Corner.low)
     assert uniform[-1].min() < 0.9 < uniform.max()  # the last one too, but not the one after it
     np.testing.assert_allclose(actions[2000], np.broadcast_to(Corner.high, (4, 3)), rtol=0.1)
@@ -538,19 +541,12 @@ def test_the_acting_networks_are_the_learning_ones(script, monkeypatch, tmp_path
     flags = dict(num_envs=3, learning_starts=60, total_timesteps=150, train_frequency=3)
     flags |= dict(batch_size=4, gradient_steps=1)
     weights = set()
-    expected = []
+    pairs = []
     learn = shadow.learn
 
     def note(*inputs):
         learn(*inputs)
         weights.add(round(sum(float(p.detach().abs().sum()) for p in shadow.agent.parameters()), 6))
-
-    def compare(env, action):
-        """Called by the probe before each step, with what it showed."""
-        if shadow.step >= (63 if soft or script in POLICY else 0):
-            obs = torch.from_numpy(env.obs)[None]
-            with torch.no_grad():
-                expected.append((shadow.agent.act(obs)[0].numpy(), np.array(action)))
 
     soft = "policy_lr" in vars(helpers.small_args(script, "unused"))
     flags |= dict(policy_lr=1e-2) if soft else dict(learning_rate=1e-2)
@@ -566,17 +562,33 @@ def test_the_acting_networks_are_the_learning_ones(script, monkeypatch, tmp_path
         flags |= dict(noisy=False) if script == "rainbow" else {}
         flags |= dict(n_atoms=11, v_min=-2.0, v_max=2.0) if script != "dqn" else {}
     monkeypatch.setattr(shadow, "learn", note)
-    step = probe_envs.Logged.step
+    step, first = probe_envs.Logged.step, probe_envs.Logged.first
 
-    def spy(env, action):
-        if len(expected) < 150:
-            compare(env, action)
-        return step(env, action)
+    def choose(env, obs):
+        """What the agent of this moment does next."""
+        env.wanted = None
+        if shadow.agents and len(pairs) < 150:
+            with torch.no_grad():
+                env.wanted = shadow.agent.act(torch.from_numpy(obs)[None])[0].numpy()
 
-    monkeypatch.setattr(probe_envs.Logged, "step", spy)
+    def stepped(env, action):
+        if env.wanted is not None and (not random_at_first or shadow.step >= 60):
+            pairs.append((np.array(action), env.wanted))
+        obs, *rest = step(env, action)
+        choose(env, obs)
+        return obs, *rest
+
+    def begun(env):
+        obs = first(env)
+        choose(env, obs)
+        return obs
+
+    random_at_first = soft or script in POLICY
+    monkeypatch.setattr(probe_envs.Logged, "step", stepped)
+    monkeypatch.setattr(probe_envs.Logged, "first", begun)
     shadow.train(tmp_path, **flags)
-    assert len(expected) >= 80
-    ours, theirs = (np.array(x) for x in zip(*expected, strict=True))
+    assert len(pairs) >= 80
+    ours, theirs = (np.array(x) for x in zip(*pairs, strict=True))
     np.testing.assert_allclose(ours, theirs, rtol=1e-4, atol=1e-4)
     # it did learn meanwhile, and not always the same
     assert len(weights) > 10
@@ -630,8 +642,20 @@ def test_what_is_stored_of_games(script, monkeypatch, tmp_path):
     """Observations, the agent's actions before FIRE takes their place, signs of rewards, lost
     lives as terminations, truncations with the last observation, and where a new game begins: as
     the environment gave them."""
-    adds = helpers.spy_on_calls(monkeypatch, script, "FrameReplayBuffer.add")
-    steps = helpers.spy_on_calls(monkeypatch, script, "Games.step", results=True)
+    adds, steps = [], []
+    module = helpers.module(script)
+    add, step = module.FrameReplayBuffer.add, module.Games.step
+
+    def stored(replay, *parts):
+        adds.append(copy.deepcopy(parts))
+        add(replay, *parts)
+
+    def stepped(games, actions):
+        steps.append((np.array(actions), copy.deepcopy(result := step(games, actions))))
+        return result
+
+    monkeypatch.setattr(module.FrameReplayBuffer, "add", stored)
+    monkeypatch.setattr(module.Games, "step", stepped)
     # 450 steps; a life is lost before
     flags = dict(env_id="SpaceInvadersNoFrameskip-v4", total_timesteps=1600, learning_starts=1598)
     flags |= dict(env_kwargs='{"max_num_frames_per_episode": 1800}')
@@ -642,8 +666,8 @@ def test_what_is_stored_of_games(script, monkeypatch, tmp_path):
     helpers.train(script, tmp_path, **flags)
     assert len(adds) == len(steps) == 800
     ends = truncated = lost = best = 0
-    for t, ((_, actions), (shown, rewards, terminations, truncations, infos)) in enumerate(steps):
-        _, obs, *stored = adds[t]
+    for t, (actions, (shown, rewards, terminations, truncations, infos)) in enumerate(steps):
+        obs, *stored = adds[t]
         if t > 0:
             np.testing.assert_array_equal(obs, steps[t - 1][1][0])
         new_games = np.array([n in infos for n in range(2)])

@@ -295,9 +295,7 @@ def test_scaled_environments_have_the_same_constants(scaled, capsys):
     (obs, reward), (again, reward_again) = steps
     assert np.array_equal(obs, again) and reward == reward_again
     assert (
-        capsys.readouterr().out.count(
-            "returns are those of tests.probe_envs:Large-v0 divided by"
-        )
+        capsys.readouterr().out.count("returns are those of tests.probe_envs:Large-v0 divided by")
         == 1
     )
 

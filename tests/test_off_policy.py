@@ -252,13 +252,12 @@ def test_sac_log_probability_far_from_zero():
 # --- what main does, and when
 
 CADENCES = [(1, 1, 1), (3, 4, 2), (8, 10, 1), (8, 1, 1)]
-FULL = ["dqn", "td3", "sac"]
 
 
 @pytest.mark.parametrize(
     "script, num_envs, train_frequency, gradient_steps",
     [(script, 3, 4, 2) for script in VECTORS if script != "fast_td3"]
-    + [(script, *cadence) for script in FULL for cadence in CADENCES if cadence != (3, 4, 2)],
+    + [("dqn", *cadence) for cadence in CADENCES if cadence != (3, 4, 2)],
 )
 def test_every_step_of_a_run(
     script, num_envs, train_frequency, gradient_steps, monkeypatch, tmp_path
@@ -319,7 +318,7 @@ def test_minibatches_and_noise(script, monkeypatch, tmp_path):
     """Actor and critics share a minibatch; noise is standard normal, new each time and in each
     dimension."""
     shadow = Shadow(monkeypatch, script)
-    shadow.train(tmp_path, total_timesteps=400, train_frequency=2)
+    shadow.train(tmp_path, total_timesteps=248, batch_size=64)
     noises = [given[1] for _, given in shadow.calls if len(given) > 1]
     for (_, before), (name, given) in zip(shadow.calls, shadow.calls[1:], strict=False):
         same = torch.equal(before[0].obs, given[0].obs)
@@ -538,7 +537,7 @@ def test_epsilon_greedy(script, monkeypatch, tmp_path):
 def test_the_acting_networks_are_the_learning_ones(script, monkeypatch, tmp_path):
     """Each action is that of the agent as it is then, with the weights of this moment."""
     shadow = Shadow(monkeypatch, script)
-    flags = dict(num_envs=3, learning_starts=60, total_timesteps=150, train_frequency=3)
+    flags = dict(num_envs=3, learning_starts=60, total_timesteps=120, train_frequency=3)
     flags |= dict(batch_size=4, gradient_steps=1)
     weights = set()
     pairs = []
@@ -587,7 +586,7 @@ def test_the_acting_networks_are_the_learning_ones(script, monkeypatch, tmp_path
     monkeypatch.setattr(probe_envs.Logged, "step", stepped)
     monkeypatch.setattr(probe_envs.Logged, "first", begun)
     shadow.train(tmp_path, **flags)
-    assert len(pairs) >= 80
+    assert len(pairs) >= 57
     ours, theirs = (np.array(x) for x in zip(*pairs, strict=True))
     np.testing.assert_allclose(ours, theirs, rtol=1e-4, atol=1e-4)
     # it did learn meanwhile, and not always the same
@@ -656,9 +655,8 @@ def test_what_is_stored_of_games(script, monkeypatch, tmp_path):
 
     monkeypatch.setattr(module.FrameReplayBuffer, "add", stored)
     monkeypatch.setattr(module.Games, "step", stepped)
-    # 450 steps; a life is lost before
     flags = dict(env_id="SpaceInvadersNoFrameskip-v4", total_timesteps=1600, learning_starts=1598)
-    flags |= dict(env_kwargs='{"max_num_frames_per_episode": 1800}')
+    flags |= dict(env_kwargs='{"max_num_frames_per_episode": 1400}')
     if script in EPSILON_GREEDY:
         flags |= dict(end_e=1.0)
     if "rainbow" in script:

@@ -135,7 +135,7 @@ def test_who_sees_what(privileged):
     _, agent = helpers.agent_of(script, privileged_critic=privileged)
     obs = torch.randn(5, 3, dtype=torch.float64, requires_grad=True)
     dist, values = agent(obs)
-    (of_policy,) = torch.autograd.grad(dist.mean.sum(), obs)
+    (of_policy,) = torch.autograd.grad(dist.mean.sum(), obs, retain_graph=True)
     (of_critic,) = torch.autograd.grad(values.sum(), obs)
     assert (of_policy[:, 0] != 0).all() and not of_policy[:, 1:].any()
     seen = of_critic != 0

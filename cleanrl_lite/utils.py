@@ -155,6 +155,8 @@ class Player(gym.Wrapper):
         if terminated or truncated:
             info = {**info, "episode": self.episode, "final_obs": obs}
             obs, _ = self.reset()
+        elif "episode" in info:  # the environment's own, of another kind
+            info = {name: x for name, x in info.items() if name != "episode"}
         return obs, float(reward), bool(terminated), bool(truncated), info
 
     def own(self, obs):

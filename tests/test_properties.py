@@ -104,7 +104,7 @@ SLOW = [(name, 6 if of_images(name) else 20) for name in helpers.TRAINING_SCRIPT
 
 @pytest.mark.parametrize(
     "script, examples",
-    [("ppo_continuous", 8), *(pytest.param(*values, marks=pytest.mark.slow) for values in SLOW)],
+    [("ppo_continuous", 14), *(pytest.param(*values, marks=pytest.mark.slow) for values in SLOW)],
 )
 def test_any_numbers(script, examples):
     @settings(

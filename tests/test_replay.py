@@ -365,7 +365,7 @@ def check_windows(journal, gamma=0.9):
         drawn.add(number)
         first = journal.list[number]
         mine, k = lives[first.env], places[id(first)]
-        total, length = 0.0, 0
+        total, length, last = 0.0, 0, first
         for stepped in mine[k : k + journal.buffer.n_step]:
             newest = stepped.slot + 1 >= journal.buffer.written[first.env]
             if length > 0 and (newest or stepped.slot != last.slot + 1):  # given up at a resume

@@ -130,7 +130,8 @@ def flatten(env):
     space = flat = env.observation_space
     with suppress(NotImplementedError):  # a space of one's own, such as MiniGrid's
         flat = gym.spaces.flatten_space(space)
-    few = isinstance(flat, Box) and (space == flat or flat.shape[0] <= 2000)
+    numbers = isinstance(flat, Box) and "Text(" not in str(space)
+    few = numbers and (space == flat or flat.shape[0] <= 2000)
     advice = "leave parts out or convert them. Images: ppo_image.py; Atari games: ppo_atari.py"
     check(few, f"observations are {space}, not a few numbers: {advice}")
     return env if space == flat else gym.wrappers.FlattenObservation(env)

@@ -69,7 +69,8 @@ def parse(Args):
 
 
 POSITIVE = """total_timesteps num_envs num_steps num_minibatches update_epochs batch_size seq_len
-train_frequency gradient_steps policy_frequency target_network_frequency eval_episodes"""
+train_frequency gradient_steps policy_frequency target_network_frequency eval_episodes
+n_step n_critics n_quantiles"""
 
 
 def setup(args):
@@ -336,6 +337,7 @@ class Run:
         path = last_checkpoint(flags) if args.resume == "auto" else args.resume
         if path:  # parts are as they were; new episodes begin
             saved = load(path, **self.parts)
+            check("step" in saved, f"{path} is of an older version: only --evaluate takes it")
             num_envs = saved["args"]["num_envs"]
             check("id" in saved, f"{path} is of an older version: --evaluate it, or train anew")
             check(args.num_envs == num_envs, f"--resume needs --num-envs {num_envs}, as before")

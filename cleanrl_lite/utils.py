@@ -131,8 +131,8 @@ def flatten(env):
     space = flat = env.observation_space
     with suppress(NotImplementedError):  # a space of one's own, such as MiniGrid's
         flat = gym.spaces.flatten_space(space)
-    few = isinstance(flat, Box) and (space == flat or flat.shape[0] <= 2000)
-    few = few and "Text(" not in str(space)  # gymnasium makes numbers of letters
+    numbers = isinstance(flat, Box) and "Text(" not in str(space)
+    few = numbers and (space == flat or flat.shape[0] <= 2000)
     advice = "leave parts out or convert them. Images: ppo_image.py; Atari games: ppo_atari.py"
     check(few, f"observations are {space}, not a few numbers: {advice}")
     return env if space == flat else gym.wrappers.FlattenObservation(env)
@@ -157,8 +157,8 @@ class Player(gym.Wrapper):
         if terminated or truncated:
             info = {**info, "episode": self.episode, "final_obs": obs}
             obs, _ = self.reset()
-        elif "episode" in info:  # the environment's own, of another kind
-            info = {name: x for name, x in info.items() if name != "episode"}
+        elif "episode" in info:  # the environment's own
+            del info["episode"]
         return obs, float(reward), bool(terminated), bool(truncated), info
 
     def own(self, obs):

@@ -16,11 +16,11 @@ import copy
 import json
 import math
 import warnings
+from collections import namedtuple
 from dataclasses import dataclass, replace
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
-from typing import NamedTuple
 
 import gymnasium as gym
 import numpy as np
@@ -90,7 +90,7 @@ def make_env(args, render_mode=None):
 
 
 class EnvPool(gym.vector.VectorEnv):
-    """envpool's environments, with the spaces of gymnasium's environment of the same id."""
+    """envpool's environments, in C++, with the spaces of gymnasium's environment of the same id."""
 
     def __init__(self, args):
         advice = "pip install 'cleanrl_lite[envpool]' (Python >= 3.11)"
@@ -99,23 +99,22 @@ class EnvPool(gym.vector.VectorEnv):
 
         # about the bounds of its float64 spaces
         warnings.filterwarnings("ignore", ".*precision lowered")
-        name = f"--env-id {args.env_id}"
-        env_id = args.env_id.removeprefix("envpool/")
-        ids = envpool.list_all_envs()
-        both = ", ".join(sorted(gym.registry.keys() & ids))
-        utils.check(env_id in ids, f"{name} is not in envpool. envpool and gymnasium have: {both}")
-        # Pendulum at its top speed, phys2d/CartPole's pole, tabular/Blackjack's aces
-        same = not env_id.startswith(("Pendulum", "phys2d/", "tabular/"))
-        without = f"ppo.py, ppo_continuous.py or fast_td3.py, with --env-id {env_id}"
-        utils.check(same, f"{name} differs in envpool: use {without}")
-
         env = make_env(args)
         self.num_envs = args.num_envs
         self.single_observation_space = env.observation_space
         self.single_action_space = env.action_space
         self.action_space = gym.vector.utils.batch_space(env.action_space, args.num_envs)
+        self.flags = f"--env-id {args.env_id} --env-kwargs {args.env_kwargs}"
+        ids = envpool.list_all_envs()
+        both = ", ".join(sorted(gym.registry.keys() & ids))
+        known = env.spec.id in ids
+        utils.check(known, f"{self.flags} is not in envpool. envpool and gymnasium have: {both}")
+        # Pendulum at its top speed, phys2d/CartPole's pole, tabular/Blackjack's aces
+        differs = env.spec.id.startswith(("Pendulum", "phys2d/", "tabular/"))
+        others = "ppo.py, ppo_continuous.py or fast_td3.py"
+        utils.check(not differs, f"{env.spec.id} differs in envpool: use {others}")
         # off by default in v4, and then the contact forces are always 0
-        humanoid = env_id in ("Humanoid-v4", "HumanoidStandup-v4")
+        humanoid = env.spec.id in ("Humanoid-v4", "HumanoidStandup-v4")
         options = {
             **({"post_constraint": True} if humanoid else {}),
             **json.loads(args.env_kwargs),
@@ -123,32 +122,30 @@ class EnvPool(gym.vector.VectorEnv):
             "num_threads": min(args.env_threads, args.num_envs),
             "max_episode_steps": env.spec.max_episode_steps or 2**31 - 1,
         }
-        try:
-            spec = envpool.make_spec(env_id, **options)
-        except (TypeError, KeyError) as error:
-            reason = str(error).splitlines()[0]
-            utils.check(False, f"{name} --env-kwargs {args.env_kwargs}: {reason}")
-        shape = tuple(spec.state_array_spec["obs"].shape)
-        same = shape == env.observation_space.shape
-        utils.check(same, f"{name}: observations {shape} are not the vectors of gymnasium")
-        self.make = partial(envpool.make_gymnasium, env_id, **options)
+        self.make = partial(envpool.make_gymnasium, env.spec.id, **options)
 
-    def reset(self, *, seed=None, options=None):
+    def reset(self, *, seed, options=None):
         """Makes the environments, for envpool takes seeds only then."""
-        self.pool = self.make(seed=seed)
+        try:
+            self.pool = self.make(seed=seed)
+        except (TypeError, KeyError) as error:
+            utils.check(False, f"{self.flags}: {error}")
         self.returns = np.zeros(self.num_envs)
-        return self.pool.reset()
+        obs, _ = self.pool.reset()
+        same = obs.shape[1:] == self.single_observation_space.shape
+        utils.check(same, f"{self.flags}: observations in envpool are not those of gymnasium")
+        return obs, {}
 
     def step(self, actions):
         """envpool's step, and a reset of what ended: by itself it resets a step later."""
         obs, rewards, terminations, truncations, info = self.pool.step(actions)
         self.returns += rewards
-        ended = np.flatnonzero(terminations | truncations)
         infos = {}
-        for n in ended:
-            episode = {"r": float(self.returns[n]), "l": int(info["elapsed_step"][n])}
+        for n in np.flatnonzero(terminations | truncations):
+            episode = {"r": self.returns[n], "l": info["elapsed_step"][n]}
             infos[n] = {"episode": episode, "final_obs": obs[n].copy()}
-        if len(ended):
+        if infos:
+            ended = np.array([*infos])
             self.returns[ended] = 0
             obs[ended], _ = self.pool.reset(ended)
         return obs, rewards, terminations, truncations, infos
@@ -253,15 +250,9 @@ class Agent(nn.Module):
 
 
 # === replay
-class Batch(NamedTuple):
-    """Windows of transitions: tensors (batch_size, n_step, ...). terminations are 0 or 1."""
-
-    obs: torch.Tensor
-    actions: torch.Tensor
-    rewards: torch.Tensor
-    next_obs: torch.Tensor
-    terminations: torch.Tensor
-    steps: torch.Tensor  # of the episode: they tell where windows end
+# Windows of transitions: tensors (batch_size, n_step, ...). terminations are 0 or 1.
+# steps are those of the episode: they tell where windows end
+Batch = namedtuple("Batch", "obs actions rewards next_obs terminations steps")
 
 
 class ReplayBuffer:

@@ -15,10 +15,10 @@ import functools
 import json
 import math
 import os
+from collections import namedtuple
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
-from typing import NamedTuple
 
 import gymnasium as gym
 import numpy as np
@@ -332,15 +332,9 @@ class Agent(nn.Module):
 
 
 # === replay
-class Batch(NamedTuple):
-    """Windows of transitions: tensors (batch_size, n_step, ...). terminations are 0 or 1."""
-
-    obs: torch.Tensor
-    actions: torch.Tensor
-    rewards: torch.Tensor
-    next_obs: torch.Tensor
-    terminations: torch.Tensor
-    steps: torch.Tensor  # of the episode: they tell where windows end
+# Windows of transitions: tensors (batch_size, n_step, ...). terminations are 0 or 1.
+# steps are those of the episode: they tell where windows end
+Batch = namedtuple("Batch", "obs actions rewards next_obs terminations steps")
 
 
 class ReplayBuffer:

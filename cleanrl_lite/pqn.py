@@ -10,9 +10,9 @@ Expected: CartPole-v1 494.8, Acrobot-v1 -88.6, MountainCar-v0 -200.0 (500,000 st
 Details:  docs/pqn.md
 """
 
+from collections import namedtuple
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -104,12 +104,8 @@ class Agent(nn.Module):
 
 
 # === pure functions
-class Batch(NamedTuple):
-    """Samples of a rollout, tensors (samples, ...)."""
-
-    obs: torch.Tensor
-    actions: torch.Tensor
-    returns: torch.Tensor
+# Samples of a rollout: tensors (samples, ...)
+Batch = namedtuple("Batch", "obs actions returns")
 
 
 def compute_q_lambda(rewards, next_values, terminations, dones, gamma, q_lambda):

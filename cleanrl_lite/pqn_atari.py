@@ -11,9 +11,9 @@ Details:  docs/pqn_atari.md
 """
 
 import json
+from collections import namedtuple
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
 
 import ale_py  # pip install "cleanrl_lite[atari]"
 import gymnasium as gym
@@ -202,12 +202,8 @@ class Agent(nn.Module):
 
 
 # === pure functions
-class Batch(NamedTuple):
-    """Samples of a rollout, tensors (samples, ...)."""
-
-    obs: torch.Tensor
-    actions: torch.Tensor
-    returns: torch.Tensor
+# Samples of a rollout: tensors (samples, ...)
+Batch = namedtuple("Batch", "obs actions returns")
 
 
 def compute_q_lambda(rewards, next_values, terminations, dones, gamma, q_lambda):

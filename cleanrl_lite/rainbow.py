@@ -15,9 +15,9 @@ Details:  docs/rainbow.md
 
 import copy
 import math
+from collections import namedtuple
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -175,15 +175,9 @@ class Agent(nn.Module):
 
 
 # === replay
-class Batch(NamedTuple):
-    """Windows of transitions: tensors (batch_size, n_step, ...). terminations are 0 or 1."""
-
-    obs: torch.Tensor
-    actions: torch.Tensor
-    rewards: torch.Tensor
-    next_obs: torch.Tensor
-    terminations: torch.Tensor
-    steps: torch.Tensor  # of the episode: they tell where windows end
+# Windows of transitions: tensors (batch_size, n_step, ...). terminations are 0 or 1.
+# steps are those of the episode: they tell where windows end
+Batch = namedtuple("Batch", "obs actions rewards next_obs terminations steps")
 
 
 class SumTree:

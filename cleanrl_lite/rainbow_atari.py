@@ -15,9 +15,9 @@ Details:  docs/rainbow_atari.md
 import copy
 import json
 import math
+from collections import namedtuple
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
 
 import ale_py  # pip install "cleanrl_lite[atari]"
 import gymnasium as gym
@@ -273,19 +273,10 @@ class Agent(nn.Module):
 
 
 # === replay
-class Batch(NamedTuple):
-    """Windows of up to n_step transitions: tensors (batch_size, ...).
-
-    rewards are discounted sums, next_obs and terminations are those of the window's end, and
-    discounts are gamma to the power of its length.
-    """
-
-    obs: torch.Tensor
-    actions: torch.Tensor
-    rewards: torch.Tensor
-    next_obs: torch.Tensor
-    terminations: torch.Tensor
-    discounts: torch.Tensor
+# Windows of up to n_step transitions: tensors (batch_size, ...).
+# rewards are discounted sums, next_obs and terminations are those of the window's end, and
+# discounts are gamma to the power of its length
+Batch = namedtuple("Batch", "obs actions rewards next_obs terminations discounts")
 
 
 class SumTree:

@@ -69,7 +69,8 @@ def parse(Args):
 
 
 POSITIVE = """total_timesteps num_envs num_steps num_minibatches update_epochs batch_size seq_len
-train_frequency gradient_steps policy_frequency target_network_frequency eval_episodes"""
+train_frequency gradient_steps policy_frequency target_network_frequency eval_episodes
+n_step n_critics n_quantiles"""
 
 
 def setup(args):
@@ -130,7 +131,8 @@ def flatten(env):
     space = flat = env.observation_space
     with suppress(NotImplementedError):  # a space of one's own, such as MiniGrid's
         flat = gym.spaces.flatten_space(space)
-    few = isinstance(flat, Box) and (space == flat or flat.shape[0] <= 2000)
+    numbers = isinstance(flat, Box) and "Text(" not in str(space)
+    few = numbers and (space == flat or flat.shape[0] <= 2000)
     advice = "leave parts out or convert them. Images: ppo_image.py; Atari games: ppo_atari.py"
     check(few, f"observations are {space}, not a few numbers: {advice}")
     return env if space == flat else gym.wrappers.FlattenObservation(env)
@@ -155,6 +157,8 @@ class Player(gym.Wrapper):
         if terminated or truncated:
             info = {**info, "episode": self.episode, "final_obs": obs}
             obs, _ = self.reset()
+        elif "episode" in info:  # the environment's own
+            del info["episode"]
         return obs, float(reward), bool(terminated), bool(truncated), info
 
     def own(self, obs):
@@ -335,8 +339,8 @@ class Run:
         path = last_checkpoint(flags) if args.resume == "auto" else args.resume
         if path:  # parts are as they were; new episodes begin
             saved = load(path, **self.parts)
+            check("id" in saved, f"{path} is of an older version: only --evaluate takes it")
             num_envs = saved["args"]["num_envs"]
-            check("id" in saved, f"{path} is of an older version: --evaluate it, or train anew")
             check(args.num_envs == num_envs, f"--resume needs --num-envs {num_envs}, as before")
             self.dir, self.step, self.id = saved["dir"], saved["global_step"], saved["id"]
             seed_all(args.seed + self.step)

@@ -305,7 +305,7 @@ def load(path, **parts):
         saved = torch.load(path, "cpu", weights_only=True, mmap=True)
         for name, part in parts.items():
             part.load_state_dict(saved[name])
-        return {**saved, "dir": path.resolve().parent}
+        return {**saved, "args": saved["args"], "dir": path.resolve().parent}
     except Exception as error:
         check(False, f"cannot load {path}: {error!r:.200} (wanted: a run directory of this script)")
 
@@ -465,6 +465,7 @@ def compiled(args, function):
 
 def recorded(args, function):
     """With --cuda-graph: `function` is recorded at its fourth call, and then replayed."""
+    check(not args.cuda_graph or torch.cuda.is_available(), "--cuda-graph needs a GPU")
     calls = 0
     graph = inputs = results = None
 

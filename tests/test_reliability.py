@@ -32,7 +32,7 @@ from tests.probe_envs import probe
 ANEW = re.compile(r"learning_rate|training|memory|requires_grad")
 
 # Atari: games restart, and their newest frame begins no transition; sac_her: episodes under way.
-BY_DECISION = ".replay.rows", ".replay.written", ".replay.lengths"
+BY_DECISION = ".replay.rows", ".replay.written", ".replay.lengths", ".replay.age"
 
 
 def anatomy(thing, path="", seen=None):

@@ -9,9 +9,9 @@ Expected: CartPole-v1 490.6, Acrobot-v1 -89.8 (500,000 steps, mean of the last 1
 Details:  docs/a2c.md
 """
 
+from collections import namedtuple
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
 
 import torch
 from gymnasium.spaces import Discrete
@@ -91,12 +91,8 @@ class Agent(nn.Module):
 
 
 # === pure functions
-class Batch(NamedTuple):
-    """Samples of a rollout, tensors (num_steps, num_envs, ...)."""
-
-    obs: torch.Tensor
-    actions: torch.Tensor
-    returns: torch.Tensor
+# Samples of a rollout: tensors (num_steps, num_envs, ...)
+Batch = namedtuple("Batch", "obs actions returns")
 
 
 def compute_returns(rewards, next_values, terminations, dones, gamma):

@@ -9,9 +9,9 @@ Expected: InvertedPendulum-v4 695.9, Hopper-v4 344.2 (1,000,000 steps, mean of t
 Details:  docs/a2c_continuous.md
 """
 
+from collections import namedtuple
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
 
 import torch
 from gymnasium.spaces import Box
@@ -93,12 +93,8 @@ class Agent(nn.Module):
 
 
 # === pure functions
-class Batch(NamedTuple):
-    """Samples of a rollout, tensors (num_steps, num_envs, ...)."""
-
-    obs: torch.Tensor
-    actions: torch.Tensor
-    returns: torch.Tensor
+# Samples of a rollout: tensors (num_steps, num_envs, ...)
+Batch = namedtuple("Batch", "obs actions returns")
 
 
 def compute_returns(rewards, next_values, terminations, dones, gamma):

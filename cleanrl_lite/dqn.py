@@ -11,9 +11,9 @@ Details:  docs/dqn.md
 
 import copy
 import math
+from collections import namedtuple
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -109,14 +109,8 @@ class Agent(nn.Module):
 
 
 # === replay
-class Batch(NamedTuple):
-    """Transitions: tensors (batch_size, ...). terminations are 0 or 1."""
-
-    obs: torch.Tensor
-    actions: torch.Tensor
-    rewards: torch.Tensor
-    next_obs: torch.Tensor
-    terminations: torch.Tensor
+# Transitions: tensors (batch_size, ...). terminations are 0 or 1
+Batch = namedtuple("Batch", "obs actions rewards next_obs terminations")
 
 
 class ReplayBuffer:

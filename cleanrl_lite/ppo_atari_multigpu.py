@@ -14,12 +14,12 @@ import atexit
 import json
 import os
 import sys
+from collections import namedtuple
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from itertools import chain
 from pathlib import Path
 from types import SimpleNamespace
-from typing import NamedTuple
 
 import ale_py  # pip install "cleanrl_lite[atari]"
 import gymnasium as gym
@@ -266,15 +266,8 @@ class Adam(utils.Adam):
 
 
 # === pure functions
-class Batch(NamedTuple):
-    """Samples of a rollout, tensors (samples, ...)."""
-
-    obs: torch.Tensor
-    actions: torch.Tensor
-    logprobs: torch.Tensor
-    values: torch.Tensor
-    advantages: torch.Tensor
-    returns: torch.Tensor
+# Samples of a rollout: tensors (samples, ...)
+Batch = namedtuple("Batch", "obs actions logprobs values advantages returns")
 
 
 def compute_gae(rewards, values, next_values, terminations, dones, gamma, gae_lambda):

@@ -10,9 +10,9 @@ Details:  docs/ppo_atari_visual.md
 """
 
 import json
+from collections import namedtuple
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
 
 import ale_py  # pip install "cleanrl_lite[atari]"
 import cv2  # pip install "cleanrl_lite[atari]"
@@ -229,15 +229,8 @@ class Agent(nn.Module):
 
 
 # === pure functions
-class Batch(NamedTuple):
-    """Samples of a rollout, tensors (samples, ...)."""
-
-    obs: torch.Tensor
-    actions: torch.Tensor
-    logprobs: torch.Tensor
-    values: torch.Tensor
-    advantages: torch.Tensor
-    returns: torch.Tensor
+# Samples of a rollout: tensors (samples, ...)
+Batch = namedtuple("Batch", "obs actions logprobs values advantages returns")
 
 
 def compute_gae(rewards, values, next_values, terminations, dones, gamma, gae_lambda):

@@ -14,9 +14,9 @@ Details:  docs/ppo_continuous.md
 """
 
 import math
+from collections import namedtuple
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -167,15 +167,8 @@ class Agent(nn.Module):
 
 
 # === pure functions
-class Batch(NamedTuple):
-    """Samples of a rollout, tensors (samples, ...)."""
-
-    obs: torch.Tensor
-    actions: torch.Tensor
-    logprobs: torch.Tensor
-    values: torch.Tensor
-    advantages: torch.Tensor
-    returns: torch.Tensor
+# Samples of a rollout: tensors (samples, ...)
+Batch = namedtuple("Batch", "obs actions logprobs values advantages returns")
 
 
 def linear_recurrence(inputs, decays, initial):

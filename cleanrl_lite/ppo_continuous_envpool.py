@@ -13,11 +13,11 @@ Details:  docs/ppo_continuous_envpool.md
 import json
 import math
 import warnings
+from collections import namedtuple
 from dataclasses import dataclass
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
-from typing import NamedTuple
 
 import gymnasium as gym
 import numpy as np
@@ -234,15 +234,8 @@ class Agent(nn.Module):
 
 
 # === pure functions
-class Batch(NamedTuple):
-    """Samples of a rollout, tensors (samples, ...)."""
-
-    obs: torch.Tensor
-    actions: torch.Tensor
-    logprobs: torch.Tensor
-    values: torch.Tensor
-    advantages: torch.Tensor
-    returns: torch.Tensor
+# Samples of a rollout: tensors (samples, ...)
+Batch = namedtuple("Batch", "obs actions logprobs values advantages returns")
 
 
 def linear_recurrence(inputs, decays, initial):

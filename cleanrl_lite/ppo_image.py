@@ -11,9 +11,9 @@ Expected: benchmark.environments.envpool_images:CarRacing-v0 659 (last 100 episo
 Details:  docs/ppo_image.md
 """
 
+from collections import namedtuple
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
 
 import cv2  # pip install "cleanrl_lite[atari]"
 import gymnasium as gym
@@ -228,15 +228,8 @@ class Agent(nn.Module):
 
 
 # === pure functions
-class Batch(NamedTuple):
-    """Samples of a rollout, tensors (samples, ...)."""
-
-    obs: torch.Tensor
-    actions: torch.Tensor
-    logprobs: torch.Tensor
-    values: torch.Tensor
-    advantages: torch.Tensor
-    returns: torch.Tensor
+# Samples of a rollout: tensors (samples, ...)
+Batch = namedtuple("Batch", "obs actions logprobs values advantages returns")
 
 
 def linear_recurrence(inputs, decays, initial):

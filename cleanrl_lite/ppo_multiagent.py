@@ -14,9 +14,9 @@ Details:  docs/ppo_multiagent.md
 """
 
 import math
+from collections import namedtuple
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
 
 import gymnasium as gym
 import numpy as np
@@ -232,19 +232,10 @@ class Agent(nn.Module):
 
 
 # === pure functions
-class Batch(NamedTuple):
-    """Samples of a rollout, tensors (samples, ...).
-
-    Actions and logprobs have a column for each agent; values, advantages and returns one for the
-    team, or, with local critics, one for each agent.
-    """
-
-    obs: torch.Tensor
-    actions: torch.Tensor
-    logprobs: torch.Tensor
-    values: torch.Tensor
-    advantages: torch.Tensor
-    returns: torch.Tensor
+# Samples of a rollout: tensors (samples, ...).
+# Actions and logprobs have a column for each agent; values, advantages and returns one for the
+# team, or, with local critics, one for each agent
+Batch = namedtuple("Batch", "obs actions logprobs values advantages returns")
 
 
 def compute_gae(rewards, values, next_values, terminations, dones, gamma, gae_lambda):

@@ -10,9 +10,9 @@ Expected: CartPole-v1 500.0, Acrobot-v1 -166.0, LunarLander-v3 -49.0 (500,000 st
 Details:  docs/ppo_simple.md
 """
 
+from collections import namedtuple
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
 
 import torch
 from gymnasium.spaces import Discrete
@@ -94,14 +94,8 @@ class Agent(nn.Module):
 
 
 # === pure functions
-class Batch(NamedTuple):
-    """Samples of a rollout, tensors (samples, ...)."""
-
-    obs: torch.Tensor
-    actions: torch.Tensor
-    logprobs: torch.Tensor
-    advantages: torch.Tensor
-    returns: torch.Tensor
+# Samples of a rollout: tensors (samples, ...)
+Batch = namedtuple("Batch", "obs actions logprobs advantages returns")
 
 
 def compute_gae(rewards, values, next_values, terminations, dones, gamma, gae_lambda):

@@ -9,9 +9,9 @@ Expected: InvertedPendulum-v4 1,000, Hopper-v4 642.9 (1,000,000 steps, mean of t
 Details:  docs/ppo_simple_continuous.md
 """
 
+from collections import namedtuple
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
 
 import torch
 from gymnasium.spaces import Box
@@ -95,14 +95,8 @@ class Agent(nn.Module):
 
 
 # === pure functions
-class Batch(NamedTuple):
-    """Samples of a rollout, tensors (samples, ...)."""
-
-    obs: torch.Tensor
-    actions: torch.Tensor
-    logprobs: torch.Tensor
-    advantages: torch.Tensor
-    returns: torch.Tensor
+# Samples of a rollout: tensors (samples, ...)
+Batch = namedtuple("Batch", "obs actions logprobs advantages returns")
 
 
 def compute_gae(rewards, values, next_values, terminations, dones, gamma, gae_lambda):

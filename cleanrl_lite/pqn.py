@@ -10,9 +10,9 @@ Expected: CartPole-v1 494.8, Acrobot-v1 -88.6, MountainCar-v0 -200.0 (500,000 st
 Details:  docs/pqn.md
 """
 
+from collections import namedtuple
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -104,28 +104,8 @@ class Agent(nn.Module):
 
 
 # === pure functions
-class Batch(NamedTuple):
-    """Samples of a rollout, tensors (samples, ...)."""
-
-    obs: torch.Tensor
-    actions: torch.Tensor
-    returns: torch.Tensor
-
-
-def linear_recurrence(inputs, decays, initial):
-    """y[t] = inputs[t] + decays[t] * y[t - 1], with y[-1] = initial.
-
-    inputs and decays are (num_steps, num_envs), initial is (num_envs,).
-    """
-    outputs = np.empty_like(inputs)
-    # Python floats are faster than numpy rows for up to about ten environments.
-    for n, y in enumerate(initial.tolist()):
-        column = []
-        for x, decay in zip(inputs[:, n].tolist(), decays[:, n].tolist(), strict=True):
-            y = x + decay * y
-            column.append(y)
-        outputs[:, n] = column
-    return outputs
+# Samples of a rollout: tensors (samples, ...)
+Batch = namedtuple("Batch", "obs actions returns")
 
 
 def compute_q_lambda(rewards, next_values, terminations, dones, gamma, q_lambda):
@@ -141,8 +121,15 @@ def compute_q_lambda(rewards, next_values, terminations, dones, gamma, q_lambda)
     decays = gamma * q_lambda * ~dones
     # elsewhere lambda of next_values[t] is replaced by the return of step t + 1
     inputs = td_targets - decays * next_values
-    backwards = linear_recurrence(inputs[::-1], decays[::-1], initial=next_values[-1])
-    return backwards[::-1].copy()  # no negative strides in torch
+    returns = np.zeros_like(rewards)
+    # Python floats are faster than numpy rows for up to about ten environments.
+    for n, future in enumerate(next_values[-1].tolist()):
+        backwards = []
+        for x, decay in zip(inputs[::-1, n].tolist(), decays[::-1, n].tolist(), strict=True):
+            future = x + decay * future
+            backwards.append(future)
+        returns[::-1, n] = backwards
+    return returns
 
 
 def linear_schedule(start, end, duration, step):
@@ -263,7 +250,7 @@ def main(args: Args):
             next_values = agent(torch.from_numpy(next_obs).to(device)).amax(-1).cpu().numpy()
         returns = compute_q_lambda(
             rewards, next_values, terminations, dones, args.gamma, args.q_lambda
-        ).astype(np.float32)
+        )
         arrays = obs, actions, returns
         batch = Batch(*[torch.from_numpy(x).to(device).flatten(0, 1) for x in arrays])
 

@@ -11,9 +11,9 @@ Details:  docs/pqn_atari.md
 """
 
 import json
+from collections import namedtuple
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
 
 import ale_py  # pip install "cleanrl_lite[atari]"
 import gymnasium as gym
@@ -202,17 +202,8 @@ class Agent(nn.Module):
 
 
 # === pure functions
-class Batch(NamedTuple):
-    """Samples of a rollout, tensors (samples, ...)."""
-
-    obs: torch.Tensor
-    actions: torch.Tensor
-    returns: torch.Tensor
-
-
-def linear_schedule(start, end, duration, step):
-    """Linear from `start` at step 0 to `end` at step `duration`, then constant."""
-    return start + (end - start) * min(step / duration, 1.0)
+# Samples of a rollout: tensors (samples, ...)
+Batch = namedtuple("Batch", "obs actions returns")
 
 
 def compute_q_lambda(rewards, next_values, terminations, dones, gamma, q_lambda):
@@ -239,8 +230,13 @@ def compute_q_lambda(rewards, next_values, terminations, dones, gamma, q_lambda)
     return returns
 
 
-def pqn_loss(args, agent, batch):
-    """The squared error of the returns, and a dict of metrics."""
+def linear_schedule(start, end, duration, step):
+    """Linear from `start` at step 0 to `end` at step `duration`, then constant."""
+    return start + (end - start) * min(step / duration, 1.0)
+
+
+def q_lambda_loss(args, agent, batch):
+    """The squared error of the returns of a minibatch, and a dict of metrics."""
     q_values = agent(batch.obs).gather(1, batch.actions[:, None]).squeeze(1)
     loss = (batch.returns - q_values).square().mean()
     return loss, {"losses/td_loss": loss, "losses/q_values": q_values.mean()}
@@ -309,7 +305,7 @@ def main(args: Args):
     # === training
     def update(inds, *batch):
         minibatch = Batch(*[x[inds] for x in batch])
-        loss, metrics = pqn_loss(args, agent, minibatch)
+        loss, metrics = q_lambda_loss(args, agent, minibatch)
         metrics["losses/grad_norm"] = radam.minimize(loss)
         return {tag: metric.detach() for tag, metric in metrics.items()}
 

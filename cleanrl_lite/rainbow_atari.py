@@ -15,9 +15,9 @@ Details:  docs/rainbow_atari.md
 import copy
 import json
 import math
+from collections import namedtuple
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
 
 import ale_py  # pip install "cleanrl_lite[atari]"
 import gymnasium as gym
@@ -219,7 +219,7 @@ class QNetwork(nn.Module):
         self.fc1 = NoisyLinear(64 * 7 * 7, 512, noisy, sigma)
         self.fc2 = NoisyLinear(512, num_actions * args.n_atoms, noisy, sigma)
         self.dueling = args.dueling
-        if self.dueling:
+        if args.dueling:
             self.value_fc1 = NoisyLinear(64 * 7 * 7, 512, noisy, sigma)
             self.value_fc2 = NoisyLinear(512, args.n_atoms, noisy, sigma)
         layers = [layer for layer in self.modules() if isinstance(layer, NoisyLinear)]
@@ -254,34 +254,29 @@ class Agent(nn.Module):
         self.target_network = copy.deepcopy(self.q_network).requires_grad_(False)
         self.to(memory_format=torch.channels_last)
 
+    def values(self, logits):
+        """Expected returns, of logits (..., n_atoms)."""
+        return logits.softmax(-1) @ self.atoms
+
     def forward(self, obs, noise=None):
         """The values of all actions in `obs`, uint8 (batch, 4, 84, 84): expected returns."""
-        return self.q_network(obs, noise).softmax(-1) @ self.atoms
+        return self.values(self.q_network(obs, noise))
 
     def draw_noise(self, count):
         """Noise for all noisy layers (count, number of their inputs and outputs)."""
         size = sum(self.q_network.noise_sizes)
         return torch.randn((count, size), device=self.atoms.device)
 
-    def act(self, obs):
-        """The greedy policy, for evaluation."""
-        return self(obs).argmax(-1)
+    def act(self, obs, noise=None):
+        """The greedy policy; without noise, for evaluation."""
+        return self(obs, noise).argmax(-1)
 
 
 # === replay
-class Batch(NamedTuple):
-    """Windows of up to n_step transitions: tensors (batch_size, ...).
-
-    rewards are discounted sums, next_obs and terminations are those of the window's end, and
-    discounts are gamma to the power of its length.
-    """
-
-    obs: torch.Tensor
-    actions: torch.Tensor
-    rewards: torch.Tensor
-    next_obs: torch.Tensor
-    terminations: torch.Tensor
-    discounts: torch.Tensor
+# Windows of up to n_step transitions: tensors (batch_size, ...).
+# rewards are discounted sums, next_obs and terminations are those of the window's end, and
+# discounts are gamma to the power of its length
+Batch = namedtuple("Batch", "obs actions rewards next_obs terminations discounts")
 
 
 class SumTree:
@@ -497,19 +492,15 @@ def project_distribution(next_probs, rewards, terminations, gamma, atoms):
 
 
 def rainbow_loss(args, agent, batch, weights, noise):
-    """The weighted cross-entropy with the projected distribution, and a dict of metrics.
+    """The weighted cross-entropy; each window's divergence (batch_size,); a dict of metrics.
 
-    Between them, what prioritises each window: the Kullback-Leibler divergence. noise is for
-    learning, for judging the next action, and for choosing it.
+    noise (3, ...) is for learning, for judging the next action, and for choosing it.
     """
     index = torch.arange(len(batch.obs), device=batch.obs.device)
     with torch.no_grad():
-        next_probs = agent.target_network(batch.next_obs, noise[1]).softmax(-1)
-        chooser = next_probs
-        if args.double:
-            chooser = agent.q_network(batch.next_obs, noise[2]).softmax(-1)
-        next_actions = (chooser @ agent.atoms).argmax(-1)
-        next_probs = next_probs[index, next_actions]
+        next_logits = agent.target_network(batch.next_obs, noise[1])
+        chooser = agent.q_network(batch.next_obs, noise[2]) if args.double else next_logits
+        next_probs = next_logits.softmax(-1)[index, agent.values(chooser).argmax(-1)]
         discounts = batch.discounts[:, None]
         target_probs = project_distribution(
             next_probs, batch.rewards, batch.terminations, discounts, agent.atoms
@@ -518,7 +509,7 @@ def rainbow_loss(args, agent, batch, weights, noise):
     log_probs = logits.log_softmax(-1)
     losses = -(target_probs * log_probs).sum(-1)
     loss = (weights * losses).mean()
-    # The divergence is the loss without the target's entropy.
+    # The Kullback-Leibler divergence is the loss without the target's entropy.
     entropy = -torch.xlogy(target_probs, target_probs).sum(-1)
     divergence = (losses.detach() - entropy).clamp(min=0)
     q_values = log_probs.exp() @ agent.atoms
@@ -612,8 +603,8 @@ def main(args: Args):
             # noise of its own for each environment, and for each step
             noise = agent.draw_noise(args.num_envs)
             with torch.no_grad():
-                greedy = agent(torch.from_numpy(obs).to(device), noise).argmax(-1).cpu().numpy()
-            actions = np.where(draws < epsilon, actions, greedy)
+                greedy = agent.act(torch.from_numpy(obs).to(device), noise)
+            actions = np.where(draws < epsilon, actions, greedy.cpu().numpy())
 
         # learn from the steps so far (a GPU does so while the environments step)
         if run.step > args.learning_starts:

@@ -11,9 +11,9 @@ Details:  docs/sac.md
 
 import copy
 import math
+from collections import namedtuple
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -153,14 +153,8 @@ class Agent(nn.Module):
 
 
 # === replay
-class Batch(NamedTuple):
-    """Transitions: tensors (batch_size, ...). terminations are 0 or 1."""
-
-    obs: torch.Tensor
-    actions: torch.Tensor
-    rewards: torch.Tensor
-    next_obs: torch.Tensor
-    terminations: torch.Tensor
+# Transitions: tensors (batch_size, ...). terminations are 0 or 1
+Batch = namedtuple("Batch", "obs actions rewards next_obs terminations")
 
 
 class ReplayBuffer:
@@ -240,12 +234,7 @@ def actor_loss(args, agent, batch, noise):
     loss = (agent.temperature(args) * log_probs - values).mean()
     target_entropy = -actions.shape[1]
     alpha_loss = -(agent.log_alpha.exp() * (log_probs.detach() + target_entropy)).mean()
-    metrics = {
-        "losses/actor_loss": loss,
-        "losses/entropy": -log_probs.mean(),
-        "losses/alpha_loss": alpha_loss,
-        "losses/alpha": agent.log_alpha.exp(),
-    }
+    metrics = {"losses/actor_loss": loss, "losses/entropy": -log_probs.mean()}
     return loss, alpha_loss, metrics
 
 
@@ -308,6 +297,7 @@ def main(args: Args):
         actor_adam.minimize(loss)
         if args.autotune:
             alpha_adam.minimize(alpha_loss)
+            metrics["losses/alpha_loss"] = alpha_loss
             metrics["losses/alpha"] = agent.log_alpha.exp()
         return {tag: metric.detach() for tag, metric in metrics.items()}
 

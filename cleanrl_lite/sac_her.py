@@ -12,10 +12,10 @@ Details:  docs/sac_her.md
 
 import copy
 import math
+from collections import namedtuple
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
-from typing import NamedTuple
 
 import gymnasium as gym
 import numpy as np
@@ -185,14 +185,8 @@ class Agent(nn.Module):
 
 
 # === replay
-class Batch(NamedTuple):
-    """Transitions: tensors (batch_size, ...). terminations are 0 or 1."""
-
-    obs: torch.Tensor
-    actions: torch.Tensor
-    rewards: torch.Tensor
-    next_obs: torch.Tensor
-    terminations: torch.Tensor
+# Transitions: tensors (batch_size, ...). terminations are 0 or 1
+Batch = namedtuple("Batch", "obs actions rewards next_obs terminations")
 
 
 class ReplayBuffer:

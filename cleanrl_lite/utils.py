@@ -36,8 +36,9 @@ class Refused(SystemExit, ValueError):
 def check(ok, message):
     """Ends the program with one line unless `ok`."""
     if not ok:
-        start = "\nerror: " if tqdm._instances else "error: "  # after the bar, a new line
-        raise Refused(start + " ".join(message.split()))
+        for bar in list(tqdm._instances):
+            bar.close()  # the line comes after it
+        raise Refused("error: " + " ".join(message.split()))
 
 
 SIGNALS = signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1
@@ -68,7 +69,8 @@ def parse(Args):
 
 
 POSITIVE = """total_timesteps num_envs num_steps num_minibatches update_epochs batch_size seq_len
-train_frequency gradient_steps policy_frequency target_network_frequency eval_episodes"""
+train_frequency gradient_steps policy_frequency target_network_frequency eval_episodes
+n_step n_critics n_quantiles"""
 
 
 def setup(args):
@@ -129,8 +131,8 @@ def flatten(env):
     space = flat = env.observation_space
     with suppress(NotImplementedError):  # a space of one's own, such as MiniGrid's
         flat = gym.spaces.flatten_space(space)
-    few = isinstance(flat, Box) and (space == flat or flat.shape[0] <= 2000)
-    few = few and "Text(" not in str(space)  # gymnasium makes numbers of letters
+    numbers = isinstance(flat, Box) and "Text(" not in str(space)
+    few = numbers and (space == flat or flat.shape[0] <= 2000)
     advice = "leave parts out or convert them. Images: ppo_image.py; Atari games: ppo_atari.py"
     check(few, f"observations are {space}, not a few numbers: {advice}")
     return env if space == flat else gym.wrappers.FlattenObservation(env)
@@ -155,8 +157,8 @@ class Player(gym.Wrapper):
         if terminated or truncated:
             info = {**info, "episode": self.episode, "final_obs": obs}
             obs, _ = self.reset()
-        elif "episode" in info:  # the environment's own, of another kind
-            info = {name: x for name, x in info.items() if name != "episode"}
+        elif "episode" in info:  # the environment's own
+            del info["episode"]
         return obs, float(reward), bool(terminated), bool(truncated), info
 
     def own(self, obs):
@@ -248,7 +250,7 @@ def evaluate_saved(args, make_env, Agent):
     env.close()
     saved = load(args.evaluate, agent=agent)
     name = f"eval_{time.time():.3f}"
-    return evaluate(args, make_env, agent, saved["dir"], saved.get("step", 0), name)
+    return evaluate(args, make_env, agent, saved["dir"], saved["global_step"], name)
 
 
 @keep_random_states()
@@ -337,9 +339,10 @@ class Run:
         path = last_checkpoint(flags) if args.resume == "auto" else args.resume
         if path:  # parts are as they were; new episodes begin
             saved = load(path, **self.parts)
+            check("id" in saved, f"{path} is of an older version: only --evaluate takes it")
             num_envs = saved["args"]["num_envs"]
             check(args.num_envs == num_envs, f"--resume needs --num-envs {num_envs}, as before")
-            self.dir, self.step, self.id = saved["dir"], saved["step"], saved["id"]
+            self.dir, self.step, self.id = saved["dir"], saved["global_step"], saved["id"]
             seed_all(args.seed + self.step)
             envs.begin(self.step)
         else:
@@ -397,7 +400,7 @@ class Run:
         for name, weight in self.agent.state_dict().items():
             check(weight.isfinite().all(), f"{name} is not finite")
         state = {name: part.state_dict() for name, part in self.parts.items()}
-        state.update(script=self.script, args=vars(self.args), step=self.step, id=self.id)
+        state.update(script=self.script, args=vars(self.args), global_step=self.step, id=self.id)
         temporary = self.dir / "checkpoint.tmp"
         try:
             torch.save(state, temporary)
@@ -574,7 +577,7 @@ def check_policy(agent, obs, rows=64, draws=64):
     samples = dist.sample()
     logprobs = dist.log_prob(samples)
     sampled = torch.as_tensor(agent.sampler()(many), device=x.device)
-    errors = (dist.log_prob(sampled) - logprobs).reshape(rows, draws)
+    errors = (dist.log_prob(sampled) - logprobs).reshape(rows, draws, -1).sum(-1)  # of a team
     z = errors.mean(1) / (errors.std(1) / draws**0.5 + 0.01)
     same = z.square().mean() < 2  # 1 is expected, give or take 0.2
     check(same, "sampler(), which acts, is not the policy of forward(), which learns")

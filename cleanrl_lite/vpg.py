@@ -9,9 +9,9 @@ Expected: CartPole-v1 500.0, Acrobot-v1 -224.5 (500,000 steps, mean of the last 
 Details:  docs/vpg.md
 """
 
+from collections import namedtuple
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
 
 import torch
 from gymnasium.spaces import Discrete
@@ -89,12 +89,8 @@ class Agent(nn.Module):
 
 
 # === pure functions
-class Batch(NamedTuple):
-    """Samples of a rollout, tensors (num_steps, num_envs, ...)."""
-
-    obs: torch.Tensor
-    actions: torch.Tensor
-    returns: torch.Tensor
+# Samples of a rollout: tensors (num_steps, num_envs, ...)
+Batch = namedtuple("Batch", "obs actions returns")
 
 
 def compute_returns(rewards, next_values, terminations, dones, gamma):

@@ -1,4 +1,4 @@
-"""What tests import as `envpool`, unless they ask for the real one: gymnasium's environments
+"""What the scripts import as `envpool` in tests with the fixture fake_envpool: gymnasium's environments
 with envpool's interface, as far as the scripts use it, and its way of resetting. So no test of
 the loop needs 740 MB, and probes can be stepped."""
 

@@ -50,17 +50,13 @@ class Odd(gym.Env):
     def reset(self, seed=None, options=None):
         super().reset(seed=seed)
         self.steps = 0
-        if self.kind == "no_seed":
-            self.np_random = np.random.default_rng(len(self.kind))
         return self.observe(), self.info()
 
     def step(self, action):
         reward = float(action == (self.sign > 0))
         self.steps += 1
         obs = self.observe()
-        over = self.steps == (30 if self.kind == "late" else 10) and self.kind != "endless"
-        if self.kind == "outside" and over:
-            obs = 1.1 * obs
+        over = self.steps == 10 and self.kind != "endless"
         if self.kind == "nan":
             return np.ones((7, 7)), np.nan, over, False, {}
         if self.kind == "arrays":

@@ -4,7 +4,6 @@ tests.probe_envs:ProbeConstant-v0.
 Those that exist for both kinds of action take `continuous`; the ids end in Discrete-v0 and Box-v0.
 """
 
-import multiprocessing
 import os
 import time
 from pathlib import Path
@@ -490,20 +489,6 @@ class Alone(gym.Wrapper):
         return dict(agents=obs[None], state=obs), *rest
 
 
-class Switches(Constant):
-    """MultiBinary actions of two rows."""
-
-    def __init__(self, render_mode=None):
-        self.action_space, self.render_mode = MultiBinary((2, 3)), render_mode
-
-
-class CountedParts(Constant):
-    """Actions of two parts that are counted from 1 and from 5."""
-
-    def __init__(self, render_mode=None):
-        self.action_space, self.render_mode = MultiDiscrete([2, 3], start=[1, 5]), render_mode
-
-
 class Unbounded(Constant):
     """Actions without bounds, or with a lower one only."""
 
@@ -590,15 +575,6 @@ class Shows(Constant):
         super().__init__(render_mode=render_mode)
 
 
-class InWorkers(Constant):
-    """Cannot be made in another process than the first."""
-
-    def __init__(self, render_mode=None):
-        super().__init__(render_mode=render_mode)
-        if multiprocessing.parent_process():
-            raise RuntimeError("no simulator in this process")
-
-
 class Drawn(gym.ObservationWrapper):
     """An environment's vector as an image of 42 x 36 pixels: a bar for each number, the further
     right the larger.
@@ -674,54 +650,25 @@ class Nim(Probe):
         return np.array([0])
 
 
-BOTH = dict(
-    ProbeConstant=Constant,
-    ProbeFromObservation=FromObservation,
-    ProbeDelayed=Delayed,
-    ProbeRightAction=RightAction,
-    ProbeRecall=Recall,
-    ProbeTruncated=Truncated,
-    ProbeTerminated=Terminated,
-    ProbeScripted=Scripted,
-    ProbeLogged=Logged,
-    ProbeSteady=Steady,
-    ProbeLarge=Large,
-    ProbeFaulty=Faulty,
-    ProbeNumbered=Numbered,
-)
-for name, cls in BOTH.items():
-    for ending, continuous in (("Discrete", False), ("Box", True)):
-        if f"{name}{ending}-v0" not in gym.registry:
-            gym.register(f"{name}{ending}-v0", cls, kwargs=dict(continuous=continuous))
-for kind in ("dict", "tuple", "discrete", "bytes", "sequence", "image"):
-    for ending, continuous in (("Discrete", False), ("Box", True)):
-        if f"Probe{kind.title()}Obs{ending}-v0" not in gym.registry:
-            kwargs = dict(kind=kind, continuous=continuous)
-            gym.register(f"Probe{kind.title()}Obs{ending}-v0", Structured, kwargs=kwargs)
-OTHERS = dict(
-    ProbeCorner=Corner,
-    ProbeDistance=Distance,
-    ProbePlain=Plain,
-    ProbeUnbounded=Unbounded,
-    ProbeDouble=Double,
-)
-OTHERS |= dict(
-    ProbeBlind=Blind,
-    ProbeShows=Shows,
-    ProbeInWorkers=InWorkers,
-    ProbeMasked=Masked,
-    ProbeSwitches=Switches,
-)
-OTHERS |= dict(ProbeCountedParts=CountedParts, ProbeReach=Reach, ProbeDrawn=Drawn)
-OTHERS |= dict(
-    ProbeMixed=Mixed, ProbePrivileged=Privileged, ProbeTeam=Team, ProbeAlone=Alone, ProbeNim=Nim
-)
-for name, cls in (
-    OTHERS
-    | dict(ProbeFixed=Fixed, ProbeEdge=Edge, ProbeHuge=Huge, ProbeWhole=Whole, ProbeCounted=Counted)
-).items():
-    if f"{name}-v0" not in gym.registry:
-        gym.register(f"{name}-v0", cls)
+BOTH = Constant, FromObservation, Delayed, RightAction, Recall, Truncated, Terminated, Scripted
+BOTH += Logged, Steady, Large, Faulty, Numbered
+ONE = Corner, Plain, Unbounded, Double, Blind, Shows, Masked, Reach, Drawn, Distance, Mixed
+ONE += Privileged, Team, Alone, Nim, Fixed, Huge, Whole, Counted, Edge
+
+
+def register(name, cls, **kwargs):
+    if name not in gym.registry:
+        gym.register(name, cls, kwargs=kwargs)
+
+
+for cls in ONE:
+    register(f"Probe{cls.__name__}-v0", cls)
+for ending, continuous in ("Discrete", False), ("Box", True):
+    for cls in BOTH:
+        register(f"Probe{cls.__name__}{ending}-v0", cls, continuous=continuous)
+    for kind in ("dict", "tuple", "discrete", "bytes", "sequence", "image"):
+        name = f"Probe{kind.title()}Obs{ending}-v0"
+        register(name, Structured, kind=kind, continuous=continuous)
 
 
 BOX_SCRIPTS = "ddpg", "td3", "fast_td3", "sac", "sac_her", "tqc", "crossq"

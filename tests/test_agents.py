@@ -4,9 +4,8 @@ import shutil
 
 import gymnasium as gym
 import pytest
-import torch
 
-from cleanrl_lite.tools import agents, convert
+from cleanrl_lite.tools import agents
 from tests import helpers
 
 AGENTS = helpers.ROOT / "benchmark" / "results" / "agents"
@@ -49,30 +48,6 @@ def test_a_trained_agent(name, tmp_path):
 def test_agents_are_small():
     files = [path for path in AGENTS.rglob("*") if path.is_file()]
     assert sum(path.stat().st_size for path in files) < 12e6
-
-
-@pytest.mark.parametrize("whole", [True, False])
-def test_a_checkpoint_of_an_older_version(whole, tmp_path):
-    """It plays as before, cannot be resumed, and the old file stays where it held more."""
-    run_dir, returns = helpers.train("td3", tmp_path)
-    path = run_dir / "checkpoint.pt"
-    saved = torch.load(path, weights_only=True)
-    old_names = {"fc1": "0", "fc2": "2", "fc3": "4"}
-    old = {}
-    for name, weight in saved["agent"].items():
-        for new_name, old_name in old_names.items():
-            name = name.replace(new_name, old_name)
-        old[name] = weight
-    names = saved.keys() if whole else convert.KEPT
-    kept = {name: saved[name] for name in names}
-    kept["agent"] = old
-    torch.save(kept, path)
-    assert convert.convert(path)
-    assert not convert.convert(path)
-    assert (run_dir / "checkpoint_old.pt").exists() == whole
-    assert helpers.command_line("td3", ["--evaluate", run_dir]) == 0
-    assert only_evaluation(run_dir)["returns"] == returns
-    assert helpers.command_line("td3", ["--resume", run_dir]) != 0
 
 
 @pytest.mark.parametrize(

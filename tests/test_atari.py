@@ -122,25 +122,6 @@ def test_a_lost_life_ends_the_episode_but_not_the_game():
     assert envs.lengths[0] == 1
 
 
-def test_life_loss_goes_on_with_the_same_game():
-    """After a life is lost the stack of frames goes on; after the last one it starts anew."""
-    envs = games(1)
-    obs, _ = envs.reset(seed=[1])
-    lost = 0
-    for _ in range(2000):
-        before = obs.copy()
-        obs, _, terminated, *_ = envs.step(np.zeros(1, dtype=np.int64))
-        goes_on = np.array_equal(obs[0, :3], before[0, 1:])
-        if terminated[0]:
-            lost += 1
-            assert goes_on == (lost < 5)
-            if lost == 5:
-                return
-        else:
-            assert goes_on
-    pytest.fail("nothing was lost")
-
-
 def shorten(monkeypatch, script, frames):
     """Games of at most so many frames."""
     settings = helpers.module(script).game_settings
@@ -219,20 +200,6 @@ def test_fire_after_a_lost_life(monkeypatch):
         lost = terminated & ~infos.get("_final_info", np.zeros(2, dtype=bool))
     assert forced > 2
     assert envs.env.ale.get_action_set()[1] == ale_py.Action.FIRE
-
-
-def test_every_truncated_game_is_over():
-    """However short it was: the next game's idle frames can be more than all of its own."""
-    envs = games(4, max_num_frames_per_episode=20)
-    envs.reset(seed=np.arange(4))
-    over = 0
-    truncated = 0
-    for _ in range(100):
-        _, _, _, truncations, infos = envs.step(np.ones(4, dtype=np.int64))
-        assert infos["_final_info"][truncations].all()
-        over += infos["_final_info"].sum()
-        truncated += truncations.sum()
-    assert over == truncated > 50
 
 
 def test_final_observation_of_a_truncated_game(monkeypatch):

@@ -1,6 +1,6 @@
 """ppo_envpool.py and ppo_continuous_envpool.py: the steps that only reset are learned from
-nowhere; the pool's seeds, episodes and faults. fast_td3.py, which resets at once: its steps are
-those of utils.vector_env. Fast tests step tests/like_envpool.py, slow ones envpool itself."""
+nowhere; the pool's seeds and episodes. fast_td3.py, which resets at once: its steps are
+those of utils.vector_env. They step tests/like_envpool.py."""
 
 import numpy as np
 import pytest
@@ -194,6 +194,3 @@ def test_fast_td3_steps_as_with_a_vector_environment(env_id, limit, fake_envpool
                 assert one[n][1:] == pytest.approx(other[n][1:], rel=1e-5)
         else:
             assert one == other
-
-
-# --- envpool itself

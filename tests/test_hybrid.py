@@ -1,5 +1,4 @@
-"""ppo_hybrid.py: actions of choices and numbers: as vectors, their probabilities, samples; it
-learns both at once."""
+"""ppo_hybrid.py: actions of choices and numbers: as vectors, their probabilities, samples."""
 
 import math
 
@@ -111,12 +110,3 @@ def test_samples_follow_the_policy(monkeypatch, tmp_path):
     )
     signs = [inner["sign"] for _, inner in actions]
     assert np.mean(signs) == pytest.approx(0.5, abs=0.02)
-
-
-@pytest.mark.slow
-def test_learns_both_kinds_of_action(tmp_path):
-    flags = dict(
-        num_envs=4, num_steps=64, num_minibatches=4, total_timesteps=12_288, learning_rate=1e-2
-    )
-    _, returns = helpers.train("ppo_hybrid", tmp_path, **flags, eval_episodes=20)
-    assert min(returns) > 2.8

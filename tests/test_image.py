@@ -58,31 +58,6 @@ def test_box_actions_reach_the_environment_in_its_own_bounds(monkeypatch, tmp_pa
         assert env.step(action)[1] == pytest.approx(reward)
 
 
-def test_rewards_are_divided_by_the_deviation_of_the_return(monkeypatch, tmp_path):
-    """Of all discounted returns so far, each of its own episode; what is logged is the
-    environment's reward."""
-    rewards = []
-    rollouts = helpers.spy_on_calls(monkeypatch, "ppo_image")
-    helpers.spy_on_steps(monkeypatch, "ppo_image", lambda envs, actions, result: rewards.append(
-        (result[1].copy(), result[2] | result[3])))  # fmt: skip
-    kwargs = json.dumps(dict(env_id="tests.probe_envs:ProbeLoggedDiscrete-v0"))
-    sizes = dict(num_envs=3, num_steps=40, num_minibatches=2, total_timesteps=240, gamma=0.9)
-    run_dir, _ = helpers.train("ppo_image", tmp_path, env_kwargs=kwargs, **sizes)
-    ret = np.zeros(3)
-    returns = []
-    for t, (reward, done) in enumerate(rewards, 1):
-        ret = 0.9 * ret + reward
-        returns.append(ret)
-        ret = ret * ~done
-        if t % 40 == 0:
-            raw = np.array([r for r, _ in rewards[t - 40 : t]])
-            expected = raw / np.sqrt(np.var(np.array(returns)) + 1e-8)
-            np.testing.assert_allclose(rollouts[t // 40 - 1][0], expected.clip(-10, 10), rtol=1e-4)
-    assert helpers.load(run_dir)["agent"]["return_stats.count"] == 240
-    assert len(rollouts) == 2
-    assert len({float(reward) for rs, _ in rewards for reward in rs}) > 5
-
-
 def trained(env_id, monkeypatch, tmp_path, **flags):
     """The agent after a short run on a drawn probe, and the scale of its rewards."""
     flags = (

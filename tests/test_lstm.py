@@ -195,26 +195,6 @@ def test_next_values_know_what_happened(script, monkeypatch, tmp_path):
         start = end + 1
 
 
-@each
-def test_sequences_are_consecutive_steps(script, monkeypatch, tmp_path):
-    """Of one environment, from a multiple of --seq-len."""
-    used = []
-    sizes = dict(num_envs=4, num_steps=32, seq_len=8, num_minibatches=2, update_epochs=1)
-
-    def check(update, main, tensors):
-        (inds,) = tensors
-        used.append(inds.clone())
-        return update(*tensors)
-
-    helpers.spy_on_updates(monkeypatch, check)
-    helpers.train(script, tmp_path, total_timesteps=128, **sizes)
-    assert [tuple(inds.shape) for inds in used] == [(8, 8)] * 2
-    for inds in used:
-        assert (inds[0] // 4 % 8 == 0).all()
-        assert (inds.diff(dim=0) == 4).all()
-    assert sorted(torch.cat(used, 1).flatten().tolist()) == list(range(128))
-
-
 @torch.no_grad()
 def test_act_normalises_and_remembers():
     """ppo_continuous_lstm's act() takes raw observations: it gives the mean for the normalised
@@ -255,12 +235,9 @@ FLAGS = dict(
 LSTM = dict(seq_len=4)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
-    "script, without",
-    [
-        ("ppo_lstm", "ppo"),
-        pytest.param("ppo_continuous_lstm", "ppo_continuous", marks=pytest.mark.slow),
-    ],
+    "script, without", [("ppo_lstm", "ppo"), ("ppo_continuous_lstm", "ppo_continuous")]
 )
 def test_recalls_what_was_seen_first(script, without, tmp_path):
     """The first observation says which action is right three steps later. Without memory half of
@@ -273,24 +250,6 @@ def test_recalls_what_was_seen_first(script, without, tmp_path):
 
 
 # --- Atari
-
-
-@torch.no_grad()
-def test_act_remembers_one_game():
-    """And the network does not see the row, which tells act() where to begin."""
-    agent = ppo_atari_lstm.Agent(4)
-    obs = torch.randint(256, (12, 85, 84), dtype=torch.uint8)
-    obs[6:] = obs[:6]
-    obs[:, -1] = (torch.arange(12) % 6 == 0)[:, None]
-    dist, _, state = agent(obs[:6, None], torch.zeros(1, 2, 128))
-    for game in (obs[:6], obs[6:]):
-        actions = [agent.act(frame[None]).item() for frame in game]
-        assert actions == dist.logits[:, 0].argmax(-1).tolist()
-        torch.testing.assert_close(agent.memory, state)
-    obs[:, -1] = 0
-    nothing = torch.zeros(1, 2, 128)
-    again, _, _ = agent(obs[:6, None], nothing)
-    assert torch.equal(again.logits, dist.logits)
 
 
 def test_games_that_are_cut(monkeypatch, tmp_path):

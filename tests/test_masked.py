@@ -6,12 +6,10 @@ import json
 import numpy as np
 import pytest
 import torch
-from gymnasium.spaces import Discrete
 from torch.distributions import Categorical
 
 from cleanrl_lite import ppo_masked, utils
 from tests import helpers
-from tests.probe_envs import ACTIONS
 from tests.test_probe import values
 
 MASKED = "tests.probe_envs:ProbeMasked-v0"
@@ -101,27 +99,8 @@ def test_where_masks_come_from(source):
     assert seen == {0, 1}
 
 
-@pytest.mark.parametrize(
-    "name, shape", [("Switches", (2, 3)), ("CountedParts", (2,)), ("Counted", ()), ("Plain", ())]
-)
-def test_actions_are_the_environments(name, shape, tmp_path):
-    """MultiBinary, and actions that are counted from another number, arrive as the environment
-    has them."""
-    ACTIONS.clear()
-    helpers.train(
-        "ppo_masked", tmp_path, env_id=f"tests.probe_envs:Probe{name}-v0", total_timesteps=128
-    )
-    env = ppo_masked.make_env(ppo_masked.Args(env_id=f"tests.probe_envs:Probe{name}-v0"))
-    space = env.unwrapped.action_space
-    assert len(ACTIONS) > 128
-    assert all(np.shape(action) == shape and space.contains(action) for action in ACTIONS)
-    different = {tuple(np.ravel(action)) for action in ACTIONS}
-    assert len(different) == (2 if isinstance(space, Discrete) else 6) or (
-        shape == (2, 3) and len(different) > 40
-    )
-
-
-@pytest.mark.parametrize("source", helpers.others_slow(SOURCES, ["info"]))
+@pytest.mark.slow
+@pytest.mark.parametrize("source", SOURCES)
 def test_the_best_of_what_is_valid(source, monkeypatch, tmp_path):
     """The probe refuses invalid actions; the value says that the better choice is taken whenever
     it is valid."""

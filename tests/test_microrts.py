@@ -1,5 +1,4 @@
-"""ppo_microrts.py: the distribution of many units' actions by hand, a made-up game, and the real
-one where it is."""
+"""ppo_microrts.py: the distribution of many units' actions by hand, and a made-up game."""
 
 import gymnasium as gym
 import numpy as np
@@ -149,23 +148,6 @@ def test_what_is_sampled():
         assert set(kinds) == set(range(6))
 
 
-def test_at_most_so_many_orders():
-    """Units beyond --max-orders do nothing, and do not count."""
-    mask = masks(np.random.default_rng(5), 30, 6, 4)
-    logits = torch.randn(30, 6, 78)
-    mask[..., 2:6] = 0  # to move or not
-    all_units = distribution(logits, mask)
-    two_units = distribution(logits, mask, orders=2)
-    actions = two_units.sample()
-    ordered = (actions != 0).any(-1)
-    assert (ordered.sum(1) <= 2).all()
-    assert (two_units.log_prob(actions) <= 0).all()
-    of_all = all_units.entropy()
-    of_two = two_units.entropy()
-    assert (of_two <= of_all + 1e-6).all()
-    assert of_two.mean() < of_all.mean()
-
-
 def test_learns_to_march(march, monkeypatch, tmp_path):
     """Which unit waits, and where to: the greedy policy makes no mistake. Rewards are weighted
     for learning only."""
@@ -193,33 +175,3 @@ def test_learns_to_march(march, monkeypatch, tmp_path):
     # of 1 to 5 steps that are left: it cannot count them
     returns = np.cumsum(2.5 * 0.5 ** np.arange(5))
     assert value.item() == pytest.approx(returns.mean(), rel=0.25)
-
-
-class EndlessMarch(March):
-    def step(self, action):
-        obs, reward, _, truncated, info = super().step(action)
-        return obs, reward, False, truncated, info
-
-
-def test_a_game_at_the_time_limit_bootstraps(monkeypatch, tmp_path):
-    """From its last observation, not from the first one of the next game."""
-    monkeypatch.setattr(ppo_microrts, "MicroRTS", EndlessMarch)
-    agents = helpers.spy_on_agents(monkeypatch, "ppo_microrts")
-    rollouts = helpers.spy_on_calls(monkeypatch, "ppo_microrts")
-    led_to = []  # the observations after each step
-
-    def note(envs, actions, result):
-        obs, _, _, truncations, infos = result
-        if truncations.all():
-            obs = np.stack([infos["final_obs"][n] for n in range(2)])
-        led_to.append(torch.tensor(obs))
-
-    helpers.spy_on_steps(monkeypatch, "ppo_microrts", note)
-    flags = dict(num_steps=16, total_timesteps=32, max_episode_steps=5, learning_rate=1e-20)
-    helpers.train("ppo_microrts", tmp_path, **flags)
-    ((_, _, next_values, terminations, dones, *_),) = rollouts
-    assert not terminations.any()
-    assert dones.all(1).tolist() == [t % 5 == 4 for t in range(16)]
-    with torch.no_grad():
-        expected = [agents[0](obs)[1].numpy() for obs in led_to]
-    np.testing.assert_allclose(next_values, expected, rtol=1e-4, atol=1e-5)

@@ -1,5 +1,4 @@
-"""ppo_multiagent.py: one actor for all agents, what the critics see, a ratio for each agent;
-environments."""
+"""ppo_multiagent.py: one actor for all agents, what the critics see, masks, what a team learns."""
 
 import pytest
 import torch
@@ -91,7 +90,8 @@ def test_an_agent_without_a_valid_choice_has_no_gradient():
     assert active.any()
 
 
-@pytest.mark.parametrize("central", helpers.others_slow([True, False], [True]))
+@pytest.mark.slow
+@pytest.mark.parametrize("central", [True, False])
 def test_a_team_learns(central, monkeypatch, tmp_path):
     """All right choices are taken from own observations; the bonus is in the state's value, not
     in that of agents."""

@@ -1,12 +1,10 @@
-"""ppo_atari_multigpu.py: two processes are one, in what they learn, log and save; how groups
-stop and go on."""
+"""ppo_atari_multigpu.py: two processes are one, in what they learn, log and save."""
 
 import contextlib
 import itertools
 import json
 import multiprocessing
 import os
-import signal
 import socket
 import tempfile
 from concurrent.futures import ProcessPoolExecutor
@@ -17,7 +15,7 @@ import pytest
 import torch
 from torch.distributions import Categorical
 
-from cleanrl_lite import ppo_atari_multigpu, utils
+from cleanrl_lite import ppo_atari_multigpu
 from tests import helpers
 
 SCRIPT, ENVS = "ppo_atari_multigpu", 4
@@ -175,77 +173,3 @@ def test_averaged_gradients_by_hand(pair):
     for norm, exp_avg in pair(step_of_adam):
         assert norm == pytest.approx(mean.norm().item(), rel=1e-5)
         assert exp_avg == pytest.approx((0.1 * 0.5 * mean / mean.norm()).tolist(), rel=1e-4)
-
-
-def look(runs_dir, *patches, **flags):
-    """What this process had: seeds of its environments, their actions, the weights and Adam's
-    steps of each update."""
-    seeds, actions, states, make = [], [], [], ppo_atari_multigpu.ale_py.vector_env.AtariVectorEnv
-
-    class Spied(make):
-        def reset(self, *, seed):
-            seeds.extend(seed.tolist())
-            return super().reset(seed=seed)
-
-        def step(self, moves):
-            actions.append(moves.tolist())
-            if len(actions) == flags.get("signal_at") and RANK == 1:
-                os.kill(os.getpid(), signal.SIGTERM)
-            return super().step(moves)
-
-    def compile(run, update):
-        def spied(inds):
-            weights = [*run.agent.parameters(), run.parts["adam"].step]
-            states.append([weight.sum().item() for weight in weights])
-            return update(inds)
-
-        return spied
-
-    spies = (
-        lambda: mock.patch("ale_py.vector_env.AtariVectorEnv", Spied),
-        lambda: mock.patch.object(utils.Run, "compile", compile),
-    )
-    status = 0
-    try:
-        train(
-            runs_dir, *spies, **{name: flag for name, flag in flags.items() if name != "signal_at"}
-        )
-    except SystemExit as end:
-        status = end.code
-    return status, seeds, actions, states
-
-
-@pytest.mark.slow
-def test_a_group_stops_and_goes_on(pair, tmp_path):
-    """The second process alone gets a SIGTERM, in the second rollout: both leave in that iteration,
-    and it is saved.
-
-    Together they have the environments that one process has, also where the run is resumed; each
-    draws its own actions.
-    """
-    first, second = pair(look, tmp_path, signal_at=12)
-    code, one, acts, _ = first
-    other_code, other, other_acts, _ = second
-    assert code == other_code == 143
-    run_dir = helpers.only_run(tmp_path)
-    saved = helpers.load(run_dir)
-    assert saved["global_step"] == 64 and not (run_dir / "eval.json").exists()
-    assert one + other == [1, *np.random.SeedSequence([1, 0]).generate_state(ENVS)[1:] >> 1]
-    assert len(acts) == len(other_acts) == 16
-    assert np.mean(np.array(acts) == np.array(other_acts)) < 0.5
-    helpers.next_second()
-    (code, one, more, states), (other_code, other, other_more, others) = pair(
-        look, tmp_path, resume="auto"
-    )
-    assert code == other_code == 0 and helpers.only_run(tmp_path) == run_dir
-    assert one + other == [*np.random.SeedSequence([1, 64]).generate_state(ENVS) >> 1]
-    assert (
-        len(more) == len(other_more) == 8
-        and more != other_more
-        and more != acts[:8]
-        and other_more != other_acts[:8]
-    )
-    weights = [weight.sum().item() for weight in [*saved["agent"].values(), saved["adam"]["step"]]]
-    assert states == others and states[0] == pytest.approx(weights, rel=1e-4, abs=1e-4)
-    assert [step for step, _ in helpers.scalars(run_dir)["charts/learning_rate"]] == [32, 64, 96]
-    assert helpers.load(run_dir)["adam"]["step"] == 12

@@ -1,5 +1,4 @@
-"""ppo_selfplay.py: what it learns by playing against itself, opponents, random openings,
-envpool's games."""
+"""ppo_selfplay.py: what it learns by playing against itself, random openings."""
 
 import numpy as np
 import pytest
@@ -32,6 +31,7 @@ def nim(tmp_path_factory):
     return agents[0], run_dir, returns
 
 
+@pytest.mark.slow
 def test_learns_the_perfect_play_of_nim(nim):
     """Whoever leaves a multiple of four wins: the right move, and the sign of the value of every
     position."""
@@ -44,6 +44,7 @@ def test_learns_the_perfect_play_of_nim(nim):
     assert np.mean(returns[::2]) == 1  # the games in which it begins, against random moves
 
 
+@pytest.mark.slow
 def test_the_opponent_of_evaluations_does_not_change_training(nim, tmp_path):
     _, run_dir, _ = nim
     runs = []
@@ -108,6 +109,3 @@ def test_random_openings():
     moves = [ppo_selfplay.random_move(position(2)[0].numpy(), (1, 3)).item() for _ in range(2000)]
     assert set(moves) == {0, 1}
     assert 900 < sum(moves) < 1100
-
-
-# --- envpool

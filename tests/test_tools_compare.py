@@ -1,8 +1,11 @@
 """cleanrl_lite/tools/compare.py: the table says what the seeds say, by the rule of docs/results.md."""
 
+import json
+
 import numpy as np
 import pytest
 from scipy import stats
+from torch.utils.tensorboard import SummaryWriter
 
 from benchmark.publish import tables
 from cleanrl_lite.tools import compare
@@ -26,14 +29,14 @@ def told(monkeypatch, capsys, *words):
             head, _, *rows = block.split("\n")
             table = [cells(row) for row in (head, *rows)]
             tables[env_id].append(table)
-        else:
+        elif "; final" in block:
             env_id = block.strip()
             tables[env_id] = []
     return tables, output
 
 
 def cells(row):
-    parts = row.strip("| ").split("|")
+    parts = row.strip()[1:-1].split("|")
     return [part.strip() for part in parts]
 
 
@@ -51,56 +54,86 @@ def test_a_table(tmp_path, monkeypatch, capsys):
         write_run(tmp_path, flat(value), seed=seed, exp_name="my_idea")
     write_run(tmp_path, flat(-5), env_id="Acrobot-v1")
     tables, output = told(monkeypatch, capsys, tmp_path)
-    (acrobot,) = tables["Acrobot-v1"]
-    first, second = tables["CartPole-v1"]
-    assert acrobot[1:] == [["ppo", "1", "-5.0", "-5.0", "-5.0"]]
-    t = stats.t.ppf(0.975, 3)
-    half = t * stats.sem(origin)
-    low = 101.25 - half
-    high = 101.25 + half
-    wanted = f"101.2 [{low:.1f}, {high:.1f}]"
-    assert first[2] == ["ppo", "4", wanted, wanted, wanted]
-    assert second[0][2] == "minus ppo"  # the origin, though it comes second
+    final, area = tables["CartPole-v1; final: steps 18,000 to 20,000"]
+    acrobot, _ = tables["Acrobot-v1; final: steps 18,000 to 20,000"]
+    assert acrobot[1] == ["ppo", "1", "-5.0", "", "", "", ""]
+    half = stats.t.ppf(0.975, 3) * stats.sem(origin)
+    wanted = f"101.2 [{101.25 - half:.1f}, {101.25 + half:.1f}]"
+    assert final[2] == ["ppo", "4", wanted, "", "", "", ""]
+    assert final[0][2:4] == ["final", "minus ppo"]  # the origin, though it comes second
     test = stats.ttest_ind(copy, origin, equal_var=False)
     low, high = test.confidence_interval(0.95)
-    interval = f"+37.5 [{low:+.1f}, {high:+.1f}]"
-    expected = ["my_idea", "final", interval, "< 0.01", "▲ above"]
-    assert second[1][:5] == expected
+    assert final[1][3:6] == [f"+37.5 [{low:+.1f}, {high:+.1f}]", "< 0.01", "▲ above"]
     assert test.pvalue < 0.01
-    measures = [row[1] for row in second[1:]]
-    assert measures == ["final", "best", "area"]
-    assert "If nothing differed, 0.2 of 3 tests" in output
+    assert area[0][2] == "area"
+    assert area[1][2:] == final[1][2:]
+    assert "If nothing differed, 0.1 of 2 tests" in output
 
 
-@pytest.mark.parametrize("seeds, word", [(2, "fewer than 3 seeds"), (3, "▼ below")])
-def test_two_seeds_say_nothing(seeds, word, tmp_path, monkeypatch, capsys):
-    for seed in range(seeds):
-        write_run(tmp_path, flat(100 + seed), seed=seed)
-        write_run(tmp_path, flat(50 + seed), seed=seed, gamma=0.9)
-    words = ["--by", "gamma", "--baseline", "gamma=0.99"]
+def verdicts(tmp_path, monkeypatch, capsys, *words):
+    """p and verdict of gamma=0.9 minus gamma=0.99."""
+    words = ["--by", "gamma", "--baseline", "gamma=0.99", *words]
     tables, _ = told(monkeypatch, capsys, tmp_path, *words)
-    _, second = tables["CartPole-v1"]
-    assert second[1][:2] == ["gamma=0.9", "final"]
-    assert second[1][4] == word
+    ((final, _),) = tables.values()
+    return {row[0]: tuple(row[4:6]) for row in final[1:]}["gamma=0.9"]
+
+
+@pytest.mark.parametrize(
+    "seeds, others, verdict",
+    [
+        ((1, 2, 3), {}, ("< 0.01", "▼ below")),
+        ((1, 2), {}, ("", "fewer than 3 seeds")),
+        ((4, 5, 6), {}, ("< 0.01", "▼ below, other seeds")),
+        ((1, 2, 3), {"total_timesteps": 10_000}, ("", "other numbers of steps")),
+        ((1, 2, 3), {"values": flat(np.nan)}, ("", "not finite")),
+        ((1, 2, 3), {"values": flat(np.inf)}, ("", "not finite")),
+    ],
+)
+def test_no_verdict_without_grounds(seeds, others, verdict, tmp_path, monkeypatch, capsys):
+    for seed in (1, 2, 3)[: len(seeds)]:
+        write_run(tmp_path, flat(100 + seed), seed=seed)
+    for seed in seeds:
+        write_run(tmp_path, **{"values": flat(50 + seed), **others}, seed=seed, gamma=0.9)
+    assert verdicts(tmp_path, monkeypatch, capsys) == verdict
+
+
+def test_until_beyond_the_end_of_a_run(tmp_path, monkeypatch, capsys):
+    """A short run says nothing about later steps; both do about earlier ones."""
+    for seed in (1, 2, 3):
+        write_run(tmp_path, flat(100 + seed, 100), seed=seed)
+        write_run(tmp_path, flat(50 + seed, 200), seed=seed, gamma=0.9)
+    assert verdicts(tmp_path, monkeypatch, capsys, "--until", 10_000) == ("< 0.01", "▼ below")
+    tables, _ = told(monkeypatch, capsys, tmp_path, "--by", "gamma", "--until", 20_000)
+    ((final, _),) = tables.values()
+    assert [row[0] for row in final[1:]] == ["gamma=0.9"]
 
 
 def test_measures(tmp_path):
-    """Final: the last 100 episodes. Best: 20 in a row. Area: the mean height of the curve."""
-    parts = [
-        flat(0, 200),
-        flat(80, 20),
-        flat(10, 180),
-    ]
-    values = np.concatenate(parts)
-    write_run(tmp_path, values)
+    """Final: the last tenth of the steps. Area: all of them. Long episodes weigh more."""
+    folder = write_run(tmp_path, [])
+    steps = np.array([1000, 9000, 9500, 10_000])
+    args = json.loads((folder / "args.json").read_text()) | {"total_timesteps": 10_000}
+    (folder / "args.json").write_text(json.dumps(args))
+    with SummaryWriter(folder) as writer:
+        for step, value in zip(steps, [10, 500, 20, 40]):
+            writer.add_scalar(tools.RETURN, value, step)
     (run,) = tools.find([tmp_path])
-    found = compare.measures(run, tools.RETURN)
-    assert found["final"] == 10
-    assert found["best"] == 80
-    area = (20 * 80 + 180 * 10) / 400
-    assert found["area"] == pytest.approx(area, rel=0.06)
-    first = compare.measures(run, tools.RETURN, until=20_000)
-    assert first == {"final": 0, "best": 0, "area": 0}
+    run.finished = True
+    found = compare.measures(run)
+    area = (1000 * 10 + 8000 * 500 + 500 * 20 + 500 * 40) / 10_000
+    assert found == {"final": 30, "area": area, "steps": 10_000}
+    assert compare.measures(run, until=1000) == {"final": 10, "area": 10, "steps": 1000}
+    assert compare.measures(run, until=20_000) is None
+
+
+def test_a_ceiling_that_is_reached_later(tmp_path):
+    """Both end at 1,000; that one has many short episodes at first decides nothing about the end."""
+    ends = []
+    for first in (40, 100):
+        folder = tmp_path / str(first)
+        write_run(folder, [*np.linspace(0, 1000, first), *flat(1000, 200 - first)])
+        ends.append(compare.measures(tools.find([folder])[0])["final"])
+    assert ends == [1000, 1000]
 
 
 def test_unfinished_runs(tmp_path, monkeypatch, capsys):
@@ -116,16 +149,8 @@ def test_unfinished_runs(tmp_path, monkeypatch, capsys):
     assert "gamma=0.9 " not in captured.out
     assert "note: left out 2 runs not finished (see --until)" in captured.err
     tables, _ = told(monkeypatch, capsys, *words, "--until", 10_000)
-    first, _ = tables["CartPole-v1"]
+    ((first, _),) = tables.values()
     assert first[1][:3] == ["gamma=0.9", "1", "50.0"]
-
-
-def test_other_lengths_are_said(tmp_path, monkeypatch, capsys):
-    write_run(tmp_path, flat(1, 100))
-    write_run(tmp_path, flat(1, 300))
-    run(monkeypatch, tmp_path)
-    errors = capsys.readouterr().err
-    assert "note: CartPole-v1: runs of 10,000 to 30,000 steps" in errors
 
 
 def test_refusals(tmp_path, monkeypatch, capsys):

@@ -1,47 +1,45 @@
-"""utils.py by itself: acting in numpy, compiled updates, what main() leaves behind."""
+"""utils.py by itself: set-up, acting in numpy, the check of the policy, compiled updates, Adam,
+random states, checkpoints that execute nothing."""
 
-import multiprocessing
+import copy
+import json
+import random
 import signal
 import sys
+import warnings
 from types import SimpleNamespace
 
+import gymnasium as gym
 import numpy as np
 import pytest
 import torch
-from threadpoolctl import threadpool_info, threadpool_limits
+from threadpoolctl import threadpool_info
 from torch import nn
+from torch.distributions import Categorical, Independent, Normal, TanhTransform
+from torch.distributions import TransformedDistribution as Transformed
 
 from cleanrl_lite import utils
 from tests import helpers
-from tests.probe_envs import probe
-
-CPU = torch.device("cpu")
 
 
 # --- acting in numpy
-
-
 class Residual(nn.Sequential):
     def forward(self, x):
         return x[:, :3] + super().forward(x)
 
 
+class Doubling(nn.Linear):
+    def forward(self, x):
+        return 2 * super().forward(x)
+
+
 def mlp(kind=nn.Sequential, **options):
-    network = kind(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 3, **options))
-    for param in network.parameters():
-        nn.init.normal_(param)
-    return network
+    return kind(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 3, **options))
 
 
-def with_hook(register, hook):
+def changed(change):
     network = mlp()
-    getattr(network[0], register)(hook)
-    return network
-
-
-def weight_normed(weight_norm):
-    network = mlp()
-    weight_norm(network[0])
+    change(network)
     return network
 
 
@@ -50,39 +48,19 @@ KNOWN = dict(
     tanh=mlp,
     relu=lambda: nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 1)),
     linear=lambda: nn.Sequential(nn.Linear(4, 2)),
-    layer_norm=lambda: layer_normed(),
+    a_layer_alone=lambda: nn.Linear(4, 2),
     without_bias=lambda: mlp(bias=False),
-    layer_norm_without_bias=lambda: layer_normed(bias=False),
-    layer_norm_without_weights=lambda: layer_normed(elementwise_affine=False),
 )
 FOREIGN = dict(
-    a_layer_alone=lambda: nn.Linear(4, 2),
     forward_of_its_own=lambda: mlp(Residual),
-    forward_hook=lambda: with_hook("register_forward_hook", lambda *x: x[-1] * 2),
-    pre_hook=lambda: with_hook("register_forward_pre_hook", lambda layer, x: (x[0] * 2,)),
-    hook_on_the_whole=lambda: hooked_whole(mlp()),
-    weight_norm=lambda: weight_normed(nn.utils.parametrizations.weight_norm),
+    hook=lambda: changed(lambda net: net[0].register_forward_hook(lambda *x: x[-1] * 2)),
+    pre_hook=lambda: changed(lambda net: net[0].register_forward_pre_hook(lambda _, x: x[0] * 2)),
+    hook_on_the_whole=lambda: changed(lambda net: net.register_forward_hook(lambda *x: x[-1] + 1)),
+    weight_norm=lambda: changed(lambda net: nn.utils.parametrizations.weight_norm(net[0])),
     other_layers=lambda: nn.Sequential(nn.Linear(4, 8), nn.LayerNorm(8), nn.GELU()),
     nested=lambda: nn.Sequential(mlp(), nn.ReLU()),
     subclass=lambda: nn.Sequential(Doubling(4, 3), nn.Tanh()),
 )
-
-
-class Doubling(nn.Linear):
-    def forward(self, x):
-        return 2 * super().forward(x)
-
-
-def layer_normed(**options):
-    network = nn.Sequential(nn.Linear(4, 8), nn.LayerNorm(8, eps=0.1, **options), nn.ReLU())
-    for param in network.parameters():
-        nn.init.normal_(param)
-    return network
-
-
-def hooked_whole(network):
-    network.register_forward_hook(lambda module, x, y: y + 1)
-    return network
 
 
 def assert_acts_as_torch(acting, network):
@@ -95,128 +73,264 @@ def assert_acts_as_torch(acting, network):
 
 @pytest.mark.parametrize("live", [False, True])
 @pytest.mark.parametrize("name", [*KNOWN, *FOREIGN])
-def test_acting_in_numpy_is_acting_in_torch(name, live, capsys):
-    """What it does not know it leaves to torch, and says so once."""
+def test_acting_in_numpy_is_acting_in_torch(name, live):
+    """What it does not know it leaves to torch, and says so; with `live` it sees weights that
+    change, as those of dqn and c51 do while they act."""
     network = {**KNOWN, **FOREIGN}[name]()
-    utils.say_once.cache_clear()
-    for _ in range(2):  # as for two rollouts
-        acting = utils.numpy_forward(network, CPU, live)
-        for _ in range(120):
-            acting(np.zeros((1, 4), dtype=np.float32))
-        assert_acts_as_torch(acting, network)
-    in_torch = capsys.readouterr().out.count("acts in torch: numpy")
-    assert in_torch == (name in FOREIGN)
-
-
-@pytest.mark.parametrize("name", ["tanh", "relu", "linear", "layer_norm", "weight_norm"])
-def test_acting_in_numpy_with_weights_that_change(name):
-    """The networks of dqn and c51 learn while they act."""
-    network = {**KNOWN, **FOREIGN}[name]()
-    acting = utils.numpy_forward(network, CPU, live=True)
-    for _ in range(5):
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        acting = utils.in_numpy(network, live)
+    assert ["acts in torch: numpy" in str(line.message) for line in said] == [True] * (
+        name in FOREIGN
+    )
+    assert_acts_as_torch(acting, network)
+    if live:
         with torch.no_grad():
             for param in network.parameters():
                 param.add_(torch.randn_like(param))
         assert_acts_as_torch(acting, network)
 
 
-@pytest.mark.parametrize("change", ["layer", "hook"])
-def test_acting_with_a_network_that_is_changed_later(change):
-    """Noticed within a thousand calls."""
-    network = mlp()
-    acting = utils.numpy_forward(network, CPU, live=True)
-    assert_acts_as_torch(acting, network)
-    if change == "layer":
-        network[2] = nn.Linear(8, 3)
-    else:
-        network.register_forward_hook(lambda module, x, y: y + 1)
-    for _ in range(1000):
-        acting(np.zeros((1, 4), dtype=np.float32))
-    assert_acts_as_torch(acting, network)
+# --- the policy that acts is the one that learns
+class Gaussian(nn.Module):
+    """A policy with a standard deviation that depends on the observation."""
+
+    def __init__(self):
+        super().__init__()
+        self.actor = nn.Linear(4, 6)
+
+    def forward(self, obs):
+        mean, log_std = self.actor(obs).chunk(2, dim=-1)
+        std = 0.1 + log_std.sigmoid()
+        return Independent(Normal(mean, std), 1), mean.sum(-1)
+
+    def sampler(self):
+        actor = utils.in_numpy(self.actor)
+
+        def sample(obs):
+            mean, log_std = np.split(actor(obs), 2, axis=-1)
+            std = 0.1 + 1 / (1 + np.exp(-log_std))
+            return mean + std * np.random.standard_normal(mean.shape).astype(np.float32)
+
+        return sample
+
+    def act(self, obs):
+        return self(obs)[0].mean
 
 
-def test_check_actions():
-    """Some ties may fall otherwise; another policy is refused."""
-    taken = torch.arange(3000) % 4
-    expected = taken.clone()
-    expected[:4] += 1
-    utils.check_actions(taken, expected)
-    utils.check_actions(taken / 3, taken / 3 + 1e-5)
-    utils.check_actions(taken, expected[None, :])
-    utils.check_actions(taken, expected[:, None])  # not 3000 x 3000 comparisons
-    expected[:5] = taken[:5] + 1
-    for actions, wrong in ((taken, expected), (taken / 3, taken / 2.9)):
-        with pytest.raises(SystemExit, match=r"the policy that acts is not the one that learns"):
-            utils.check_actions(actions, wrong)
+class Softmax(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.actor = nn.Linear(4, 5)
+
+    def forward(self, obs):
+        return Categorical(logits=self.actor(obs)), obs.sum(-1)
+
+    def sampler(self):
+        actor = utils.in_numpy(self.actor)
+        return lambda obs: (actor(obs) + np.random.gumbel(size=(len(obs), 5))).argmax(-1)
+
+    def act(self, obs):
+        return self.actor(obs).argmax(-1)
 
 
-ACTING_IN_NUMPY = [
-    name
-    for name in helpers.SCRIPTS
-    if "numpy_forward(" in helpers.TEXT[name]
-    and "check_actions(" in helpers.TEXT[name]
-    and name not in helpers.JAVA_SCRIPTS + helpers.MJX_SCRIPTS + helpers.ENVPOOL_SCRIPTS
+class Values(Softmax):
+    """As DQN: the policy is the greedy one."""
+
+    def forward(self, obs):
+        return self.actor(obs)
+
+    def sampler(self):
+        actor = utils.in_numpy(self.actor, live=True)
+        return lambda obs: actor(obs).argmax(-1)
+
+
+class Tanh(Transformed):
+    def __init__(self, mean, std):
+        super().__init__(Normal(mean, std), [TanhTransform()])
+
+    def log_prob(self, x):
+        return super().log_prob(x.clamp(-1 + 1e-6, 1 - 1e-6))
+
+
+class Squashed(Gaussian):
+    """Its samples are often at the bounds."""
+
+    def forward(self, obs):
+        mean, log_std = self.actor(obs).chunk(2, dim=-1)
+        return Independent(Tanh(mean, log_std.exp()), 1), mean.sum(-1)
+
+    def sampler(self):
+        return lambda obs: self(torch.from_numpy(obs))[0].sample().numpy()
+
+    def act(self, obs):
+        return self.actor(obs).chunk(2, dim=-1)[0].tanh()
+
+
+def checked(Agent, **methods):
+    """Whether check_policy lets an agent pass, one of whose methods is another."""
+    kind = type("Changed", (Agent,), methods)
+    agent = kind()
+    before = copy.deepcopy(agent.state_dict())
+    states = np.random.get_state()[1].tolist(), torch.get_rng_state().tolist()
+    try:
+        utils.check_policy(agent, np.zeros((3, 4), np.float32))
+    except SystemExit as end:
+        assert str(end).startswith("error: ") and "\n" not in str(end)
+        return str(end)
+    assert states == (np.random.get_state()[1].tolist(), torch.get_rng_state().tolist())
+    helpers.assert_same_state(agent.state_dict(), before)
+    return ""
+
+
+@pytest.mark.parametrize("Agent", [Gaussian, Softmax, Values, Squashed])
+def test_right_policies_pass(Agent):
+    """Whatever the seed, and neither weights nor random states change."""
+    for seed in range(20):
+        np.random.seed(seed)
+        torch.manual_seed(seed)
+        assert not checked(Agent)
+
+
+def scaled(by):
+    return lambda self: lambda obs: by * Gaussian.sampler(self)(obs)
+
+
+def narrow(self):
+    """The mean instead of a sample."""
+    return lambda obs: self.act(torch.from_numpy(obs)).numpy(force=True)
+
+
+def greedy(self):
+    actor = utils.in_numpy(self.actor)
+    return lambda obs: actor(obs).argmax(-1)
+
+
+def flatter(self, obs):
+    return Categorical(logits=self.actor(obs).tanh()), obs.sum(-1)
+
+
+def wrong_std(self, obs):
+    dist, values = Gaussian.forward(self, obs)
+    return Independent(Normal(dist.mean, dist.stddev + 0.1), 1), values
+
+
+def bounded_forward(self, obs):
+    return Softmax.forward(self, obs.tanh())
+
+
+def bounded_act(self, obs):
+    return Softmax.act(self, obs.tanh())
+
+
+WRONG = [
+    (Softmax, dict(forward=bounded_forward), "sampler()"),
+    (Softmax, dict(act=bounded_act), "act()"),
+    (Gaussian, dict(sampler=scaled(1.2)), "sampler()"),
+    (Gaussian, dict(sampler=narrow), "sampler()"),
+    (Gaussian, dict(forward=wrong_std), "sampler()"),
+    (Gaussian, dict(act=lambda self, obs: self(obs)[0].mean + 1), "act()"),
+    (Gaussian, dict(act=lambda self, obs: -self(obs)[0].mean), "act()"),
+    (Softmax, dict(sampler=greedy), "sampler()"),
+    (Softmax, dict(forward=flatter), "sampler()"),
+    (Softmax, dict(act=lambda self, obs: self.actor(obs).argmin(-1)), "act()"),
+    (Values, dict(forward=lambda self, obs: -self.actor(obs)), "sampler()"),
+    (Values, dict(sampler=Softmax.sampler), "sampler()"),
+    (Values, dict(act=lambda self, obs: self.actor(obs).argmin(-1)), "act()"),
 ]
 
 
-@pytest.mark.parametrize("script", helpers.others_slow(ACTING_IN_NUMPY, ["ppo", "ppo_continuous"]))
-def test_a_rollout_of_another_policy_is_refused(script, monkeypatch, tmp_path):
-    """One that acts with weights that are not the agent's."""
+@pytest.mark.parametrize("Agent, methods, told", WRONG)
+def test_wrong_policies_are_refused(Agent, methods, told):
+    """One of the three changed alone: one line names it."""
+    for seed in range(5):
+        np.random.seed(seed)
+        torch.manual_seed(seed)
+        assert checked(Agent, **methods).startswith(f"error: {told}")
 
-    numpy_forward = utils.numpy_forward
 
-    def shifted(module, device, live=False):
-        forward = numpy_forward(module, device, live)
+WITH_SAMPLER = [
+    name
+    for name in helpers.TRAINING_SCRIPTS
+    if "utils.check_policy(" in helpers.TEXT[name]
+    and "utils.in_numpy(" in helpers.TEXT[name]
+    and name not in helpers.JAVA_SCRIPTS + helpers.MJX_SCRIPTS + helpers.GODOT_SCRIPTS
+]
 
-        def shifted_forward(x):
-            output = forward(x)
-            # not the same for all choices, which would change no policy
-            return output + np.linspace(5, 0.5, output.shape[-1], dtype=np.float32)
 
-        return shifted_forward
+@pytest.mark.parametrize("script", WITH_SAMPLER)
+def test_another_policy_is_refused(script, monkeypatch, tmp_path):
+    """main() calls the check before it learns; in_numpy of another network stands for an edit."""
 
-    monkeypatch.setattr(utils, "numpy_forward", shifted)
-    with pytest.raises(SystemExit, match=r"the policy that acts is not the one that learns"):
+    in_numpy = utils.in_numpy
+
+    def negated(module, live=False):
+        forward = in_numpy(module, live)
+        return lambda *x: -forward(*x)
+
+    monkeypatch.setattr(utils, "in_numpy", negated)
+    with pytest.raises(SystemExit, match=r"^error: sampler\(\), which acts"):
         helpers.train(script, tmp_path)
 
 
 # --- compiled updates
+ARGS = SimpleNamespace(compile=True, cuda_graph=False)
 
 
-def run_of(compile=True, cuda_graph=False):
-    run = object.__new__(utils.Run)
-    run.args = SimpleNamespace(compile=compile, cuda_graph=cuda_graph)
-    return run
+@pytest.fixture
+def eager_calls(monkeypatch):
+    """Three calls in eager mode."""
+    torch._dynamo.reset()
+    monkeypatch.setattr(utils, "EAGER_CALLS", 3)
 
 
-def compiled(weight, bias):
-    """An update of its own, and a function that gives it another bias."""
+def scaled_sum(weight, bias, calls):
+    """An update of its own, and a function that gives it another bias; `calls` gets the names of
+    those that call it as it is written."""
 
     def update(x):
+        if not torch.compiler.is_compiling():
+            calls.append("eager")
         return {"y": x * weight["is"] + bias}
 
     def rebind(value):
         nonlocal bias
         bias = value
 
-    return run_of().compile(update), rebind
+    return utils.compiled(ARGS, update), rebind
 
 
-def test_traced_updates_notice_what_changes(traced):
-    notice_what_changes()
+def test_eager_then_compiled(eager_calls, traced):
+    """The first EAGER_CALLS calls run as they are written."""
+    calls = []
+    one, _ = scaled_sum({"is": torch.tensor(2.0)}, torch.tensor(1.0), calls)
+    for _ in range(10):
+        assert one(torch.ones(3))["y"].tolist() == [3] * 3
+    assert calls == ["eager"] * 3
 
 
-def notice_what_changes():
+def test_no_compile_stays_eager(eager_calls, traced):
+    calls = []
+
+    def update(x):
+        calls.append(x)
+
+    call = utils.compiled(SimpleNamespace(compile=False, cuda_graph=False), update)
+    for x in range(10):
+        call(x)
+    assert calls == [*range(10)]
+
+
+def test_compiled_updates_notice_what_changes(eager_calls, traced):
     """Other tensors, shapes, dtypes and closures, at once. Runs in one process share no graph."""
-    torch._dynamo.reset()
     weight = {"is": torch.tensor(2.0)}
-    one, rebind = compiled(weight, torch.tensor(1.0))
-    other, _ = compiled(weight, torch.tensor(5.0))
-    for _ in range(2):
+    one, rebind = scaled_sum(weight, torch.tensor(1.0), [])
+    other, _ = scaled_sum(weight, torch.tensor(5.0), [])
+    for _ in range(5):
         assert one(torch.ones(3))["y"].tolist() == [3] * 3
         assert other(torch.ones(3))["y"].tolist() == [7] * 3
-        assert one(torch.ones(5))["y"].tolist() == [3] * 5
-        assert one(torch.ones(3, dtype=torch.int64))["y"].tolist() == [3] * 3
+    assert one(torch.ones(5))["y"].tolist() == [3] * 5
+    assert one(torch.ones(3, dtype=torch.int64))["y"].tolist() == [3] * 3
     rebind(torch.tensor(2.0))
     assert one(torch.ones(3))["y"].tolist() == [4] * 3
     weight["is"] = torch.tensor(4.0)
@@ -224,97 +338,228 @@ def notice_what_changes():
     assert other(torch.ones(3))["y"].tolist() == [9] * 3
 
 
-@pytest.mark.slow
-def test_a_number_that_changes_ends_in_eager_mode(capfd):
-    """Right at every call, whatever torch recompiles; and one line with the cause."""
-    torch._dynamo.reset()
-    one, rebind = compiled({"is": 2.0}, 1.0)
-    for bias in range(30):
+def test_a_number_that_changes_ends_in_eager_mode(eager_calls, traced, capfd):
+    """Right at every call; and one line says what to do. Gradients stay on."""
+    one, rebind = scaled_sum({"is": 2.0}, 1.0, [])
+    for bias in range(20):
         rebind(float(bias))
         assert one(torch.ones(3))["y"].tolist() == [2 + bias] * 3
-    lines = [line for line in capfd.readouterr().err.splitlines() if "eager" in line]
-    assert len(lines) == 1 and lines[0].startswith(
-        "continuing in eager mode: update reads a Python number that changes"
-    )
+        assert torch.is_grad_enabled()
+    said = "".join(capfd.readouterr())
+    assert said.count("continuing in eager mode: ") == 1
+    assert "A number that changes must be a tensor: docs/guides/change_a_script.md" in said
 
 
-def test_an_update_that_cannot_be_compiled_loses_no_call(capfd):
-    """It is eager from its first call on."""
-    torch._dynamo.reset()
+def test_an_update_that_cannot_be_compiled_loses_no_call(eager_calls, traced, capfd):
     count = torch.zeros(())
 
     def update(x):
         count.add_(1)
-        return {"y": x * float(np.random.default_rng().random() < 2), "z": torch.tensor(x.tolist())}
+        return {"z": torch.tensor(x.tolist())}
 
-    call = run_of().compile(update)
-    for calls in (1, 2, 3):
+    call = utils.compiled(ARGS, update)
+    for calls in range(1, 8):
         assert call(torch.ones(2))["z"].tolist() == [1, 1] and count == calls
     assert capfd.readouterr().err.count("continuing in eager mode: ") == 1
 
 
-# --- what main() leaves behind in its process
+def test_an_error_in_an_edit_is_pythons_own(eager_calls):
+    """At the first call, with the line of the edit."""
+
+    def update(x):
+        return x @ torch.ones(7)  # a mistake
+
+    with pytest.raises(RuntimeError, match="size|shape") as error:
+        utils.compiled(ARGS, update)(torch.ones(3))
+    frames = [(frame.path.name, frame.name) for frame in error.traceback]
+    assert frames[-1] == ("test_utils.py", "update")
+    assert not any("_dynamo" in str(frame.path) for frame in error.traceback)
 
 
-def process_state():
-    handlers = [signal.getsignal(number) for number in utils.SIGNALS]
-    pools = [(pool["filepath"], pool["num_threads"]) for pool in threadpool_info()]
-    hooks = sys.excepthook, getattr(torch._dynamo.config, "trace_autograd_ops", None)
-    modes = torch.is_grad_enabled(), torch.get_num_threads()
-    return hooks, handlers, modes, pools
+# --- Adam
+@pytest.mark.parametrize("max_grad_norm", [np.inf, 0.5])
+@pytest.mark.parametrize("beta1, eps", [(0.9, 1e-8), (0.5, 1e-5)])
+def test_adam_is_torchs(max_grad_norm, beta1, eps):
+    """With a learning rate that changes, clipping that bites at some steps only, and a parameter
+    that is frozen; the norm is that before it is clipped."""
+    network = nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 2), nn.Linear(2, 1))
+    network[2].bias.requires_grad_(False)
+    network.double()
+    reference = copy.deepcopy(network)
+    learning = [param for param in reference.parameters() if param.requires_grad]
+    adam = utils.Adam(network.parameters(), 0.1, max_grad_norm, beta1, eps)
+    torchs = torch.optim.Adam(learning, lr=0.1, betas=(beta1, 0.999), eps=eps)
+    clipped = 0
+    for step in range(30):
+        rate = 0.1 * (1 - step / 30)
+        adam.learning_rate.fill_(rate)
+        torchs.param_groups[0]["lr"] = rate
+        x = torch.randn(8, 3).double()
+        norm = adam.minimize((step % 3) * network(x).square().mean())
+        torchs.zero_grad()
+        ((step % 3) * reference(x).square().mean()).backward()
+        expected = nn.utils.clip_grad_norm_(learning, max_grad_norm)
+        torchs.step()
+        torch.testing.assert_close(norm, expected)
+        clipped += bool(expected > max_grad_norm)
+    assert adam.step == 30
+    assert (0 < clipped < 30) == (max_grad_norm == 0.5)
+    for mine, theirs in zip(network.parameters(), reference.parameters(), strict=True):
+        torch.testing.assert_close(mine, theirs)
 
 
-@pytest.fixture
-def three_threads():
-    """Other numbers of threads than a run has."""
+def test_adams_state():
+    """All but the learning rate, which a resumed run may have another one of."""
+    param = nn.Parameter(torch.ones(3))
+    adam = utils.Adam([param], 0.1)
+    for _ in range(3):
+        adam.minimize((param**2).sum())
+    again = utils.Adam([param], 0.7)
+    again.load_state_dict(adam.state_dict())
+    assert again.learning_rate == torch.tensor(0.7)
+    assert adam.state_dict().keys() == {"step", "exp_avg", "exp_avg_sq"}
+    helpers.assert_same_state(again.state_dict(), adam.state_dict())
+
+
+# --- random states, threads, flags
+def draw():
+    return random.random(), np.random.random(), torch.rand(()).item()
+
+
+@pytest.mark.parametrize("function", [lambda: None, lambda: utils.seed_all(7), draw])
+def test_keep_random_states(function):
+    utils.seed_all(3)
+    expected = draw()
+    utils.seed_all(3)
+    with utils.keep_random_states():
+        function()
+    assert draw() == expected
+    utils.seed_all(3)
+    assert draw() == expected  # all three are seeded
+
+
+def test_evaluations_leave_training_alone(monkeypatch, tmp_path):
+    """Whatever a policy or an environment draws in them: the agent, in eval mode, is a copy."""
+    ppo = helpers.module("ppo")
+
+    class Agent(ppo.Agent):
+        def act(self, obs):
+            if len(obs) == 1:  # not in the check of the policy
+                draw()
+                assert not self.training
+                with torch.no_grad():
+                    self.actor[0].weight.zero_()
+            return super().act(obs)
+
+    monkeypatch.setattr(ppo, "Agent", Agent)
+    runs = [helpers.train("ppo", tmp_path / str(every), eval_every=every)[0] for every in (0, 128)]
+    evaluations = {"eval/episodic_return", "eval/episodic_length"}
+    assert len(helpers.scalars(runs[1])["eval/episodic_return"]) == 4
+    helpers.assert_same_run(*runs, helpers.UNSEEDED | evaluations)
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_threads(threads):
+    """Of torch and of numpy's BLAS."""
     np.ones((9, 9)) @ np.ones((9, 9))
-    with threadpool_limits(3):
-        torch.set_num_threads(3)
-        yield process_state()
-    torch.set_num_threads(1)
+    utils.setup(helpers.small_args("ppo", "unused", threads=threads))
+    found = {pool["num_threads"] for pool in threadpool_info()}
+    utils.setup(helpers.small_args("ppo", "unused", threads=1))
+    assert found == {threads}
 
 
-def note_threads(monkeypatch):
-    """A list of the threads of torch and BLAS at each evaluation."""
-    threads, evaluate = [], utils.Run.evaluate
-
-    def spied(run):
-        pools = {pool["num_threads"] for pool in threadpool_info()}
-        threads.append((torch.get_num_threads(), pools))
-        return evaluate(run)
-
-    monkeypatch.setattr(utils.Run, "evaluate", spied)
-    return threads
-
-
-@pytest.mark.parametrize("threads, within", [(1, 1), (2, 2), (0, 3)])
-def test_a_run_that_ends_leaves_no_trace(threads, within, three_threads, monkeypatch, tmp_path):
-    """--threads holds within the run, for numpy's BLAS too; afterwards everything is as before."""
-    noted = note_threads(monkeypatch)
-    monkeypatch.setattr(utils.Run, "compile", lambda run, update: update)
-    run_dir, returns = helpers.train("ppo", tmp_path, threads=threads, compile=True)
-    assert process_state() == three_threads
-    assert noted == [(within, {within})]
-    evaluated = helpers.main("ppo", helpers.small_args("ppo", tmp_path, evaluate=str(run_dir)))
-    assert process_state() == three_threads
-    assert evaluated["returns"] == returns
-    assert evaluated["dir"] == run_dir == helpers.only_run(tmp_path)
+def test_signals_that_nohup_ignores_stay_ignored(monkeypatch):
+    """The others ask the run to save."""
+    monkeypatch.setattr(sys, "argv", ["ppo.py"])
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    utils.parse(helpers.module("ppo").Args)
+    assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1):
+        signal.raise_signal(number)
+        assert utils.received.pop() == number
+    utils.received.append(signal.SIGINT)
+    with pytest.raises(KeyboardInterrupt):
+        signal.raise_signal(signal.SIGINT)  # a second Ctrl-C
 
 
-@pytest.mark.parametrize("async_envs", [False, True])
-def test_a_run_that_fails_leaves_no_trace(async_envs, three_threads, monkeypatch, tmp_path):
-    """Nor a lock or a process: it can be resumed in the same process."""
-    monkeypatch.setenv("FAULT", "raises")
-    monkeypatch.setenv("FAULT_STEP", "131")
-    flags = dict(env_id=probe("Faulty", "ppo"), num_envs=1, async_envs=async_envs)
-    with pytest.raises(ValueError, match="the simulator says no"):
-        helpers.train("ppo", tmp_path, **flags, total_timesteps=256)
-    assert process_state() == three_threads
-    assert not [p for p in multiprocessing.active_children() if "AsyncVector" in p.name]
-    monkeypatch.setenv("FAULT_STEP", "100000")
-    run_dir = helpers.only_run(tmp_path)
-    helpers.train("ppo", tmp_path, **flags, resume=str(run_dir), total_timesteps=256)
-    assert helpers.load(run_dir)["global_step"] == 256
+# --- checkpoints execute nothing
+class Payload:
+    """Unpickling this creates a file."""
+
+    def __init__(self, path):
+        self.path = path
+
+    def __reduce__(self):
+        return (open, (str(self.path), "w"))
 
 
-# --- small things
+def places(state, path=()):
+    """Each place of a nested dict or list: (keys that lead there)."""
+    yield path
+    if isinstance(state, dict | list):
+        for key in state if isinstance(state, dict) else range(len(state)):
+            yield from places(state[key], (*path, key))
+
+
+@pytest.fixture(scope="module", params=["ppo_continuous", "dqn", "ppo_simple"])
+def trained(request, tmp_path_factory):
+    return request.param, helpers.train(request.param, tmp_path_factory.mktemp("trained"))[0]
+
+
+def test_a_payload_in_every_place(trained, tmp_path):
+    """Instead of any part of a checkpoint: refused in one line, and never executed."""
+    script, run_dir = trained
+    state = helpers.load(run_dir)
+    _, agent = helpers.agent_of(script)
+    path, executed = tmp_path / "checkpoint.pt", tmp_path / "executed"
+    paths = [place for place in places(state) if place[:1] != ("args",)]
+    assert len(paths) > 20
+    for place in [*paths, ("args", "env_id"), ("more",)]:
+        changed = copy.deepcopy(state)
+        if place:
+            parent = changed
+            for key in place[:-1]:
+                parent = parent[key]
+            parent[place[-1]] = Payload(executed)
+        else:
+            changed = Payload(executed)
+        torch.save(changed, path)
+        with pytest.raises(SystemExit, match=r"^error: cannot load [^\n]*checkpoint\.pt"):
+            utils.load(path, agent=agent)
+        assert not executed.exists(), place
+    torch.load(path, weights_only=False)["more"].close()
+    assert executed.exists()  # the trap works
+
+
+@pytest.mark.parametrize("flag", ["evaluate", "resume"])
+def test_a_payload_is_not_executed(flag, trained, tmp_path):
+    script, run_dir = trained
+    path, executed = tmp_path / "checkpoint.pt", tmp_path / "executed"
+    torch.save({**helpers.load(run_dir), "more": Payload(executed)}, path)
+    with pytest.raises(SystemExit, match="^error: cannot load "):
+        helpers.train(script, tmp_path / "runs", **{flag: str(tmp_path)})
+    assert not executed.exists()
+    assert not (tmp_path / "runs").exists()
+
+
+def test_numbers_of_a_program(tmp_path):
+    """numpy's: args.json and the checkpoint have plain ones, and the run can be resumed."""
+    numbers = dict(total_timesteps=np.int64(512), gamma=np.float64(0.9), seed=np.int32(3))
+    run_dir, _ = helpers.train("ppo", tmp_path, **numbers)
+    assert json.loads((run_dir / "args.json").read_text())["gamma"] == 0.9
+    assert type(helpers.load(run_dir)["args"]["seed"]) is int
+    more = dict(numbers, resume=str(run_dir), total_timesteps=np.int64(640))
+    assert helpers.train("ppo", tmp_path, **more)[0] == run_dir
+    assert helpers.load(run_dir)["step"] == 640
+
+
+def test_a_vector_among_the_metrics(tmp_path):
+    """An edit's mistake: torch's or tensorboard's own error, not a number of its own choice."""
+    env = gym.make("CartPole-v1")
+    agent = helpers.module("ppo").Agent(None, env.observation_space, env.action_space)
+    adam = utils.Adam(agent.parameters(), 0.1)
+    envs = SimpleNamespace(returns=[])
+    args = helpers.small_args("ppo", tmp_path)
+    run = utils.Run(args, helpers.module("ppo").__file__, None, envs, agent, adam=adam)
+    with pytest.raises((RuntimeError, ValueError, TypeError)):
+        run.log(SimpleNamespace(add_scalar=print), {"losses/mine": torch.ones(3)})

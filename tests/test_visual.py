@@ -1,5 +1,4 @@
-"""The *_visual scripts: their videos show what the agent makes of each frame, and all else is
-their parents'."""
+"""The *_visual scripts: they have videos, and all else is their parents'."""
 
 import imageio.v3 as imageio
 import pytest

@@ -1,14 +1,14 @@
 """Loads a trained agent, and plays one episode with it.
 
     python -m cleanrl_lite.tools.agents RUN_DIR
-    python -m cleanrl_lite.tools.agents RUN_DIR my_idea.py    where the script has moved
+    python -m cleanrl_lite.tools.agents RUN_DIR my_idea.py    of a script of your own
 
 In Python: `from cleanrl_lite.tools.agents import load, play`. The episode is the first one of the
 run's own evaluation, if its --seed was 1.
 """
 
 import importlib.util
-from unittest import mock
+from pathlib import Path
 
 import numpy as np
 import torch
@@ -20,33 +20,41 @@ from cleanrl_lite.tools import runs as tools
 
 # --8<-- [start:load]
 def load(run_dir, path=None, render_mode=None, **changed):
-    """The agent of a run and its environment; `path` is that of the script, if it has moved.
+    """The agent of a run and its environment; `path` is that of the script, if it is your own.
 
-    `changed` are arguments of the run to change, such as env_kwargs.
+    `changed` are arguments of the run to change, such as env_kwargs. Imports only what you name:
+    an installed script or `path`, and a module of --env-id if `changed` has it.
     """
-    file = f"{run_dir}/checkpoint.pt"
-    checkpoint = torch.load(file, map_location="cpu", weights_only=True, mmap=True)
-    name = checkpoint["script"]
-    if name == "ppo_godot":
-        raise SystemExit(
-            "error: a game's agents play together. Play them with ppo_godot.py --evaluate"
-        )
-    if path is None and importlib.util.find_spec(f"cleanrl_lite.{name}"):
-        script = importlib.import_module(f"cleanrl_lite.{name}")
-    else:  # a copy of a script; its run directory has its text
-        spec = importlib.util.spec_from_file_location(name, path or f"{run_dir}/{name}.py")
-        script = importlib.util.module_from_spec(spec)
-        spec.loader.exec_module(script)
-
+    saved = utils.load(run_dir)
+    script = imported(path) if path else installed(saved)
     # An older version of the script may have had flags that are gone.
-    saved = {name: x for name, x in checkpoint["args"].items() if hasattr(script.Args, name)}
-    args = script.Args(**{**saved, "evaluate": str(run_dir), "cuda": False, **changed})
-    # main() makes the agent as the script does, but gives it back instead of evaluating it.
-    with mock.patch.object(utils, "evaluate_saved", lambda args, make_env, agent: agent):
-        agent = script.main(args)
-    agent.load_state_dict(checkpoint["agent"])
-    agent.eval()  # no dropout
-    return agent, script.make_env(args, render_mode)
+    args = {name: x for name, x in saved["args"].items() if hasattr(script.Args, name)}
+    args = script.Args(**{**args, "cuda": False, **changed})
+    trusted = ":" not in args.env_id or "env_id" in changed
+    utils.check(trusted, f"this run imports a module. To allow it: --env-id {args.env_id}")
+    env = script.make_env(args, render_mode)
+    agent = script.Agent(args, env.observation_space, env.action_space)
+    utils.load(run_dir, agent=agent)
+    return agent.eval(), env  # no dropout
+
+
+def imported(path):
+    spec = importlib.util.spec_from_file_location(Path(path).stem, path)
+    script = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(script)
+    return script
+
+
+def installed(saved):
+    """The script of this package that made the run; refuses a copy under its name."""
+    name = saved["script"]
+    path = Path(utils.__file__).with_name(f"{name}.py")
+    copied = saved["dir"] / path.name
+    known = path.exists() and (not copied.exists() or copied.read_text() == path.read_text())
+    utils.check(known, f"this run is of another {name}.py: name the script, such as {copied}")
+    together = "a game's agents play together: ppo_godot.py --evaluate"
+    utils.check(name != "ppo_godot", together)
+    return importlib.import_module(f"cleanrl_lite.{name}")
 
 
 # --8<-- [end:load]
@@ -72,9 +80,11 @@ def play(agent, env, seed):
 def main():
     parser = tools.parser(__doc__)
     parser.add_argument("run_dir")
-    parser.add_argument("script", nargs="?", help="default: the installed one, or RUN_DIR's copy")
+    parser.add_argument("script", nargs="?", help="its path, if it is not an installed one")
+    parser.add_argument("--env-id", help="the run's, if it names a module, which is imported then")
     args = parser.parse_args()
-    agent, env = load(args.run_dir, args.script)
+    changed = {"env_id": args.env_id} if args.env_id else {}
+    agent, env = load(args.run_dir, args.script, **changed)
     print(play(agent, env, seed=10_001))
 
 

@@ -1,4 +1,4 @@
-"""Plays an environment with random actions and says what would spoil a training.
+"""Plays an environment with random actions and says what would spoil training.
 
     python -m cleanrl_lite.tools.check_env CartPole-v1
     python -m cleanrl_lite.tools.check_env my_env:Line-v0 --seconds 60 --json found.json
@@ -10,41 +10,33 @@ the exit status is 1. The last lines name the script that fits. Guide: docs/guid
 import copy
 import itertools
 import json
-import os
-import pickle
 import random
-import re
 import shlex
 import textwrap
 import time
-import traceback
-import warnings
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass, field
+from functools import partial, reduce
 from pathlib import Path
 
-import cloudpickle
 import gymnasium as gym
 import numpy as np
-import psutil
 import torch
 import tyro
 from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Tuple
-from gymnasium.utils import env_checker
-from gymnasium.wrappers import OrderEnforcing, TimeLimit
 
 from cleanrl_lite import utils
 
 MOST_STEPS = 100_000  # of the long play
+MOST_BYTES = 5e8  # of the observations that are kept
 ENOUGH_STEPS = 20_000  # what did not happen in so many is told
-CAREFUL_STEPS = 2_000  # of it: those whose infos, actions and arrays are looked at
-MOST_SAMPLES = 2_000  # observations that are kept
-MOST_NUMBERS = 2_000  # in one of them; scripts do not take more either
-MOST_PIXELS = 100_000  # of an image that are compared
 LIMIT = 1_000  # the time limit that is proposed where there is none
+SLOW = 1_000  # steps a second, below which a script is chosen that learns from fewer
+SCALING = "ppo_continuous", "ppo_atari"  # observations and rewards
+UNSCALED = "the script that fits does not scale that: use Scaled-v0 of docs/guides/scaled.py"
+NOTE, WRONG = "note", "WRONG"
 
 
-# === arguments
 @dataclass
 class Args:
     env_id: tyro.conf.Positional[str]  # environment, or module:environment
@@ -54,110 +46,26 @@ class Args:
     json: Path | None = None  # also write what was found to this file
 
 
-# === report
+# === what is seen
 @dataclass
-class Line:
-    """What was seen; of a finding also what it means for training, and what to do."""
+class Seen:
+    """What random actions met; nothing here is a judgement."""
 
-    state: str  # "", "note" or "WRONG"
-    topic: str
-    seen: str
-    means: str = ""
-    advice: str = ""
-
-    def __str__(self):
-        text = wrapped(f"{self.state:6} {self.topic:13} ", self.seen)
-        if self.state:
-            text += "\n" + wrapped(f"{'':21}means: ", self.means)
-            text += "\n" + wrapped(f"{'':21}do: ", self.advice)
-        return text
-
-
-def wrapped(head, text):
-    """`text` after `head`, in lines of 100 characters; the next ones are indented."""
-    return textwrap.fill(
-        text,
-        width=100,
-        initial_indent=head,
-        subsequent_indent=" " * len(head),
-        break_long_words=False,
-        break_on_hyphens=False,
-    )
-
-
-def fact(topic, seen):
-    return Line("", topic, seen)
-
-
-def note(topic, seen, means, advice):
-    return Line("note", topic, seen, means, advice)
-
-
-def wrong(topic, seen, means, advice):
-    return Line("WRONG", topic, seen, means, advice)
-
-
-def number(value):
-    return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"
-
-
-# === playing
-class Game:
-    """Makes the environment. One instance at a time, unless a check asks for a second one."""
-
-    def __init__(self, args):
-        self.args = args
-        self.env = None
-        self.reference = None  # what seed 1 gives, if it repeats
-        self.needs_processes = False  # instances in one process disturb each other
-
-    def make(self, render_mode=None, limit=None):
-        return utils.make(
-            self.args,
-            render_mode,
-            max_episode_steps=limit or self.args.max_episode_steps,
-            disable_env_checker=True,
-        )
-
-    def fresh(self, **options):
-        """A new instance; the last one is closed before."""
-        self.close()
-        self.env = self.make(**options)
-        return self.env
-
-    def close(self):
-        if self.env is not None:
-            with suppress(Exception, SystemExit):  # gym-sailing's close() calls quit()
-                self.env.close()
-        self.env = None
-
-
-def parts_of(space, value, name=""):
-    """(name, space, value) of each part of an observation that is no Dict or Tuple."""
-    if isinstance(space, Dict):
-        for key, part in space.items():
-            if key not in value:
-                utils.check(False, f"the observation {value} has no {key!r}")
-            yield from parts_of(part, value[key], f"{name}[{key!r}]")
-    elif isinstance(space, Tuple):
-        for n, part in enumerate(space):
-            yield from parts_of(part, value[n], f"{name}[{n}]")
-    else:
-        yield name, space, value
-
-
-def bounds_of(space):
-    """The least and the largest value of a space of numbers; None for others, such as Text."""
-    if isinstance(space, Box):
-        return space.low.astype(float), space.high.astype(float)
-    if isinstance(space, Discrete):
-        return space.start, space.start + space.n - 1
-    if isinstance(space, MultiDiscrete):
-        start = getattr(space, "start", 0)
-        return start, start + space.nvec - 1
-    if isinstance(space, MultiBinary):
-        return 0, 1
-    return None
+    obs_space: gym.Space
+    action_space: gym.Space
+    spec: object  # its max_episode_steps is the limit as registered, or as asked for
+    steps: int = 0
+    seconds: float = 0.0  # of the long play
+    reset_seconds: list = field(default_factory=list)
+    episodes: list = field(default_factory=list)  # (length, terminated, truncated, zeros)
+    obs: dict = field(default_factory=dict)  # {part: [(space, step, array)]}
+    rewards: list = field(default_factory=list)
+    zeros: int = 0  # observations with nothing else
+    infos: list = field(default_factory=list)  # the last ones of episodes
+    has_mask: bool = False
+    plays: dict = field(default_factory=dict)  # {which: rows}
+    drawn: dict = field(default_factory=dict)  # {after which play: from the process's generators}
+    failed: dict = field(default_factory=dict)  # {experiment: error, or that there was no time}
 
 
 def is_image(space):
@@ -166,13 +74,18 @@ def is_image(space):
     return in_bytes and sorted(space.shape)[-2] >= 32 and space.high.max() == 255
 
 
+def parts_of(space, value, name="obs"):
+    """(name, space, value) of each part of an observation."""
+    if isinstance(space, Dict | Tuple):
+        for key, part in space.items() if isinstance(space, Dict) else enumerate(space):
+            yield from parts_of(part, value[key], f"{name}[{key!r}]")
+    else:
+        yield name, space, value
+
+
 def content(space, obs):
-    """An observation as bytes, to compare it."""
-    found = []
-    for _, _, value in parts_of(space, obs):
-        array = np.asarray(value)
-        found.append(repr(value).encode() if array.dtype == object else array.tobytes())
-    return b"|".join(found)
+    """An observation, to compare it."""
+    return [p.tobytes() if isinstance(p, np.ndarray) else repr(p) for *_, p in parts_of(space, obs)]
 
 
 def find_mask(env, obs, info):
@@ -181,640 +94,84 @@ def find_mask(env, obs, info):
         return info["action_mask"]
     if env.has_wrapper_attr("action_masks"):
         return env.get_wrapper_attr("action_masks")()
-    if isinstance(obs, dict):
-        return obs.get("action_mask")
-    return None
+    return obs.get("action_mask") if isinstance(obs, dict) else None
 
 
 def sample_action(space, mask):
     """A random action; a valid one where there is a mask."""
-    if mask is None:
+    if mask is None or not isinstance(space, Discrete | MultiDiscrete):
         return space.sample()
-    flat = np.hstack([np.ravel(part) for part in mask]).astype(np.int8)
-    if isinstance(space, Discrete):
-        return space.sample(flat)
-    if isinstance(space, MultiDiscrete) and len(space.shape) == 1:
-        ends = np.cumsum(space.nvec)[:-1]
-        return space.sample(tuple(np.split(flat, ends)))
-    return space.sample()
+    flat = np.concatenate([np.ravel(part) for part in mask]) if np.ndim(mask[0]) else mask
+    sizes = [space.n] if isinstance(space, Discrete) else space.nvec.ravel()
+    parts = np.split(np.asarray(flat), np.cumsum(sizes)[:-1])
+    chosen = [space.np_random.choice(np.flatnonzero(part)) for part in parts]
+    return np.reshape(chosen, space.shape).astype(space.dtype)[()] + space.start
 
 
-def random_steps(env, obs, info, most):
-    """Yields what steps return (without infos), up to an episode's end; from one seed."""
-    space = copy.deepcopy(env.action_space)
-    space.seed(0)
-    for _ in range(most):
-        action = sample_action(space, find_mask(env, obs, info))
-        obs, reward, terminated, truncated, info = env.step(action)
-        yield obs, reward, terminated, truncated
-        if terminated or truncated:
-            return
+def close(env):
+    with suppress(Exception):  # a run does not end by it
+        env.close()
 
 
-class Part:
-    """What was seen of one part of the observations."""
-
-    def __init__(self, name, space):
-        self.name = f"obs{name}"
-        self.space = space
-        self.kinds = set()  # (shape, dtype)
-        self.low = None  # the least and the largest numbers
-        self.high = None
-
-    def add(self, value):
-        array = np.asarray(value)
-        self.kinds.add((array.shape, array.dtype))
-        if array.shape != self.space.shape:
-            return
-        if self.low is None:
-            self.low = self.high = array.copy()
-        self.low = np.minimum(self.low, array)
-        self.high = np.maximum(self.high, array)
-
-    def is_finite(self):
-        return bool(np.isfinite(self.low).all() and np.isfinite(self.high).all())
-
-    def beyond(self):
-        """By how much of its range the worst number leaves the space."""
-        low, high = bounds_of(self.space)
-        span = np.where(np.isfinite(high - low), high - low, np.maximum(1, np.abs(high)))
-        span = np.where(np.isfinite(span) & (span > 0), span, 1.0)
-        over = np.maximum(low - self.low, self.high - high)
-        return float(np.max(over / span, initial=0.0))
-
-    def largest(self):
-        return float(np.max(np.maximum(np.abs(self.low), np.abs(self.high)), initial=0.0))
-
-
-class Clock:
-    """Are there pixels that tell the time, in the same way in every episode?"""
-
-    def __init__(self, size):
-        self.size = size
-        count = min(size, MOST_PIXELS)
-        self.columns = np.random.default_rng(0).permutation(size)[:count]
-        self.first = {}  # {step: pixels in the first episode that came to this step}
-        self.same = np.ones(count, bool)
-
-    def add(self, step, image):
-        often = step < 96 and step % 4 == 0
-        if (often or step % 32 == 0) and step < 3200 and np.size(image) == self.size:
-            pixels = np.ravel(image)[self.columns]
-            self.same &= pixels == self.first.setdefault(step, pixels)
-
-    def size_in_memory(self):
-        return len(self.first) * len(self.columns)
-
-    def is_seen(self, length):
-        """Do these pixels change again and again until the end of episodes of this length?"""
-        every = 4 if length < 96 else 32
-        steps = [step for step in sorted(self.first) if step % every == 0 and step < length]
-        moments = [self.first[step][self.same].tobytes() for step in steps]
-        late = moments[3 * len(moments) // 4 :]
-        return len(set(moments)) >= 5 and len(set(late)) > 1
-
-
-@dataclass
-class Episode:
-    length: int
-    terminated: bool
-    truncated: bool
-    zeros: bool  # the last observation has nothing but zeros
-
-
-class Play:
-    """Many random steps in one instance, and what was seen in them."""
-
-    def __init__(self, env, seconds):
-        self.env = env
-        self.action_space = copy.deepcopy(env.action_space)
-        self.obs_space = copy.deepcopy(env.observation_space)
-        spaces = {"action_space": self.action_space, "observation_space": self.obs_space}
-        # A space of one's own may lack ==: then no two are equal, and nobody can tell.
-        self.spaces = {
-            name: copied for name, copied in spaces.items() if getattr(env, name) == copied
-        }
-        self.limit = env.spec.max_episode_steps  # as registered, or as asked for
-        self.action_space.seed(0)
-        self.steps = 0
-        self.step_time = 0.0
-        self.reset_times = []
-        self.episodes = []
-        self.parts = {}
-        self.clocks = {}
-        self.samples = []  # (episode, step in it, numbers)
-        self.every = 1  # steps between samples
-        self.most_kept = 0  # bytes in samples
-        self.rewards = []
-        self.reward_kinds = set()  # (type, shape)
-        self.info_shapes = {}  # {key: shapes}
-        self.reused_infos = 0
-        self.overwritten = 0  # observations that changed when the next one came
-        self.changed_actions = 0
-        self.replaced = set()  # names of spaces
-        self.has_mask = False
-        self.zero_obs = 0
-        self.memory = []
-        self.run(seconds)
-
-    def run(self, seconds):
-        process = psutil.Process()
-        begin = time.perf_counter()
-        over = True
-        info = {}
-        while self.steps < MOST_STEPS and self.share(begin, seconds) < 1:
-            if over:
-                obs, info = self.reset()
-                length = 0
-            mask = find_mask(self.env, obs, info)
-            self.has_mask |= mask is not None
-            action = sample_action(self.action_space, mask)
-            before = self.look(obs, info, action)
-            start = time.perf_counter()
-            obs, reward, terminated, truncated, info = self.env.step(action)
-            self.step_time += time.perf_counter() - start
-            self.steps += 1
-            length += 1
-            over = bool(terminated or truncated)
-            zeros = self.add(obs, length)
-            self.add_reward(reward)
-            if before:
-                self.compare(before, obs, info, action)
-            if over:
-                episode = Episode(length, bool(terminated), bool(truncated), zeros)
-                self.episodes.append(episode)
-            if self.share(begin, seconds) > len(self.memory) / 8:
-                kept = self.most_kept + sum(c.size_in_memory() for c in self.clocks.values())
-                self.memory.append((self.steps, process.memory_info().rss - kept))
-
-    def share(self, begin, seconds):
-        """How much of the play is over."""
-        return max(self.steps / MOST_STEPS, (time.perf_counter() - begin) / seconds)
-
-    def reset(self):
-        start = time.perf_counter()
-        seed = 0 if self.steps == 0 else None
-        obs, info = self.env.reset(seed=seed)
-        self.reset_times.append(time.perf_counter() - start)
-        for name, space in self.spaces.items():
-            if getattr(self.env, name) != space:
-                self.replaced.add(name)
-        self.add(obs, 0)
-        return obs, info
-
-    def look(self, obs, info, action):
-        """What compare() needs."""
-        if self.steps >= CAREFUL_STEPS:
-            return None
-        return obs, content(self.obs_space, obs), info, content(self.action_space, action)
-
-    def add(self, obs, length):
-        """Takes an observation in; says whether it has only zeros."""
-        vectors = []
-        zeros = True
-        for name, space, value in parts_of(self.obs_space, obs):
-            if name not in self.parts and bounds_of(space) is not None:
-                self.parts[name] = Part(name, space)
-                if is_image(space):
-                    self.clocks[name] = Clock(np.size(value))
-            if name not in self.parts:  # Text and the like
-                continue
-            self.parts[name].add(value)
-            zeros = zeros and not np.any(value)
-            if name in self.clocks:
-                self.clocks[name].add(length, value)
-            else:
-                vectors.append(np.ravel(value))
-        self.zero_obs += zeros
-        if self.steps % self.every == 0 and 0 < sum(map(len, vectors)) <= MOST_NUMBERS:
-            vector = np.concatenate(vectors)
-            self.samples.append((len(self.episodes), length, vector))
-            self.most_kept = max(self.most_kept, len(self.samples) * vector.nbytes)
-        if len(self.samples) == MOST_SAMPLES:
-            self.samples = self.samples[::2]
-            self.every *= 2
-        return zeros
-
-    def add_reward(self, reward):
-        array = np.asarray(reward)
-        self.reward_kinds.add((type(reward).__name__, array.shape))
-        is_number = array.dtype.kind in "biuf"
-        self.rewards.append(float(array.sum()) if is_number else np.nan)
-
-    def compare(self, before, obs, info, action):
-        """Was something written into, or handed out again?"""
-        old_obs, old_content, old_info, old_action = before
-        self.overwritten += content(self.obs_space, old_obs) != old_content
-        self.changed_actions += content(self.action_space, action) != old_action
-        self.reused_infos += info is old_info
-        for key, value in info.items():
-            try:
-                shape = np.shape(value)
-            except ValueError:  # lists of different lengths
-                shape = None
-            self.info_shapes.setdefault(key, set()).add(shape)
-
-    def steps_per_second(self):
-        return self.steps / max(self.step_time, 1e-9)
-
-
-# === checks: each yields lines
-OF_NO_MATTER = "value is -?infinity|symmetric and normalized|different from the unwrapped"
-
-
-def check_with_gymnasium(game, play, seconds):
-    """gymnasium's own checker; it resets about 15 times."""
-    topic = "checker"
-    if play.has_mask:
-        yield fact(topic, "gymnasium's checker was not run: it takes actions that a mask forbids")
-        return
-    if 15 * np.mean(play.reset_times) > seconds:
-        yield fact(topic, "gymnasium's checker was not run: resets take too long")
-        return
-    env = game.fresh()
-    while isinstance(env, OrderEnforcing | TimeLimit):  # what gymnasium.make adds
-        env = env.env
-    error = ""
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
+def watch(make, seconds):
+    """Plays the environments that `make` gives, for about so long, and returns what was Seen."""
+    begin = time.perf_counter()
+    env = make()
+    seen = Seen(*copy.deepcopy((env.observation_space, env.action_space)), env.spec)
+    play(env, seen, seconds / 2)  # an error in it ends all
+    close(env)
+    resets = np.mean(seen.reset_seconds)
+    steps = int(np.clip((seconds / 20 - 8 * resets) * seen.steps / seen.seconds, 8, 400))
+    for experiment in (repeat, play_two):
         try:
-            env_checker.check_env(env, skip_render_check=True, skip_close_check=True)
-        except Exception as found:
-            error = str(found) or repr(found)
-    said = [re.sub(r"\x1b\[\d*m|WARN: ", "", str(warning.message)) for warning in caught]
-    said = [text for text in said if not re.search(OF_NO_MATTER, text)]
-    texts = [f"{text:.300}" for text in dict.fromkeys([*said, error]) if text]
-    if not texts:
-        yield fact(topic, "gymnasium's own checker finds nothing")
-        return
-    means = "other libraries may refuse it; what spoils results has a line of its own"
-    yield note(topic, " // ".join(texts), means, "mend it if it is yours")
+            soon = time.perf_counter() + 25 * resets < begin + 2 * seconds
+            utils.check(soon, "no time left, give it more --seconds")
+            experiment(make, seen, steps)
+        except (Exception, SystemExit) as error:
+            seen.failed[experiment.__name__] = f"{error!r:.200}"
+    return seen
 
 
-def check_time_limit(game, play):
-    topic = "time limit"
-    limit = play.limit
-    if not play.episodes:
-        yield from check_endless(play, limit)
-        return
-    lengths = [episode.length for episode in play.episodes]
-    longest = max(lengths)
-    count = len(lengths)
-    last = [episode for episode in play.episodes if episode.length == longest]
-    both = [episode for episode in last if episode.terminated and episode.truncated]
-    ended = [episode for episode in last if not episode.truncated]
-    cut = [episode for episode in last if not episode.terminated]
-    again = f"in {len(last)} of {count} episodes, after exactly {longest} steps"
-    means = "learners take the value of what comes after as 0, and so learn wrong values"
-    # by chance few episodes have the largest length, and nearly as many the next smaller one
-    shorter = max((length for length in lengths if length < longest), default=0)
-    enough = 3 if shorter == 0 and longest >= 20 else 5
-    piled = longest >= 5 and len(ended) >= enough and len(ended) > 5 * lengths.count(shorter)
-    suspicious = piled or len(both) >= 3
-    told = suspicious and tells_time(play, longest)
-    if len(both) >= 3 and not told:
-        seen = f"terminated and truncated are both true {again}"
-        yield wrong(topic, seen, means, "at a time limit, return terminated=False (a wrapper can)")
-    elif piled and not told:
-        seen = f"terminated {again}: probably a time limit reported as the end of the task"
-        advice = "return truncated=True instead (a wrapper can), unless the task truly ends there"
-        yield wrong(topic, seen, means, advice)
-    asked = game.args.max_episode_steps
-    inside = len(cut) >= 3 and is_inside(game, play, longest, limit)
-    if inside and asked and asked > longest:
-        seen = f"episodes are cut after {longest} steps, not after --max-episode-steps {asked}"
-        means = "the environment has a limit inside, which that flag cannot lengthen"
-        yield note(topic, seen, means, "set its own limit with --env-kwargs, or drop the flag")
-    seen = f"{count:,} episodes of {min(lengths):,} to {longest:,} steps; "
-    seen += f"limit: {number(limit) if limit else 'none registered'}"
-    if told:
-        seen += f"; {len(last)} ended after exactly {longest}, and the observation tells the time"
-    if inside:
-        seen += f"; that of {longest} is inside: --max-episode-steps can only shorten it"
-    yield fact(topic, seen)
-
-
-def check_endless(play, limit):
-    seen = f"no episode ended in {play.steps:,} steps; "
-    if limit or play.steps < ENOUGH_STEPS:
-        longer = f"limit: {limit:,}" if limit else f"perhaps it needs --max-episode-steps {LIMIT}"
-        yield fact("time limit", seen + longer)
-        return
-    yield note(
-        "time limit",
-        seen + "no time limit is registered",
-        "episodes end late or never: no charts/episodic_return, and evaluations take long",
-        f"set a limit, such as --max-episode-steps {LIMIT}",
-    )
-
-
-def is_inside(game, play, longest, limit):
-    """Does the environment cut episodes itself, whatever gymnasium.make's limit is?"""
-    if limit != longest:
-        return True
-    if 3 * limit / play.steps_per_second() > game.args.seconds / 5:
-        return False  # it would take too long to know
-    env = game.fresh(limit=2 * limit)
-    for seed in range(3):
-        steps = list(random_steps(env, *env.reset(seed=seed), limit))
-        if len(steps) == limit:
-            _, _, _, truncated = steps[-1]
-            return bool(truncated)
-    return False
-
-
-def has_right_shapes(play):
-    return all(len(part.kinds) == 1 for part in play.parts.values())
-
-
-def tells_time(play, length):
-    """Do the observations say how many steps are left? Then an end by the clock can be learned."""
-    if any(clock.is_seen(length) for clock in play.clocks.values()):
-        return True
-    lengths = dict(enumerate(episode.length for episode in play.episodes))
-    samples = [sample for sample in play.samples if lengths.get(sample[0]) == length]
-    if len(samples) < 20 or not has_right_shapes(play):
-        return False
-    episodes, steps, vectors = (np.array(column) for column in zip(*samples, strict=True))
-    apart = vectors - vectors.mean(axis=0)
-    time_apart = steps - steps.mean()
-    spread = np.linalg.norm(apart, axis=0) * np.linalg.norm(time_apart)
-    if np.any(np.abs(time_apart @ apart) > 0.999 * np.maximum(spread, 1e-9)):
-        return True  # one of the numbers is a clock; or else several together
-    columns = np.random.default_rng(0).permutation(vectors.shape[1])[:500]
-    inputs = np.column_stack([vectors[:, columns], np.ones(len(vectors))])
-    known = episodes % 2 == 0
-    weights = np.linalg.lstsq(inputs[known], steps[known], rcond=None)[0]
-    errors = inputs[~known] @ weights - steps[~known]
-    return bool(np.mean(errors**2) < 0.01 * np.var(steps))
-
-
-def check_observations(play, normalizes):
-    topic = "observations"
-    for part in play.parts.values():
-        yield from check_kinds(part)
-        if part.low is None:
-            continue
-        if not part.is_finite():
-            seen = f"{part.name} is not finite somewhere in {play.steps:,} steps"
-            yield wrong(topic, seen, "a run stops at the first one", "mend the environment")
-            continue
-        beyond = part.beyond()
-        seen = f"{part.name} leaves its space by {100 * beyond:.1f} % of its range"
-        if beyond > 0.01 and isinstance(part.space, Box):
-            means = "what scales or clips by the bounds loses it; the scripts for vectors do not"
-            yield note(topic, seen, means, "declare wider bounds")
-        elif beyond > 0 and not isinstance(part.space, Box):
-            means = "one-hot vectors cannot show it: the run stops, or the agent is blind"
-            yield wrong(topic, seen, means, "declare the numbers that occur")
-    if not normalizes:
-        yield from check_sizes(play)
-    yield from check_precision(play)
-    yield from check_ends(play)
-    if play.overwritten:
-        seen = f"{play.overwritten} of {min(play.steps, CAREFUL_STEPS):,} observations were "
-        seen += "changed by the next step: the same arrays are returned again"
-        means = "harmless here, as the scripts copy; lists of observations elsewhere are wrong"
-        yield note(topic, seen, means, "return copies")
-    yield from check_constants(play)
-
-
-def check_sizes(play):
-    """Numbers too large or too small for networks."""
-    odd = []
-    for part in play.parts.values():
-        is_vector = isinstance(part.space, Box) and not is_image(part.space)
-        if is_vector and part.low is not None and part.is_finite():
-            largest = part.largest()
-            if largest > 1000 or 0 < largest < 1e-3:
-                odd.append(f"{part.name} is up to {largest:.3g} in size")
-    if odd:
-        means = "the script that fits does not scale them: learning fails without an error"
-        advice = "use Scaled-v0 of docs/guides/scaled.py, or ppo_continuous.py for Box actions"
-        yield note("observations", "; ".join(odd), means, advice)
-
-
-def check_constants(play):
-    topic = "observations"
-    parts = [part for part in play.parts.values() if part.low is not None]
-    total = sum(np.size(part.low) for part in parts)
-    constant = sum(np.sum(part.low == part.high) for part in parts)
-    numeric = [part for part in parts if not is_image(part.space) and np.size(part.low)]
-    share = 100 * constant / max(total, 1)
-    if total and constant == total:
-        seen = f"all {total} numbers are the same in {play.steps:,} steps"
-        yield wrong(topic, seen, "the agent sees nothing", "look at what reset and step return")
-    elif len(numeric) == len(parts) and share >= 50 and total > 2:
-        seen = f"{constant} of {total} numbers never change in {play.steps:,} steps"
-        means = "they teach nothing; where they change later, normalised ones jump to -10 or 10"
-        yield note(topic, seen, means, "leave them out (gymnasium.wrappers.FilterObservation)")
-    seen = f"{total:,} numbers"
-    if numeric:
-        low = min(np.min(part.low) for part in numeric)
-        high = max(np.max(part.high) for part in numeric)
-        seen += f", {number(low)} to {number(high)}"
-    yield fact(topic, f"{seen}; {share:.0f} % never change")
-
-
-def check_kinds(part):
-    """Shape and dtype as they are declared."""
-    shapes = {shape for shape, _ in part.kinds}
-    if shapes != {part.space.shape}:
-        seen = f"{part.name} has shapes {sorted(shapes)}, declared is {part.space.shape}"
-        advice = "declare what is returned"
-        sizes = {int(np.prod(shape)) for shape in shapes}
-        flattened = part.name != "obs" and sizes == {int(np.prod(part.space.shape))}
-        if flattened:
-            means = "harmless here, as the scripts flatten them; other libraries may stop"
-            yield note("observations", seen, means, advice)
+def play(env, seen, seconds):
+    """The long play. Of images, some are kept; of other observations all."""
+    begin = time.perf_counter()
+    seen.action_space.seed(0)
+    kept, over = 0, True
+    while seen.steps < MOST_STEPS and kept < MOST_BYTES and seen.seconds < seconds:
+        if over:
+            start = time.perf_counter()
+            obs, info = env.reset(seed=None if seen.steps else 0)
+            seen.reset_seconds.append(time.perf_counter() - start)
+            length, over = 0, False
         else:
-            yield wrong("observations", seen, "a run stops at the first one", advice)
-    dtypes = {dtype for _, dtype in part.kinds}
-    if not isinstance(part.space, Box) or dtypes == {part.space.dtype}:
-        return
-    names = ", ".join(sorted(str(dtype) for dtype in dtypes))
-    seen = f"{part.name} is {names}, declared is {part.space.dtype}"
-    truncates = part.space.dtype.kind in "iu" and any(dtype.kind == "f" for dtype in dtypes)
-    if truncates:
-        means = "the scripts store what is declared: fractions are cut off"
-        yield wrong("observations", seen, means, "declare what is returned")
-    else:
-        means = "harmless here, as the scripts convert; other libraries may not"
-        yield note("observations", seen, means, "return what is declared, with astype")
+            mask = find_mask(env, obs, info)
+            seen.has_mask |= mask is not None
+            obs, reward, *ends, info = env.step(sample_action(seen.action_space, mask))
+            seen.steps += 1
+            seen.rewards.append(copy.copy(reward))
+            length, over = length + 1, any(map(bool, ends))
+        zeros = True
+        for name, space, value in parts_of(seen.obs_space, obs):
+            numeric = isinstance(space, Box | Discrete | MultiDiscrete | MultiBinary)  # not Text
+            zeros = zeros and not (numeric and np.any(value))
+            if numeric and (over or not is_image(space) or length < 96 or length % 32 == 0):
+                seen.obs.setdefault(name, []).append((space, length, np.array(value)))
+                kept += np.asarray(value).nbytes + 200
+        seen.zeros += zeros
+        if over:
+            seen.episodes.append((length, *map(bool, ends), zeros))
+            seen.infos.append(dict(info))
+        seen.seconds = time.perf_counter() - begin
 
 
-def check_precision(play):
-    """Large constants, such as seconds since 1970: float32 rounds what varies away."""
-    samples = [vector for _, _, vector in play.samples]
-    if not samples or not has_right_shapes(play):
-        return
-    vectors = np.array(samples, np.float64)
-    largest = np.abs(vectors).max(axis=0)
-    spacing = np.spacing(largest.astype(np.float32)).astype(np.float64)
-    spread = vectors.std(axis=0)
-    lost = (largest > 100) & (spread > 0) & (spacing > 0.05 * spread)
-    if lost.any():
-        worst = np.argmax(np.where(lost, largest, 0))
-        seen = f"{lost.sum()} numbers are large and vary little: one is about {largest[worst]:.6g},"
-        seen += f" varies by {spread[worst]:.2g}, and float32 has steps of {spacing[worst]:.2g}"
-        means = "most scripts store float32: they see noise (ppo_continuous.py subtracts the mean)"
-        yield wrong("observations", seen, means, "subtract a constant in the environment")
-
-
-def check_ends(play):
-    """Last observations that have only zeros."""
-    cut = [episode for episode in play.episodes if episode.truncated]
-    ended = [episode for episode in play.episodes if not episode.truncated]
-    zeros = sum(episode.zeros for episode in play.episodes)
-    size = sum(gym.spaces.flatdim(part.space) for part in play.parts.values())
-    often = play.zero_obs - zeros > play.steps / 10  # elsewhere too
-    if often or size < 2:
-        return
-    advice = "return the true last observation"
-    if len(cut) >= 3 and all(episode.zeros for episode in cut):
-        seen = f"where a time limit cuts episodes, the last one has only zeros ({len(cut)} times)"
-        means = "the value of what comes after is that of zeros, so learners learn wrong values"
-        yield wrong("last obs", seen, means, advice)
-    if len(ended) >= 3 and all(episode.zeros for episode in ended):
-        seen = f"where episodes end, the last one has only zeros ({len(ended)} times)"
-        yield note("last obs", seen, "harmless: no learner looks at it", advice)
-
-
-def check_rewards(play, normalizes):
-    topic = "rewards"
-    rewards = np.array(play.rewards)
-    kinds = sorted(f"{name}{shape or ''}" for name, shape in play.reward_kinds)
-    finite = np.isfinite(rewards)
-    if not finite.all():
-        seen = f"{np.sum(~finite):,} of {play.steps:,} are NaN, infinite or no numbers"
-        yield wrong(topic, seen, "a run stops at the first one", "mend the environment")
-    if any(shape for _, shape in play.reward_kinds):
-        seen = f"arrays: {', '.join(kinds)}"
-        means = "the scripts add them up; other libraries stop"
-        yield note(topic, seen, means, "return a float, with the weights that you want")
-    rewards = rewards[finite]
-    if not len(rewards):
-        return
-    largest = np.abs(rewards).max()
-    zeros = np.mean(rewards == 0)
-    if not normalizes and (largest > 1000 or 0 < largest < 1e-3):
-        means = "the script that fits does not scale them: learning fails without an error"
-        advice = "use Scaled-v0 of docs/guides/scaled.py"
-        yield note(topic, f"they are up to {largest:.3g} in size", means, advice)
-    if largest == 0 and play.steps >= ENOUGH_STEPS:
-        seen = f"all are 0 in {play.steps:,} random steps"
-        means = "exploration by noise meets no reward: nothing is learned"
-        yield note(topic, seen, means, "reward parts of the task, or begin nearer to the goal")
-    seen = f"{number(rewards.min())} to {number(rewards.max())} ({', '.join(kinds)})"
-    yield fact(topic, f"{seen}; {100 * zeros:.0f} % are 0")
-
-
-def check_infos(play):
-    topic = "infos"
-    ragged = sorted(str(key) for key, shapes in play.info_shapes.items() if len(shapes) > 1)
-    if ragged:
-        seen = f"{', '.join(ragged)}: the shape changes from step to step"
-        means = "harmless here; vector environments of other libraries cannot stack them"
-        yield note(topic, seen, means, "pad them, or leave them out")
-    if play.reused_infos:
-        seen = f"the same dict is returned again ({play.reused_infos:,} times)"
-        means = "harmless here; what else keeps infos sees only the last one"
-        yield note(topic, seen, means, "return a new dict")
-    if "statistics" in play.info_shapes:
-        means = "in the last info of an episode, a run puts its own there"
-        yield note(topic, 'they have the key "statistics"', means, "give it another name")
-    keys = sorted(map(str, play.info_shapes))
-    seen = f"{len(keys)} keys: {', '.join(keys)}" if keys else "no keys"
-    if "is_success" in keys:
-        seen += " (is_success is logged as charts/success_rate)"
-    yield fact(topic, f"{seen:.150}")
-
-
-def check_actions(play):
-    topic = "actions"
-    if play.changed_actions:
-        seen = f"step wrote into {play.changed_actions:,} of "
-        seen += f"{min(play.steps, CAREFUL_STEPS):,} actions"
-        means = "harmless here, as they are copies; elsewhere the agent learns from other actions"
-        yield note(topic, seen, means, "copy the action in step")
-    for name in sorted(play.replaced):
-        means = "the networks fit the space from before reset: wrong actions, or an error"
-        yield wrong(topic, f"reset changes {name}", means, "declare the final one in __init__")
-    space = play.action_space
-    if isinstance(space, Box):
-        yield from check_bounds(space)
-    yield fact(topic, " ".join(str(space).split())[:80])
-
-
-def check_bounds(space):
-    topic = "actions"
-    if not space.is_bounded():
-        seen = f"bounds are infinite: {' '.join(str(space).split())}"
-        means = "ddpg, td3, sac, tqc and crossq refuse them; ppo_continuous.py explores with std 1"
-        yield note(topic, seen, means, "declare finite bounds if you know them")
-        return
-    low, high = bounds_of(space)
-    width = high - low
-    outside = (low > 0) | (high < 0)
-    if (width > 100).any() or (width < 0.02).any() or outside.any():
-        seen = f"ranges are {number(width.min())} to {number(width.max())} wide, "
-        seen += f"from {number(low.min())} to {number(high.max())}"
-        means = "ppo_continuous.py begins with mean 0 and std 1: it tries a corner, or the ends"
-        advice = "sac.py scales actions itself; else gymnasium.wrappers.RescaleAction(env, -1, 1)"
-        yield note(topic, seen, means, advice)
-
-
-def check_memory(play):
-    steps, sizes = np.array(play.memory).T
-    later = len(steps) // 2
-    growth = np.diff(sizes[later:])
-    grown = sizes[-1] - sizes[later]
-    million = grown / max(steps[-1] - steps[later], 1) * 1e6
-    steady = len(growth) >= 2 and np.mean(growth > 0) > 0.7 and grown > 4e6
-    if steady and million > 2e9:
-        seen = f"the process grew by {grown / 1e6:.0f} MB in {steps[-1] - steps[later]:,} steps"
-        means = f"a run of a million steps would take {million / 1e9:.0f} GB and be killed"
-        yield note("memory", seen, means, "find what keeps growing; --resume auto after a kill")
-    yield fact("memory", f"{grown / 1e6:+.1f} MB in the last {steps[-1] - steps[later]:,} steps")
-
-
-def check_speed(play):
-    resets = 1000 * np.mean(play.reset_times)
-    per_second = number(play.steps_per_second())
-    yield fact("speed", f"{per_second} steps per second, {number(resets)} ms per reset")
-
-
-def seed_everything(seed):
-    """The generators that all code of a process shares."""
-    random.seed(seed)
-    np.random.seed(seed)
-    torch.manual_seed(seed)
-
-
-def shared_generators():
-    _, keys, position, *_ = np.random.get_state()
-    return {
-        "random": random.getstate(),
-        "np.random": (keys.tobytes(), position),
-        "torch": torch.get_rng_state().numpy().tobytes(),
-    }
-
-
-def row_of(space, obs, *others):
-    """What a step returned, as something to compare."""
-    return content(space, obs), repr(others)
-
-
+# === experiments
 def rows(env, seed, steps):
-    """Yields what resets (None) and steps return, `steps` of them, as things to compare.
-
-    Every episode has the same actions. Half-way, and where one ends, there is a reset.
-    """
+    """What resets and steps return, to compare: several episodes with the same actions."""
     space = copy.deepcopy(env.action_space)
     over = True
     for step in range(steps):
-        if over or step == steps // 2:
-            obs, info = env.reset(seed=seed if step == 0 else None)
+        if over or step % max(steps // 4, 1) == 0:
+            obs, info = env.reset(seed=None if step else seed)  # the first one is seeded
             space.seed(0)
             over = False
             yield content(env.observation_space, obs), None
@@ -822,378 +179,305 @@ def rows(env, seed, steps):
             action = sample_action(space, find_mask(env, obs, info))
             obs, reward, terminated, truncated, info = env.step(action)
             over = bool(terminated or truncated)
-            yield row_of(env.observation_space, obs, reward, terminated, truncated)
+            yield content(env.observation_space, obs), repr((reward, terminated, truncated))
 
 
-def first_difference(found, expected):
-    """(step, episode) where two plays differ; None where they do not."""
-    episode = -1
-    for step, (mine, theirs) in enumerate(zip(found, expected, strict=True)):
-        episode += theirs[1] is None
-        if mine != theirs:
-            return step, episode
-    return None
+def repeat(make, seen, steps):
+    """Plays of these seeds, and of the generators that all code of a process shares."""
+    plays = {"first": (1, 1), "again": (1, 2), "alike": (1, 1), "two": (2, 1), "three": (3, 1)}
+    for name, (seed, shared) in plays.items():
+        utils.seed_all(shared)
+        env = make()
+        seen.plays[name] = list(rows(env, seed, steps))
+        close(env)
+        drawn = random.random(), np.random.random(), torch.rand(1).item()
+        seen.drawn[name] = dict(zip(["random", "np.random", "torch"], drawn, strict=True))
 
 
-def has_one_game(found):
-    """Do all episodes go alike, as long as they last?"""
-    episodes = []
-    for row in found:
-        if row[1] is None:
-            episodes.append([])
-        episodes[-1].append(row)
-    first = episodes[0]
-    for other in episodes[1:]:
-        length = min(len(first), len(other))
-        if first[:length] != other[:length]:
-            return False
-    return True
-
-
-def check_seeds(game, steps, resets):
-    """Same seed, same episodes; another seed, others; no generators that others use too."""
-    seed_everything(1)
-    before = shared_generators()
-    first = list(rows(game.fresh(), 1, steps))
-    after = shared_generators()
-    seed_everything(2)
-    second = list(rows(game.fresh(), 1, steps))
-    again = shared_generators()
-    third = list(rows(game.env, 1, steps))
-    used = [name for name in before if before[name] != after[name]]
-    reseeded = [name for name in used if after[name] == again[name]]
-    yield from check_shared(used, reseeded)
-
-    where = first_difference(second, first)
-    if where is not None:
-        seed_everything(1)
-        repeats = list(rows(game.fresh(), 1, steps)) == first
-        yield from check_repeats(where, repeats, used)
-        return
-    game.reference = first
-    if first_difference(third, first) is not None or resets_remember(game.env, resets):
-        seen = "reset(seed=...) gives other episodes, depending on what was played before it"
-        means = "runs repeat, as they seed new instances once; reset(seed=...) later does not"
-        yield note("seeds", seen, means, "make a new instance where a seed must repeat an episode")
-    others = [list(rows(game.fresh(), seed, steps)) for seed in (2, 3)]
-    seen = f"seed 1 gave the same {steps} steps twice"
-    if any(other != first for other in others):
-        yield fact("seeds", f"{seen}, seeds 2 and 3 gave others")
-    elif has_one_game(first):
-        yield fact("seeds", f"{seen}, and so did seeds 2 and 3: all episodes are alike")
-    else:
-        yield wrong(
-            "seeds",
-            f"new instances with seeds 1, 2 and 3 gave the same {steps} steps",
-            "parallel environments play the same episodes, and a loop over seeds repeats one run",
-            "pass the seed on to what draws random numbers: super().reset(seed=seed)",
-        )
-
-
-def resets_remember(env, count):
-    """Are the first observations of some seeds others when the seeds come in another order?"""
-    found = []
-    seeds = list(range(count))
-    for order in (seeds, seeds[::-1]):
-        first = {}
-        for seed in order:
-            obs, info = env.reset(seed=seed)
-            first[seed] = content(env.observation_space, obs)
-            list(random_steps(env, obs, info, 5))
-        found.append(first)
-    return found[0] != found[1]
-
-
-def check_shared(used, reseeded):
-    """Generators that the scripts draw from too."""
-    for name in used:
-        seen = f"it draws from {name}, which all code shares"
-        means = "its episodes hang on what else draws there, and evaluations on training"
-        if name in reseeded:
-            seen = f"reset(seed=...) seeds {name}, which all code shares"
-            means = "the agent's exploration begins again with each reset: noise repeats itself"
-        line = wrong if name in reseeded else note
-        yield line("random", seen, means, "draw from self.np_random, which reset(seed=...) seeds")
-
-
-def check_repeats(where, repeats, used):
-    """What it is that seeds do not decide."""
-    step, episode = where
-    if repeats and used:
-        yield note(
-            "seeds",
-            f"seed 1 gave other episodes from step {step} on, unless {used[0]} was seeded too",
-            "runs repeat, as they seed that too; their evaluations and environments share it",
-            "draw from self.np_random, which reset(seed=...) seeds",
-        )
-    elif episode == 0:
-        yield wrong(
-            "seeds",
-            f"seed 1 gave another episode the second time, from step {step} on",
-            "no run can be repeated, and --seed decides less than it seems to",
-            "pass the seed on to what draws random numbers: super().reset(seed=seed)",
-        )
-    else:
-        yield wrong(
-            "seeds",
-            f"seed 1 gave the same first episode twice, but other ones after it (step {step})",
-            "no run can be repeated: reset() without a seed must go on with the seeded generator",
-            "wrap it as Seeded-v0 of docs/guides/my_envs.py",
-        )
-
-
-def check_instances(game, steps):
-    """Does a second instance disturb the first?"""
-    topic = "instances"
-    seed_everything(1)
-    one = rows(game.fresh(), 1, steps)
+def play_two(make, seen, steps):
+    """A play in the midst of which a second instance is made, played and closed."""
+    utils.seed_all(1)
+    env = make()
+    one = rows(env, 1, steps)
     found = list(itertools.islice(one, steps // 3))
-    try:
-        other = game.make()
-    except (Exception, SystemExit) as error:
-        game.needs_processes = True
-        seen = f"there can be only one in a process: {error!r:.200}"
-        means = "several environments, and --eval-every, fail without processes of their own"
-        yield note(topic, seen, means, "--async-envs, or --num-envs 1")
+    second = make()
+    found += [row for _, row in zip(rows(second, 2, steps // 3), one, strict=False)]
+    close(second)
+    seen.plays["beside another"] = found + list(one)
+    close(env)
+
+
+# === checks: of what was Seen, each yields (mark, what was seen, what to do); facts have no mark
+def check_time_limit(seen):
+    limit = seen.spec.max_episode_steps
+    count, lengths = len(seen.episodes), [length for length, *_ in seen.episodes] or [0]
+    if not seen.episodes and not limit and seen.steps >= ENOUGH_STEPS:
+        advice = f"no return is logged, evaluations take long: --max-episode-steps {LIMIT}"
+        yield NOTE, f"no episode ended in {seen.steps:,} steps, there is no time limit", advice
+    longest = max(lengths)
+    last = [ends for length, *ends, _ in seen.episodes if length == longest]
+    both, ended = last.count([True, True]), last.count([True, False])
+    both *= both > len(last) / 2  # by chance some tasks end in the last step
+    # by chance few episodes have the largest length, and nearly as many the next smaller one
+    shorter = max((length for length in lengths if length < longest), default=0)
+    enough = 3 if shorter == 0 and longest >= 20 else 5
+    piled = longest >= 5 and ended >= enough and ended > 5 * lengths.count(shorter)
+    if (piled or both >= 3) and not tells_time(seen, longest):
+        flags = "terminated and truncated" if both >= 3 else "terminated"
+        text = f"{flags} in {len(last)} of {count} episodes, after exactly {longest} steps"
+        advice = "learners take the value of what follows as 0: at a time limit, truncate only"
+        yield WRONG, text + ": probably a time limit reported as the task's end", advice
+    zeros = [zeros for *_, cut, zeros in seen.episodes if cut]
+    if len(zeros) >= 3 and all(zeros) and seen.zeros < 0.1 * seen.steps + 2 * len(zeros):
+        advice = "learners take the value of zeros: return the true last observation"
+        yield WRONG, f"the last observation has only zeros at all {len(zeros)} time limits", advice
+    yield "", f"{count:,} episodes of {min(lengths):,} to {longest:,} steps; limit: {limit}", ""
+
+
+def tells_time(seen, length):
+    """Do numbers that are the same in all episodes change again and again, to the end?"""
+    for records in seen.obs.values():
+        moments = {}
+        for space, step, array in records:
+            if step < length and array.shape == space.shape:
+                moments.setdefault(step, []).append(array.ravel())
+        same = np.all([np.all(np.equal(found, found[0]), 0) for found in moments.values()], 0)
+        looks = [moments[step][0][same].tobytes() for step in sorted(moments)]
+        if len(set(looks)) >= 5 and len(set(looks[3 * len(looks) // 4 :])) > 1:
+            return True
+    return False
+
+
+def holds(dtype, array):
+    """Can this type have these numbers? Rounding of floats does not count."""
+    if array.dtype == dtype or array.dtype.kind not in "biuf":
+        return array.dtype == dtype
+    with np.errstate(all="ignore"):
+        cast = array.astype(dtype)
+        return np.array_equal(cast, array) or (dtype.kind == "f" and np.isfinite(cast).all())
+
+
+def check_observations(seen):
+    numbers = constant = 0
+    scales = str(choose_script(seen)[0]).startswith(SCALING)
+    for name, records in seen.obs.items():
+        space = records[0][0]
+        arrays = [array for *_, array in records]
+        shapes = sorted({array.shape for array in arrays})
+        misfits = [str(array) for array in arrays if not holds(space.dtype, array)]
+        finite = [array for array in arrays if array.dtype.kind != "f" or np.isfinite(array).all()]
+        advice = "a run stops, or sees other numbers: declare what is returned"
+        if len(finite) < len(arrays):
+            yield WRONG, f"{name} is not finite somewhere", "a run stops: mend the environment"
+        if misfits:
+            yield WRONG, f"{name} is {misfits[0]:.60}, declared is {space.dtype}", advice
+        elif shapes != [space.shape]:
+            yield WRONG, f"{name} has shapes {shapes}, declared is {space.shape}", advice
+        elif finite and finite[0].size:
+            low, high = (1.0 * reduce(best, finite) for best in (np.minimum, np.maximum))
+            numbers += low.size
+            constant += np.sum(low == high)
+            yield from check_numbers(name, space, low, high, scales)
+    if numbers and constant == numbers:
+        yield WRONG, f"all {numbers} numbers are the same in all steps", "the agent sees nothing"
+    yield "", f"{numbers:,} numbers, of which {constant:,} never change", ""
+
+
+def check_numbers(name, space, low, high, scales):
+    if not isinstance(space, Box):
+        if not all(space.contains(array.astype(space.dtype)) for array in (low, high)):
+            yield WRONG, f"{name} leaves {space}: {low} to {high}", "declare what occurs"
         return
-    error = ""
-    try:
-        for row, _ in zip(itertools.islice(one, steps // 3), rows(other, 2, steps), strict=False):
-            found.append(row)
-        yield from check_close(other)
-        found += one
-    except Exception as raised:
-        error = f": {raised!r:.200}"
-    if game.reference is None:
-        yield fact(topic, "not compared: episodes do not repeat")
-    elif error or first_difference(found, game.reference) is not None:
-        game.needs_processes = True
-        seen = f"an episode goes on otherwise while a second instance is made and played{error}"
-        means = "the environments of a run, and those of its evaluations, disturb each other"
-        yield wrong(topic, seen, means, "--async-envs: each in a process of its own")
-    else:
-        yield fact(topic, "two instances do not disturb each other")
+    span = np.subtract(space.high, space.low, dtype=float)
+    span = np.where(np.isfinite(span) & (span > 0), span, 1.0)
+    beyond = 100 * np.max(np.maximum(space.low - low, high - space.high) / span)
+    if beyond > 1:
+        yield NOTE, f"{name} leaves its space by {beyond:.1f} %", "declare wider bounds"
+    size = np.maximum(abs(low), abs(high))
+    if not scales and not is_image(space) and not 1e-3 <= size.max() <= 1000 and size.any():
+        yield NOTE, f"{name} is up to {size.max():.3g} in size", UNSCALED
+    lost = (size > 100) & (high > low) & (np.spacing(np.float32(size)) > 0.02 * (high - low))
+    if lost.any():
+        text = f"{name} has large numbers that vary little, such as {size[lost][0]:.6g}"
+        yield WRONG, text, "float32 rounds the difference away: subtract a constant"
 
 
-def check_close(env):
-    try:
-        env.close()
-    except (Exception, SystemExit) as error:
-        means = "a run says so and goes on; windows or processes may stay behind"
-        yield note("close", f"close() fails: {error!r:.200}", means, "mend it if it is yours")
-
-
-def check_pickle(game):
-    """Can --resume go on in the middle of an episode?"""
-    env = game.fresh()
-    first = env.reset(seed=1)
-    try:
-        saved = cloudpickle.dumps((env, vars(env.unwrapped)))
-        restored, attributes = pickle.loads(saved)
-        vars(restored.unwrapped).update(attributes)
-        space = env.observation_space
-        steps = [row_of(space, *step) for step in random_steps(env, *first, 5)]
-        copied = [row_of(space, *step) for step in random_steps(restored, *first, 5)]
-    except Exception as error:
-        why = f"cannot be pickled ({type(error).__name__})"
-    else:
-        why = "pickles" if copied == steps else "pickles, but the copy goes on otherwise"
-    own = type(env.unwrapped).__module__.startswith("gymnasium.")
-    if why == "pickles" and own:
-        yield fact("resume", "pickles: a resumed run goes on in mid-episode")
+def check_rewards(seen):
+    arrays = [np.asarray(reward) for reward in seen.rewards]
+    rewards = np.array([a.sum() if a.dtype.kind in "biuf" else np.nan for a in arrays], float)
+    bad = np.sum(~np.isfinite(rewards))
+    if bad:
+        yield WRONG, f"{bad:,} of {seen.steps:,} are NaN, infinite or no numbers", "a run stops"
         return
-    if why == "pickles":
-        why += ", but runs save only gymnasium's own"
-    yield fact("resume", f"{why}: a resumed run begins new episodes")
+    if any(array.shape for array in arrays):
+        yield NOTE, "they are arrays", "the scripts add them up: return a float, weighted"
+    largest = np.abs(rewards).max()
+    scales = str(choose_script(seen)[0]).startswith(SCALING)
+    if not scales and (largest > 1000 or 0 < largest < 1e-3):
+        yield NOTE, f"they are up to {largest:.3g} in size", UNSCALED
+    if largest == 0 and seen.steps >= ENOUGH_STEPS:
+        advice = "nothing is learned: reward parts of the task, or begin near the goal"
+        yield NOTE, f"all are 0 in {seen.steps:,} random steps", advice
+    yield "", f"{rewards.min():.4g} to {rewards.max():.4g}, mean {rewards.mean():.4g}", ""
 
 
-def check_render(game, play):
-    topic = "video"
-    modes = play.env.metadata.get("render_modes", [])
-    if "rgb_array" not in modes:
-        yield fact(topic, f"no render mode rgb_array (but {modes}): --capture-video has nothing")
+def check_infos(seen):
+    won = [np.asarray(info.get("is_success")) for info in seen.infos]
+    unknown = [value for value in won if value.size != 1 or value.dtype.kind not in "biuf"]
+    if any("is_success" in info for info in seen.infos) and unknown:
+        yield NOTE, f"is_success is unknown at {len(unknown)} of {len(won)} ends", "return a bool"
+
+
+def check_actions(seen):
+    space = seen.action_space
+    if isinstance(space, Box):
+        width = space.high - 1.0 * space.low
+        if width.max() > 100 or width.min() < 0.02 or np.any((space.low > 0) | (space.high < 0)):
+            advice = "ppo_continuous.py begins with mean 0 and std 1: wrap it in RescaleAction"
+            yield NOTE, f"bounds are {space.low.min()} to {space.high.max()}", advice
+
+
+def check_seeds(seen):
+    if "three" not in seen.plays:
         return
-    means = "--capture-video writes no video; training is the same"
-    frames = []
-    try:
-        env = game.fresh(render_mode="rgb_array")
-        steps = random_steps(env, *env.reset(seed=1), 10)
-        begin = time.perf_counter()
-        frames.append(env.render())
-        for _ in steps:
-            frames.append(env.render())
-    except (Exception, SystemExit) as error:
-        if os.environ.get("MUJOCO_GL") == "disabled":
-            yield fact(topic, "not tried: no OpenGL here (apt-get install libegl1 libgl1)")
-        else:
-            seen = f"frame {len(frames) + 1} fails: {error!r:.200}"
-            advice = "mend render (has it a display?), or leave --capture-video out"
-            yield note(topic, seen, means, advice)
-        return
-    shapes = sorted({np.shape(frame) for frame in frames})
-    dtypes = sorted({str(np.asarray(frame).dtype) for frame in frames})
-    seen = f"frames of shape {', '.join(map(str, shapes))}, {', '.join(dtypes)}"
-    colours = len(shapes) == 1 and len(shapes[0]) == 3 and shapes[0][2] == 3
-    if not colours or dtypes != ["uint8"]:
-        yield note(topic, seen, means, "return (height, width, 3) in uint8, always of one size")
-    else:
-        each = (time.perf_counter() - begin) / len(frames)
-        yield fact(topic, f"{seen}, {number(1000 * each)} ms each")
-    try:
-        with suppress(Exception):  # check_close says so
-            env.close()
-    except SystemExit:
-        means = "a program that closes it after rendering stops there, without a word"
-        yield note("close", "close() ends the program", means, "take quit() out of close()")
+    for name, value in seen.drawn["first"].items():
+        if value == seen.drawn["again"][name]:
+            advice = "exploration repeats itself: use self.np_random"
+            yield WRONG, f"reset(seed=...) seeds {name}, which all code shares", advice
+    first, second, third = (seen.plays[name] for name in ("first", "two", "three"))
+    found = [episodes_of(play) for play in (first, second, third)]
+    if seen.plays["again"] != first and seen.plays["alike"] == first:
+        advice = "runs and evaluations disturb each other: use self.np_random"
+        yield NOTE, "it draws from random, np.random or torch, which all code shares", advice
+    elif seen.plays["again"] != first:
+        advice = "no run can be repeated: draw from self.np_random, which reset seeds"
+        yield WRONG, "seed 1 gave other episodes the second time", advice
+    elif alike([*itertools.chain(*found)]):
+        yield "", "the same actions give the same episode, whatever the seed", ""
+    elif first == second == third:
+        advice = "all runs are one run: pass the seed on, super().reset(seed=seed)"
+        yield WRONG, "seeds 1, 2 and 3 gave the same episodes", advice
+    elif all(alike(episodes[1:]) for episodes in found):
+        advice = "runs learn one episode: do not seed again in reset"
+        yield WRONG, "each reset() without a seed begins the same episode again", advice
+
+
+def episodes_of(play):
+    starts = [n for n, row in enumerate(play) if row[1] is None]
+    return [play[start:end] for start, end in zip(starts, [*starts[1:], None], strict=True)]
+
+
+def alike(episodes):
+    """Are they equal, as long as they last?"""
+    found = itertools.zip_longest(*episodes)
+    return all(len({str(row) for row in rows if row}) == 1 for rows in found)
+
+
+def check_instances(seen):
+    for name, error in seen.failed.items():
+        mark = "" if "no time" in error else NOTE if name == "play_two" else WRONG
+        advice = "--async-envs (each in a process of its own), or --num-envs 1"
+        yield mark, f"{name} fails when the environment is made once more: {error}", advice
+    first, again, beside = map(seen.plays.get, ("first", "again", "beside another"))
+    if first == again and beside not in (None, first):
+        yield WRONG, "an episode differs while a second instance plays", "use --async-envs"
 
 
 # === the script that fits
-def choose_script(env, play):
+def choose_script(seen):
     """(script, why), as the README's "Which script for my problem?"; script None: none fits."""
-    space = play.obs_space
-    actions = play.action_space
-    per_second = play.steps_per_second()
-    speed = f"{number(per_second)} steps per second"
-    slow = per_second < 1000
+    space, actions = seen.obs_space, seen.action_space
     names = set(space) if isinstance(space, Dict) else set()
-    parts = space.values() if names else [space]
-    in_bytes = [part for part in parts if part.dtype == np.uint8 and len(part.shape) in (2, 3)]
-    has_image = len(in_bytes) == 1 and is_image(in_bytes[0])
+    image = any(map(is_image, space.values() if names else [space]))
     discrete = isinstance(actions, Discrete)
+    plain = discrete and actions.start == 0 and not seen.has_mask
+    several = isinstance(actions, MultiDiscrete | MultiBinary)
     vector = isinstance(actions, Box) and actions.dtype.kind == "f" and len(actions.shape) == 1
-    if env.spec.entry_point == "ale_py.env:AtariEnv" and has_image:
-        return "ppo_atari", "an Atari game"
-    if {"agents", "state"} <= names and isinstance(actions, MultiDiscrete):
-        return "ppo_multiagent", "a team"
-    if {"achieved_goal", "desired_goal"} <= names and vector and actions.is_bounded():
-        return "sac_her", "goals"
-    if names == {"state", "privileged_state"} and vector:
-        return "ppo_continuous_asymmetric", "a state that only the critic may see"
-    if has_image and (discrete or vector or isinstance(actions, MultiDiscrete)):
-        return "ppo_image", "images"
-    if isinstance(space, Tuple) and isinstance(actions, Tuple):
-        return None, "Tuples, as of a team: see Team-v0 in docs/guides/my_envs.py (ppo_multiagent)"
-    try:
-        utils.flatten(env)
-    except SystemExit:
-        return None, "the observations are not a few numbers (at most 2,000), nor one image"
-    if isinstance(actions, MultiDiscrete | MultiBinary):
-        return "ppo_masked", "several choices at once"
-    if discrete and play.has_mask:
-        return "ppo_masked", "a mask of valid actions"
-    if discrete and slow:
-        return "sac_discrete", f"Discrete actions, only {speed}"
-    if discrete:
-        return "ppo", f"Discrete actions, {speed}"
-    if vector and slow and actions.is_bounded():
-        return "sac", f"Box actions, only {speed}"
-    if vector:
-        return "ppo_continuous", f"Box actions, {speed}"
-    if isinstance(actions, Tuple | Dict):
-        return "ppo_hybrid", "choices and numbers in one action"
-    return None, f"no script has actions like {' '.join(str(actions).split())}"
+    critic = names == {"state", "privileged_state"}
+    team = isinstance(space, Tuple) and isinstance(actions, Tuple)
+    bounded = vector and actions.is_bounded()
+    slow = seen.steps < SLOW * seen.seconds
+    stub = gym.Env()
+    stub.observation_space = space
+    flat = None
+    with suppress(SystemExit):
+        flat = utils.flatten(stub)
+    rules = [
+        (image and seen.spec.entry_point == "ale_py.env:AtariEnv", "ppo_atari", "an Atari game"),
+        ({"agents", "state"} <= names and several, "ppo_multiagent", "a team"),
+        ({"achieved_goal", "desired_goal"} <= names and bounded, "sac_her", "goals"),
+        (critic and vector, "ppo_continuous_asymmetric", "a state that only the critic may see"),
+        (image and (plain or vector or several), "ppo_image", "images"),
+        (team, None, "a team: wrap it as Team-v0 of docs/guides/my_envs.py (ppo_multiagent)"),
+        (not flat, None, "the observations are not a few numbers (at most 2,000), nor one image"),
+        (several, "ppo_masked", "several choices at once"),
+        (discrete and not plain, "ppo_masked", "a mask, or actions that do not begin at 0"),
+        (discrete, "sac_discrete" if slow else "ppo", "Discrete actions"),
+        (vector, "sac" if slow and bounded else "ppo_continuous", "Box actions"),
+        (isinstance(actions, Tuple | Dict), "ppo_hybrid", "choices and numbers in one action"),
+        (True, None, f"no script has actions like {actions}"),
+    ]
+    return next((script, why) for fits, script, why in rules if fits)
 
 
-def command_for(game, script, play):
+def check_script(seen):
+    script, why = choose_script(seen)
+    if script is None:
+        yield WRONG, why, "no script takes it as it is, wrap it: docs/guides/environments.md"
+    numbers = [name for name in seen.obs if not is_image(seen.obs[name][0][0])]
+    if script == "ppo_image" and numbers:
+        advice = "leave them out, or let the CNN of a copy take them too (change_a_script.md)"
+        yield NOTE, f"ppo_image sees the image only, not {', '.join(numbers)}", advice
+    yield "", f"{script}, for {why} and {seen.steps / seen.seconds:,.0f} steps a second", ""
+
+
+def command_for(args, seen):
     """The script with the flags that fit, to paste into a shell."""
-    args = game.args
+    script, _ = choose_script(seen)
     words = ["python", "-m", f"cleanrl_lite.{script}", "--env-id", args.env_id]
     if args.env_kwargs != "{}":
         words += ["--env-kwargs", args.env_kwargs]
-    limit = args.max_episode_steps
-    if not play.episodes and not play.limit and play.steps >= ENOUGH_STEPS:
-        limit = limit or LIMIT
+    endless = not seen.episodes and any(mark for mark, *_ in check_time_limit(seen))
+    limit = args.max_episode_steps or (endless and LIMIT)
     if limit and script != "ppo_atari":
         words += ["--max-episode-steps", str(limit)]
-    if game.needs_processes:
+    if any(mark for mark, *_ in check_instances(seen)):
         words += ["--async-envs"]
-    return shlex.join(words)
-
-
-HINTS = {
-    "ppo": "If the agent sees only a part of the state: ppo_lstm.",
-    "sac_discrete": "If the agent sees only a part of the state: ppo_lstm.",
-    "ppo_continuous": "If the agent sees only a part of the state: ppo_continuous_lstm.",
-    "sac": "If the agent sees only a part of the state: ppo_continuous_lstm.",
-    "ppo_atari": "If single frames must do: ppo_atari_lstm.",
-    "ppo_masked": "If two players take turns: ppo_selfplay.",
-}
-
-
-def guarded(check):
-    """The lines of a check. An error in it has its traceback, and the other checks go on."""
-    try:
-        yield from check
-    except (Exception, SystemExit) as error:
-        traceback.print_exc()
-        seen = f"{check.__name__} ends with {error!r:.200}"
-        means = "the environment fails when it is made or played once more: so may a run"
-        yield wrong("again", seen, means, "see the traceback")
+    return shlex.join(words) if script else None
 
 
 def main(args: Args):
-    """Prints the lines as they come; returns what --json writes."""
+    """Prints the lines; returns what --json writes."""
     utils.check(args.seconds > 0, f"--seconds must be positive, got {args.seconds}")
     with suppress(ImportError):
-        import ale_py
-
-        gym.register_envs(ale_py)
-    game = Game(args)
-    env = game.fresh()
-    spaces = f"{env.observation_space}, {env.action_space}"
-    print(f"{args.env_id}\n" + wrapped("  ", " ".join(spaces.split())[:400]) + "\n", flush=True)
-    play = Play(env, args.seconds / 2)  # an error in it ends all, with its traceback
-    script, why = choose_script(env, play)
-    normalizes = str(script).startswith(("ppo_continuous", "ppo_atari"))
-    # how much of the time each of the plays that are compared may take
-    share = args.seconds / 40
-    steps = int(np.clip(play.steps_per_second() * share, 6, 300))
-    resets = int(np.clip(share / np.mean(play.reset_times), 2, 20))
+        import ale_py  # noqa: F401
+    limit = args.max_episode_steps
+    make = partial(utils.make, args, max_episode_steps=limit, disable_env_checker=True)
+    seen = watch(make, args.seconds)
+    print(f"{args.env_id}: {' '.join(f'{seen.obs_space}, {seen.action_space}'.split())[:400]}\n")
     lines = []
     for check in (
-        check_time_limit(game, play),
-        check_observations(play, normalizes),
-        check_rewards(play, normalizes),
-        check_infos(play),
-        check_actions(play),
-        check_memory(play),
-        check_speed(play),
-        check_with_gymnasium(game, play, args.seconds),
-        check_seeds(game, steps, resets),
-        check_instances(game, steps),
-        check_pickle(game),
-        check_render(game, play),
+        check_time_limit,
+        check_observations,
+        check_rewards,
+        check_infos,
+        check_actions,
+        check_seeds,
+        check_instances,
+        check_script,
     ):
-        for line in guarded(check):
-            print(line, flush=True)
-            lines.append(line)
-    if script is None:
-        advice = "wrap it: docs/guides/environments.md"
-        lines.append(wrong("script", why, "no script takes the environment as it is", advice))
-        print(lines[-1])
-    states = [line.state for line in lines]
-    command = command_for(game, script, play) if script else None
-    game.close()
-    found = f"{states.count('WRONG')} wrong, {states.count('note')} to note"
-    print(f"\n{found} in {play.steps:,} random steps.")
-    if command:
-        text = f"{script}, for {why}. {HINTS.get(script, '')}"
-        print(wrapped("Script: ", text) + f"\n  {command}")
-    record = {
-        "env_id": args.env_id,
-        "env_kwargs": args.env_kwargs,
-        "wrong": states.count("WRONG"),
-        "notes": states.count("note"),
-        "lines": [asdict(line) for line in lines],
-        "script": script,
-        "command": command,
-        "steps": play.steps,
-        "steps_per_second": play.steps_per_second(),
-        "reset_seconds": float(np.mean(play.reset_times)),
-        "gymnasium": gym.__version__,
-    }
+        topic = check.__name__.removeprefix("check_").replace("_", " ")
+        for mark, text, advice in check(seen):
+            lines.append({"mark": mark, "topic": topic, "seen": text, "do": advice * bool(mark)})
+            words = " ".join(f"{text}; {advice}".split()) if mark else text
+            head = f"{mark:6} {topic:13} "
+            print(textwrap.fill(words, 100, initial_indent=head, subsequent_indent=" " * 21))
+    wrong, notes = (sum(line["mark"] == mark for line in lines) for mark in (WRONG, NOTE))
+    record = {**vars(args), "wrong": wrong, "notes": notes, "lines": lines}
+    record |= {"script": choose_script(seen)[0], "command": command_for(args, seen)}
+    print(f"\n{wrong} wrong, {notes} to note in {seen.steps:,} steps.\n{record['command'] or ''}")
     if args.json:
-        args.json.write_text(json.dumps(record, indent=2))
+        args.json.write_text(json.dumps(record, indent=2, default=str))
     return record
 
 

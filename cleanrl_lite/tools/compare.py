@@ -6,14 +6,12 @@
     python -m cleanrl_lite.tools.compare before/ after/ --by folder
     python -m cleanrl_lite.tools.compare runs/ --until 50000         unfinished runs too
 
-For each environment: final (mean of the last 100 training episodes), best (of the means of 20
-episodes in a row) and area (mean height of the curve over the steps), each as the mean over seeds
-and its 95 % interval (Student's t). Then each setting's difference from the baseline: `above` and
-`below` if a two-sided Welch's t-test tells the means apart (p < 0.05), else `within noise`; no
-verdict with fewer than 3 seeds. The last column says how many seeds on each side it would take to
-see a difference of --size (else of 10 % of the baseline) in 4 of 5 experiments, if the seeds spread
-as these do. With another --metric, final is the mean over the last 5 % of the steps, best one
-value.
+For each environment: final (mean over the last tenth of the steps) and area (mean over all steps),
+where each step has the return of its episode; as the mean over seeds, its 95 % interval (Student's
+t), and the difference from the baseline: `above` and `below` if a two-sided Welch's t-test tells
+the means apart (p < 0.05), else `within noise`; no verdict with fewer than 3 seeds or for unequal
+numbers of steps. The last column says how many seeds on each side it would take to see a difference
+of --size (else of 10 % of the baseline) in 4 of 5 experiments, if the seeds spread as these do.
 """
 
 import warnings
@@ -21,7 +19,6 @@ import warnings
 import numpy as np
 from scipy import stats
 
-from cleanrl_lite.tools import plot
 from cleanrl_lite.tools import runs as tools
 from cleanrl_lite.tools.runs import format_number
 
@@ -32,37 +29,23 @@ MOST = 1000  # seeds, beyond which the answer is: more
 ABOVE = "▲ above"
 SAME = "within noise"
 BELOW = "▼ below"
-FEW = f"fewer than {SEEDS} seeds"
+MEASURES = "final", "area"
+LAST = 0.9  # final is the mean of the steps after this share of them
 
 
 # === a run
-def measures(run, metric, until=None):
-    """{measure: a run's value}; None without a point or, if unfinished, before `until`."""
+def measures(run, metric=tools.RETURN, until=None):
+    """{measure: a run's value}; None without a point or, of an unfinished run, before `until`."""
     curve = run.curve(metric)
-    if not curve:
+    total = run.args["total_timesteps"]
+    if not curve or (until or 0) > total or curve[0][0] > (until or total):
         return None
     steps, _, values = curve
+    end = until or total
     if not run.finished and (until is None or steps[-1] < until):
         return None
-    if until and steps[0] > until:
-        return None
-    kept = steps <= (until or np.inf)
-    steps = steps[kept]
-    values = values[kept]
-    by_episode = metric.startswith("charts/episodic_")
-    last = values[-100:] if by_episode else values[steps >= 0.95 * steps[-1]]
-    smooth = plot.smoothed(values, plot.window_of(metric, len(values)))
-    grid = np.linspace(0, until or steps[-1], 1000)
-    return {
-        "final": last.mean(),
-        "best": best_mean(values, 20 if by_episode else 1),
-        "area": np.interp(grid, steps, smooth).mean(),
-    }
-
-
-def best_mean(values, window):
-    window = min(window, len(values))
-    return np.convolve(values, np.ones(window) / window, "valid").max()
+    last, whole = tools.step_means(steps, values, np.array([[LAST * end, end], [0, end]]))[:, 0]
+    return {"final": last, "area": whole, "steps": end}
 
 
 # === the rule
@@ -110,48 +93,42 @@ def seeds_needed(size, std, other_std):
 
 
 # === tables
-def with_interval(values):
-    """The mean of some seeds and its interval."""
-    text = format_number(np.mean(values))
-    if len(values) < 2:
-        return text
-    low, high = interval(values)
-    return f"{text} [{format_number(low)}, {format_number(high)}]"
-
-
-def summary(settings):
-    """The lines of the first table, of {label: {measure: values}}."""
-    yield ["setting", "seeds", "final", "best", "area"]
-    for label, found in settings.items():
-        seeds = str(len(found["final"]))
-        yield [label, seeds, *map(with_interval, found.values())]
-
-
-def differences(settings, baseline, size):
-    """The lines of the second table."""
+def table(settings, measure, baseline, size=None):
+    """The lines of a table, of {label: {run: its measures}}."""
     wanted = f"{size:g}" if size else "10 %"
-    yield ["setting", "measure", f"minus {baseline}", "p", "verdict", f"seeds to see {wanted}"]
+    minus = [f"minus {baseline}", "p", "verdict", f"seeds to see {wanted}"]
+    yield ["setting", "seeds", measure, *minus]
     for label, found in settings.items():
-        for measure, values in found.items():
-            if label != baseline:
-                others = settings[baseline][measure]
-                yield [label, measure, *difference(values, others, size)]
+        values = column(found, measure)
+        text = format_number(values.mean())
+        if len(values) > 1 and np.isfinite(values).all():
+            text += " [{}, {}]".format(*map(format_number, interval(values)))
+        compared = label != baseline and baseline in settings
+        cells = difference(found, settings[baseline], measure, size) if compared else [""] * 4
+        yield [label, str(len(found)), text, *cells]
 
 
-def difference(values, others, size):
+def column(found, measure):
+    return np.array([values[measure] for values in found.values()])
+
+
+def difference(found, others, measure, size=None):
     """(difference and interval, p, verdict, seeds needed) as a table shows them."""
-    change = np.mean(values) - np.mean(others)
-    text = f"{change:+,.1f}"
-    if min(len(values), len(others)) < 2:
-        return text, "", "one seed", ""
-    low, high = difference_interval(values, others)
-    text += f" [{low:+,.1f}, {high:+,.1f}]"
-    p = chance(values, others)
-    p_text = f"{p:.2f}" if p >= 0.01 else "< 0.01"
-    word = judge(p, change)
-    if min(len(values), len(others)) < SEEDS:
-        word = FEW
-    return text, p_text, word, needed(values, others, size)
+    ours, theirs = column(found, measure), column(others, measure)
+    change = np.mean(ours) - np.mean(theirs)
+    few = min(len(ours), len(theirs))
+    if few < 2 or not np.isfinite([*ours, *theirs]).all():
+        return f"{change:+,.1f}", "", "one seed" if few < 2 else "not finite", ""
+    low, high = difference_interval(ours, theirs)
+    p = chance(ours, theirs)
+    words = [f"{p:.2f}" if p >= 0.01 else "< 0.01", judge(p, change)]
+    if len({values["steps"] for values in [*found.values(), *others.values()]}) > 1:
+        words = ["", "other numbers of steps"]
+    elif few < SEEDS:
+        words = ["", f"fewer than {SEEDS} seeds"]
+    elif {run.args["seed"] for run in found} != {run.args["seed"] for run in others}:
+        words[1] += ", other seeds"
+    return f"{change:+,.1f} [{low:+,.1f}, {high:+,.1f}]", *words, needed(ours, theirs, size)
 
 
 def needed(values, others, size):
@@ -176,7 +153,7 @@ def markdown(lines):
 
 # === all runs
 def collect(groups, metric, until):
-    """{env_id: {label: {measure: values of its seeds}}}; says which runs are left out."""
+    """{env_id: {label: {run: its measures}}}; says which runs are left out."""
     found = {}
     without = []
     for label, runs in groups.items():
@@ -184,13 +161,10 @@ def collect(groups, metric, until):
             values = measures(run, metric, until)
             if values is None:
                 without.append(run)
-                continue
-            setting = found.setdefault(run.env_id, {}).setdefault(label, {})
-            for name, value in values.items():
-                setting.setdefault(name, []).append(value)
-    unfinished = [run for run in without if not run.finished]
-    tools.say_left_out(unfinished, "not finished (see --until)")
-    tools.say_left_out([run for run in without if run.finished], f"without {metric}")
+            else:
+                found.setdefault(run.env_id, {}).setdefault(label, {})[run] = values
+    reason = f"shorter than --until {until}" if until else "not finished (see --until)"
+    tools.say_left_out(without, f"{reason}, or without {metric}")
     return found
 
 
@@ -198,24 +172,13 @@ def origin(groups):
     """The label of the runs that are nearest to an installed script with its defaults."""
 
     def distance(label):
-        run = groups[label][0]
-        installed = tools.SCRIPTS / f"{run.args['script']}.py"
-        source = run.dir / installed.name
-        changed = tools.changed_flags(run.args, source) if source.exists() else {}
-        return not installed.exists(), run.args["code"], len(changed)
+        args = groups[label][0].args
+        path = tools.SCRIPTS / f"{args['script']}.py"
+        if not path.exists():
+            return True, True, 0
+        return False, args["code"] != tools.code_of(path), len(tools.changed_flags(args, path))
 
     return min(groups, key=distance)
-
-
-def say_lengths(groups):
-    """Whether settings were trained for different numbers of steps."""
-    lengths = {}
-    for runs in groups.values():
-        for run in runs:
-            lengths.setdefault(run.env_id, set()).add(run.args["total_timesteps"])
-    for env_id, found in lengths.items():
-        if len(found) > 1:
-            tools.say(f"{env_id}: runs of {min(found):,} to {max(found):,} steps (see --until)")
 
 
 def main():
@@ -233,18 +196,18 @@ def main():
     baseline = args.baseline or origin(groups)
     if baseline not in groups:
         tools.refuse(f"--baseline {baseline}: the settings are: {'; '.join(groups)}")
-    if not args.until:
-        say_lengths(groups)
     found = collect(groups, args.metric, args.until)
     if not found:
         tools.refuse("nothing to compare")
     tested = 0
     for env_id, settings in sorted(found.items()):
-        print(f"{env_id}\n", *markdown(summary(settings)), "", sep="\n")
-        if baseline in settings and len(settings) > 1:
-            lines = list(differences(settings, baseline, args.size))
+        ends = {values["steps"] for found in settings.values() for values in found.values()}
+        windows = " or ".join(f"{LAST * end:,.0f} to {end:,}" for end in sorted(ends))
+        print(f"{env_id}; final: steps {windows}\n")
+        for measure in MEASURES:
+            lines = list(table(settings, measure, baseline, args.size))
             print(*markdown(lines), "", sep="\n")
-            tested += sum(line[4] in (ABOVE, SAME, BELOW) for line in lines)
+            tested += sum(bool(line[4]) for line in lines[1:])
     if tested:
         wrong = (1 - CONFIDENCE) * tested
         print(f"If nothing differed, {wrong:.1f} of {tested} tests would still say above or below.")

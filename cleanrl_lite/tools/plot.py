@@ -2,15 +2,14 @@
 
     python -m cleanrl_lite.tools.plot runs/                      all runs below runs/, curves.png
     python -m cleanrl_lite.tools.plot runs/ --by exp_name,gamma --out curves.pdf
-    python -m cleanrl_lite.tools.plot runs/ --x time --metric losses/value_loss
-    python -m cleanrl_lite.tools.plot before/ after/ --by folder
+    python -m cleanrl_lite.tools.plot before/ after/ --by folder --x time
     python -m cleanrl_lite.tools.plot runs/ --also sb3_logs/     other libraries' runs beside yours
 
 Without --by, runs are told apart by what differs in their args.json, but for the seed and flags of
-the machine; `code` is the text of a script that was changed under the same name. The thick line is
-the mean over seeds, the band its 95 % bootstrap interval. Thin lines are seeds, dashed where a run
-is unfinished: those do not count in the mean, unless no seed has finished. A point of a seed's line
-is the mean of its latest 5 % of points, at most 100 and of episodes at least 10 (--smooth).
+the machine; `code` is a hash of the script's text. The thick line is the mean over seeds, the band
+its 95 % bootstrap interval. Thin lines are seeds, dashed where a run is unfinished: those do not
+count in the mean, unless no seed has finished. A point of a seed's line is the mean over the last
+5 % of the run's steps, each with the return of its episode (--smooth).
 
 --also takes TensorBoard files of Stable-Baselines3, CleanRL and rl_games. Where their folder's name
 does not tell the environment, it must be the only one of your runs.
@@ -25,7 +24,7 @@ import matplotlib
 matplotlib.use("agg")
 import matplotlib.pyplot as plt
 import numpy as np
-from matplotlib.ticker import EngFormatter, MaxNLocator, MultipleLocator
+from matplotlib.ticker import EngFormatter, MaxNLocator
 from scipy import stats
 
 from cleanrl_lite.tools import runs as tools
@@ -36,37 +35,30 @@ INK = "#75808c"
 DASHES = (0, (3, 1))
 FORMATS = ".png", ".svg", ".pdf"
 NAMES = {tools.RETURN: "return of training episodes", "eval/episodic_return": "return, evaluated"}
-LONG = 180  # minutes, from which on an axis has hours
-HOURS = 0.5, 1, 2, 4, 6, 12, 24, 48, 120, 240, 10_000
 WIDTH = 40  # characters of a line of the legend
-SPACE = "\u00a0"  # where no line may break
 
 
 # === curves
-def smoothed(values, window):
-    """The mean of the latest values at each point."""
-    sums = np.concatenate([[0], values.cumsum()])
-    last = np.arange(1, len(sums))
-    first = np.maximum(last - window, 0)
-    return (sums[last] - sums[first]) / (last - first)
-
-
-def window_of(metric, points):
-    least = 10 if metric.startswith("charts/episodic_") else 1
-    return int(np.clip(0.05 * points, least, 100))
+def curve_of(run, x, metric, smooth=None):
+    """(x, values) of a run's curve, each the mean over the last `smooth` steps (5 % of the run)."""
+    found = run.curve(metric)
+    if not found:
+        return None
+    steps, minutes, values = found
+    if not run.averages:
+        width = min(smooth or 0.05 * run.args.get("total_timesteps", steps[-1]), steps[-1])
+        ends = np.linspace(width, steps[-1], 200)
+        values = tools.step_means(steps, values, np.stack([ends - width, ends], -1))[:, 0]
+        minutes = np.interp(ends, steps, minutes)
+        steps = ends
+    return minutes if x == "time" else steps, values
 
 
 def band(values):
     """The 95 % bootstrap interval of the mean over the first axis."""
-    found = stats.bootstrap(
-        (values,),
-        np.mean,
-        axis=0,
-        n_resamples=2000,
-        method="percentile",
-        rng=np.random.default_rng(0),
-    )
-    return found.confidence_interval
+    rng = np.random.default_rng(0)
+    options = {"axis": 0, "n_resamples": 2000, "method": "percentile", "rng": rng}
+    return stats.bootstrap((values,), np.mean, **options).confidence_interval
 
 
 def draw_group(ax, curves, colour, label, dashed=False, hold=False):
@@ -76,37 +68,27 @@ def draw_group(ax, curves, colour, label, dashed=False, hold=False):
     the longest, as against time.
     """
     ends = [x[-1] for x, _ in curves]
-    end = max(ends) if hold else min(ends)
-    grid = np.linspace(max(x[0] for x, _ in curves), end, 200)
+    grid = np.linspace(max(x[0] for x, _ in curves), max(ends) if hold else min(ends), 200)
     values = np.stack([np.interp(grid, x, y) for x, y in curves])
     style = DASHES if dashed else "-"
     if len(curves) > 1:
         for x, y in curves:
-            own = np.linspace(x[0], x[-1], 200)
-            line = np.interp(own, x, y)
-            ax.plot(own, line, color=colour, linewidth=0.7, linestyle=style, alpha=0.5)
+            ax.plot(x, y, color=colour, linewidth=0.7, linestyle=style, alpha=0.5)
         ax.fill_between(grid, *band(values), color=colour, alpha=0.2, linewidth=0)
     ax.plot(grid, values.mean(0), color=colour, linewidth=1.9, linestyle=style, label=label)
 
 
 # === panels
 def draw_panel(ax, env_id, groups, colours, x):
-    """An environment: `groups` has {label: [(run, its curve)]}. Returns where the longest ends."""
-    end = 0.0
+    """An environment: `groups` has {label: [(run, its curve)]}."""
     for label, found in groups.items():
         curves = [curve for run, curve in found if run.finished]
         others = [curve for run, curve in found if not run.finished]
         text = in_legend(label, found)
-        hold = x == "time"
-        colour = colours[label]
-        if curves:
-            draw_group(ax, curves, colour, text, hold=hold)
-            for at, values in others:
-                ax.plot(at, values, color=colour, linewidth=1, linestyle=DASHES, alpha=0.8)
-        else:
-            draw_group(ax, others, colour, text, dashed=True, hold=hold)
-        end = max([end, *[at[-1] for at, _ in curves + others]])
-    ax.set_xlim(0, end)
+        draw_group(ax, curves or others, colours[label], text, not curves, hold=x == "time")
+        for at, values in others if curves else []:
+            ax.plot(at, values, color=colours[label], linewidth=1, linestyle=DASHES, alpha=0.8)
+    ax.set_xlim(0, max(at[-1] for found in groups.values() for _, (at, _) in found))
     title(ax, env_id)
     legend(ax)
     decorate(ax)
@@ -117,16 +99,14 @@ def draw_panel(ax, env_id, groups, colours, x):
 
 def in_legend(label, found):
     """A setting's line or lines in the legend, as wide as the panel."""
-    words = seeds(found).replace(" ", SPACE)
+    words = seeds(found).replace(" ", "\u00a0")  # where no line may break
     return textwrap.fill(f"{label} ({words})", WIDTH)
 
 
 def seeds(found):
-    """3 seeds, 1 unfinished. Runs with the same seed have other settings: they are runs."""
-    numbers = {run.args.get("seed") for run, _ in found}
-    word = "seed" if len(numbers) == len(found) else "run"
-    text = tools.count(len(found), word)
+    """3 seeds, 1 unfinished."""
     unfinished = sum(not run.finished for run, _ in found)
+    text = tools.count(len(found), "seed")
     return f"{text}, {unfinished} unfinished" if unfinished else text
 
 
@@ -137,17 +117,9 @@ def title(ax, name):
 
 
 def legend(ax):
-    ax.legend(
-        loc="upper left",
-        bbox_to_anchor=(0, -0.12),  # below the panel
-        borderaxespad=0,
-        borderpad=0,
-        fontsize=8,
-        labelcolor=INK,
-        frameon=False,
-        labelspacing=0.2,
-        handlelength=2.2,
-    )
+    below = {"loc": "upper left", "bbox_to_anchor": (0, -0.12), "borderaxespad": 0, "borderpad": 0}
+    style = {"fontsize": 8, "labelcolor": INK, "frameon": False}
+    ax.legend(labelspacing=0.2, handlelength=2.2, **below, **style)
 
 
 def decorate(ax):
@@ -180,10 +152,8 @@ def save(figure, path, x, y, transparent=False):
 
 
 def colours_of(labels):
-    if len(labels) <= len(COLOURS):
-        return dict(zip(labels, COLOURS, strict=False))
     many = matplotlib.colormaps["turbo"](np.linspace(0.05, 0.95, len(labels)))
-    return dict(zip(labels, many, strict=True))
+    return dict(zip(labels, COLOURS if len(labels) <= len(COLOURS) else many, strict=False))
 
 
 def draw(groups, path, x="steps", metric=tools.RETURN, smooth=None):
@@ -194,84 +164,55 @@ def draw(groups, path, x="steps", metric=tools.RETURN, smooth=None):
         for run in runs:
             curve = curve_of(run, x, metric, smooth)
             if curve:
-                panel = panels.setdefault(run.env_id, {})
-                panel.setdefault(label, []).append((run, curve))
+                panels.setdefault(run.env_id, {}).setdefault(label, []).append((run, curve))
             else:
                 without.append(run)
     tools.say_left_out(without, f"without {metric}")
     if not panels:
         tools.refuse(f"no run has {metric}. TensorBoard lists the tags of a run")
     labels = [label for label in groups if any(label in panel for panel in panels.values())]
-    ends = []
-    lines = []
-    for panel in panels.values():
-        texts = [in_legend(*setting) for setting in panel.items()]
-        lines.append(sum(text.count("\n") + 1 for text in texts))
-        for found in panel.values():
-            ends += [curve[0][-1] for _, curve in found]
-    figure, axes = grid_of_axes(len(panels), max(lines))
-    words = {"steps": "environment steps", "time": "minutes"}
+    texts = [[in_legend(*setting) for setting in panel.items()] for panel in panels.values()]
+    lines = max(sum(text.count("\n") + 1 for text in panel) for panel in texts)
+    figure, axes = grid_of_axes(len(panels), lines)
     for ax, (env_id, panel) in zip(axes, sorted(panels.items()), strict=True):
         draw_panel(ax, env_id, panel, colours_of(labels), x)
-    if x == "time" and max(ends) > LONG:
-        words["time"] = "hours"
-        for ax in axes:
-            ax.xaxis.set_major_locator(MultipleLocator(hours_between(ax.get_xlim()[1]) * 60))
-            ax.xaxis.set_major_formatter(lambda minutes, _: f"{minutes / 60:g}")
+    words = {"steps": "environment steps", "time": "minutes"}
     save(figure, path, words[x], NAMES.get(metric, metric))
     return panels
 
 
-def hours_between(minutes):
-    """Hours between the ticks of an axis of so many minutes: at most six of them."""
-    return next(hours for hours in HOURS if minutes <= 6 * 60 * hours)
-
-
-def curve_of(run, x, metric, smooth):
-    found = run.curve(metric)
-    if not found:
-        return None
-    steps, minutes, values = found
-    window = smooth or window_of(metric, len(values))
-    if not smooth and isinstance(run, Foreign) and run.averages:
-        window = 1
-    first = min(window - 1, len(values) // 2)  # before it, a mean is of few points
-    at = minutes if x == "time" else steps
-    return at[first:], smoothed(values, window)[first:]
-
-
 # === other libraries' runs
-class Foreign(tools.Run):
-    """A folder with TensorBoard's files that is not ours."""
-
-    averages = False  # it logs means of episodes already
-
-
 def find_also(folders, env_ids):
     """{label: runs} of the folders with event files below `folders`."""
     groups = {}
     for folder in map(Path, folders):
-        paths = {path.parent for path in folder.rglob("events.out.tfevents.*")}
+        if not folder.is_dir():
+            tools.refuse(f"there is no folder {folder}")
+        paths = [path for path in tools.folders_below(folder) if tools.event_files(path)]
         if not paths:
             tools.refuse(f"--also {folder}: there are no TensorBoard files below it")
-        for path in sorted(paths):
-            label, run = read_foreign(path, folder, env_ids)
-            groups.setdefault(label, []).append(run)
+        for path in paths:
+            name, run = read_foreign(path, env_ids)
+            groups.setdefault(f"{name} of {folder.name}", []).append(run)
     return groups
 
 
-def read_foreign(path, folder, env_ids):
-    """(label, run): CleanRL's directories tell environment, name and seed, others a name."""
-    parts = path.name.split("__")
-    if len(parts) == 4 and not (path / "args.json").exists():
-        env_id, name, seed, _ = parts
-        return f"{name} of {folder.name}", Foreign(path, {"env_id": env_id, "seed": seed})
-    place = path.parent if path.name in ("summaries", "nn") else path  # rl_games
-    env_id = env_of(place, env_ids)
-    name = re.sub(r"[_-][\d_-]+$", "", place.name)  # PPO_1, Ant_27-17-40-02
-    run = Foreign(path, {"env_id": env_id, "seed": str(place)})
-    run.averages = True
-    return f"{name} of {folder.name}", run
+def read_foreign(path, env_ids):
+    """(name, run): CleanRL's directories tell environment, name and seed, others a name."""
+    cleanrl = re.fullmatch(r"(.+?)__(.+)__(\d+)__\d+", path.name)
+    if cleanrl and not (path / "args.json").exists():
+        end = f"/{cleanrl[1]}"  # of an id such as ALE/Pong-v5, whose slash makes a folder
+        place = f"{path.resolve().parent}{end}"
+        known = [env_id for env_id in env_ids if place.endswith("/" + env_id.split(":")[-1])]
+        env_id = max(known, key=len, default=cleanrl[1])
+        return cleanrl[2], tools.Run(path, {"env_id": env_id, "seed": cleanrl[3]})
+    name = path.name
+    if name in ("summaries", "nn"):  # rl_games: Ant_27-17-40-02/summaries
+        name = re.sub(r"_\d\d-\d\d-\d\d-\d\d$", "", path.parent.name)
+    elif path.with_name(re.sub(r"\d+$", "1", name)).exists():  # Stable-Baselines3: PPO_1, PPO_2
+        name = re.sub(r"_\d+$", "", name)
+    args = {"env_id": env_of(path, env_ids), "seed": str(path)}
+    return name, tools.Run(path, args, averages=True)
 
 
 def env_of(path, env_ids):
@@ -294,7 +235,7 @@ def main():
     add("--by", help="arguments by which to group, such as exp_name,gamma")
     add("--x", choices=["steps", "time"], default="steps", help="the horizontal axis")
     add("--metric", default=tools.RETURN, help=f"a tag of TensorBoard ({tools.RETURN})")
-    add("--smooth", type=int, help="points that a point of a seed's line averages")
+    add("--smooth", type=int, help="steps that a point of a seed's line averages (5 %% of the run)")
     add("--also", nargs="+", default=[], help="folders of other libraries' TensorBoard files")
     args = parser.parse_args()
     if args.out.suffix not in FORMATS:

@@ -3,7 +3,9 @@
 import argparse
 import ast
 import hashlib
+import itertools
 import json
+import os
 import shlex
 import sys
 from dataclasses import dataclass
@@ -15,34 +17,14 @@ SCRIPTS = Path(__file__).resolve().parents[1]
 # In args.json, but no setting of an experiment: they have fields of their own, or say nothing
 # about the results.
 RUN_FLAGS = {
-    "script",
-    "versions",
-    "seed",
-    "exp_name",
-    "env_id",
-    "total_timesteps",
-    "runs_dir",
-    "save_every",
-    "eval_every",
-    "track",
-    "wandb_project_name",
-    "wandb_entity",
-    "resume",
-    "evaluate",
+    *("script", "versions", "seed", "exp_name", "env_id", "total_timesteps", "runs_dir", "track"),
+    *("save_every", "eval_every", "wandb_project_name", "wandb_entity", "resume", "evaluate"),
 }
 # These may differ between the runs of an experiment.
 MACHINE_FLAGS = {
-    "cuda",
-    "cuda_graph",
-    "compile",
-    "threads",
-    "async_envs",
-    "eval_episodes",
-    "capture_video",
-    "render",
+    *("cuda", "cuda_graph", "compile", "threads", "async_envs"),
+    *("eval_episodes", "capture_video", "render", "torch_deterministic", "folder"),
 }
-NEEDED = {"env_id", "exp_name", "seed", "total_timesteps"}  # in args.json
-PAUSE = 120  # seconds without an event; no script is silent for as long
 RETURN = "charts/episodic_return"
 # What other libraries call our metrics, in their own TensorBoard files
 TAGS = {
@@ -53,10 +35,8 @@ TAGS = {
 
 def parser(doc):
     """A command line whose --help shows a module's docstring as it is."""
-    return argparse.ArgumentParser(
-        description=doc,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    style = argparse.RawDescriptionHelpFormatter
+    return argparse.ArgumentParser(description=doc, formatter_class=style)
 
 
 def say(note):
@@ -70,13 +50,10 @@ def refuse(message):
 # === scripts
 def default_args(source):
     """The defaults of the class Args in a script's source, read without running it."""
-    classes = [node for node in ast.parse(source).body if isinstance(node, ast.ClassDef)]
-    (args,) = [node for node in classes if node.name == "Args"]
-    defaults = {}
-    for field in args.body:
-        if isinstance(field, ast.AnnAssign) and field.target.id != "exp_name":
-            defaults[field.target.id] = ast.literal_eval(field.value)
-    return defaults
+    (args,) = [node for node in ast.parse(source).body if getattr(node, "name", "") == "Args"]
+    fields = [field for field in args.body if isinstance(field, ast.AnnAssign)]
+    defaults = {field.target.id: field.value for field in fields if field.target.id != "exp_name"}
+    return {name: ast.literal_eval(value) for name, value in defaults.items()}
 
 
 def script_defaults(script):
@@ -90,11 +67,8 @@ def changed_flags(args, source):
     if (SCRIPTS / source.name).exists():
         # Compared with today's script: a default that was another one then is a flag.
         defaults |= script_defaults(source.stem)
-    changed = {}
-    for name, value in args.items():
-        if name not in RUN_FLAGS and value != defaults.get(name):
-            changed[name] = value
-    return changed
+    changed = {name: value for name, value in args.items() if value != defaults.get(name)}
+    return {name: value for name, value in changed.items() if name not in RUN_FLAGS}
 
 
 def flag(name, value):
@@ -113,15 +87,30 @@ def format_number(mean, std=None):
     return text if std is None else f"{text} ± {std:,.{digits}f}"
 
 
+def source_of(run_dir):
+    """The script's text in a run directory, which also has that of utils.py; or None."""
+    return min({*run_dir.glob("*.py")} - {run_dir / "utils.py"}, default=None)
+
+
 def code_of(path):
     """A hash of what a script's text says: comments and line breaks do not count."""
-    tree = ast.dump(ast.parse(path.read_text()))
-    return hashlib.sha256(tree.encode()).hexdigest()
+    return hashlib.sha256(ast.dump(ast.parse(path.read_text())).encode()).hexdigest()[:6]
 
 
 # === event files
 def event_files(folder):
     return sorted(folder.glob("events.out.tfevents.*"))
+
+
+def is_whole(path):
+    """Does an event file end where a record ends? (8 bytes length, 4 check, data, 4 check)"""
+    size = path.stat().st_size
+    end = 0
+    with path.open("rb") as file:
+        while end < size:
+            file.seek(end)
+            end += 16 + int.from_bytes(file.read(8), "little")
+    return end == size
 
 
 def read_events(run_dir):
@@ -143,48 +132,47 @@ def read_events(run_dir):
 
 
 def clock(files):
-    """A function from times to seconds of training. It stands still while the run does.
+    """A function from times to seconds of training: from the first event of each file to its last.
 
-    Time counts from the first event of a file to its last, except for PAUSE and more between two
-    events: then the run was suspended (SIGSTOP). `files` is what read_events gives.
+    `files` is what read_events gives; between two of them, nothing was trained.
     """
-    times = []
-    seconds = []
-    total = 0.0
+    times, seconds = [], [0.0]
     for events in filter(None, files):
-        walls = np.sort([event.wall_time for event in events])
-        pauses = np.flatnonzero(np.diff(walls) > PAUSE) + 1
-        for part in np.split(walls, pauses):
-            times += [part[0], part[-1]]
-            seconds += [total, total + part[-1] - part[0]]
-            total = seconds[-1]
-    return lambda time: np.interp(time, times, seconds)
-
-
-def number(value):
-    """Of an event, as torch or as TensorFlow writes it."""
-    if value.HasField("simple_value"):
-        return value.simple_value
-    from tensorboard.util.tensor_util import make_ndarray
-
-    return float(make_ndarray(value.tensor))
+        walls = [event.wall_time for event in events]
+        times += [min(walls), max(walls)]
+        seconds += [seconds[-1], seconds[-1] + max(walls) - min(walls)]
+    return lambda time: np.interp(time, times, seconds[1:])
 
 
 def read_curve(run_dir, tags):
     """(steps, minutes, values) of the first of these tags that a run has, or None."""
     files = read_events(run_dir)
     points = {}
-    for events in files:
-        for event in events:
-            for value in event.summary.value:
-                if value.tag in tags:
-                    point = event.step, event.wall_time, number(value)
-                    points.setdefault(value.tag, []).append(point)
+    for event in itertools.chain(*files):
+        for value in event.summary.value:
+            if value.tag in tags and value.HasField("simple_value"):
+                point = event.step, event.wall_time, value.simple_value
+                points.setdefault(value.tag, []).append(point)
     found = [tag for tag in tags if tag in points]
     if not found:
         return None
     steps, walls, values = np.array(points[found[0]]).T
     return steps, clock(files)(walls) / 60, values
+
+
+def step_means(steps, values, edges):
+    """The means of a curve over the steps between edges (the last axis of an array).
+
+    Each step has the value of the point that comes next, as of the episode that it belongs to;
+    after the last point its value holds. Points of the same step are averaged.
+    """
+    ends, which = np.unique(steps, return_inverse=True)
+    heights = np.bincount(which, values) / np.bincount(which)
+    ends = np.append(ends, max(ends[-1], np.max(edges)) + 1)
+    heights = np.append(heights, heights[-1])
+    sums = np.cumsum(heights * np.diff(ends, prepend=0))
+    sums = np.interp(edges, np.append(0, ends), np.append(0, sums))
+    return np.diff(sums) / np.diff(edges)
 
 
 # === runs
@@ -200,6 +188,7 @@ class Run:
     args: dict
     started: float = 0.0
     finished: bool = True  # of other libraries' runs, nobody knows
+    averages: bool = False  # it logs means of episodes already
 
     @property
     def env_id(self):
@@ -215,19 +204,31 @@ def started(run_dir):
     return float(event_files(run_dir)[0].name.split(".")[3])
 
 
+def folders_below(folder):
+    """This folder and all below it, behind links too, each once."""
+    known = set()
+    for place, names, _ in os.walk(folder, followlinks=True):
+        names.sort()
+        if os.path.realpath(place) in known:
+            names.clear()
+        else:
+            known.add(os.path.realpath(place))
+            yield Path(place)
+
+
 def find(folders):
     """The runs in and below these folders, the oldest first."""
     found = {}
     for folder in map(Path, folders):
         if not folder.is_dir():
             refuse(f"there is no folder {folder}")
-        for path in sorted(folder.rglob("args.json")):
-            run = read_run(path.parent, folder) if event_files(path.parent) else None
+        for path in folders_below(folder):
+            is_run = (path / "args.json").exists() and event_files(path)
+            run = read_run(path, folder) if is_run else None
             if run:
                 found.setdefault(path.resolve(), run)
     if not found:
-        names = " ".join(map(str, folders))
-        refuse(f"no run below {names}: a run's directory has args.json and TensorBoard's events")
+        refuse(f"no run below {' '.join(map(str, folders))}: it has args.json and event files")
     return sorted(found.values(), key=lambda run: run.started)
 
 
@@ -236,28 +237,32 @@ def read_run(run_dir, folder):
     try:
         args = read_json(run_dir / "args.json")
         evaluation = read_json(run_dir / "eval.json")
-        missing = NEEDED - set(args)
-        if missing:
-            say(f"left out {run_dir}: its args.json has no {', '.join(sorted(missing))}")
-            return None
-        sources = sorted(run_dir.glob("*.py"))
-        args.setdefault("script", sources[0].stem if sources else args["exp_name"])
+        kinds = {"env_id": str, "exp_name": str, "seed": int, "total_timesteps": int | float}
+        wrong = [name for name, kind in kinds.items() if not isinstance(args.get(name), kind)]
+        if wrong:
+            raise ValueError(f"args.json has no proper {', '.join(wrong)}")
+        source = source_of(run_dir)
+        args.setdefault("script", source.stem if source else args["exp_name"])
+        args.setdefault("versions", read_json(run_dir / "machine.json").get("versions"))
         source = run_dir / f"{args['script']}.py"
         args["code"] = code_of(source) if source.exists() else None
-    except (ValueError, SyntaxError) as error:
+        # The evaluation may be one on the way, or the last before the run was resumed for longer.
+        finished = evaluation.get("global_step", -1) >= args["total_timesteps"]
+        last = event_files(run_dir)[-1]
+    except (ValueError, SyntaxError, TypeError, AttributeError, OSError) as error:
         say(f"left out {run_dir}: {error!r}")
         return None
+    if finished and not is_whole(last):
+        say(f"{run_dir} counts as unfinished: {last.name} is cut off")
+        finished = False
     args["folder"] = str(folder)
-    # The evaluation may be one on the way, or the last before the run was resumed for longer.
-    finished = evaluation.get("global_step", -1) >= args["total_timesteps"]
     return Run(run_dir, args, started(run_dir), finished)
 
 
 # === groups: runs that differ in the seed only
 def settings(run):
     """The arguments that tell experiments apart."""
-    left_out = RUN_FLAGS - {"exp_name", "script", "total_timesteps"} | MACHINE_FLAGS
-    left_out |= {"folder", "torch_deterministic"}
+    left_out = (RUN_FLAGS | MACHINE_FLAGS) - {"exp_name", "script", "total_timesteps"}
     return {name: value for name, value in run.args.items() if name not in left_out}
 
 
@@ -267,95 +272,53 @@ def differing(runs):
     for run in runs:
         for name, value in settings(run).items():
             every.setdefault(name, []).append(json.dumps(value, sort_keys=True))
-    return [
-        name for name, values in every.items() if len(set(values)) > 1 or len(values) < len(runs)
-    ]
+    return [name for name, found in every.items() if len({*found}) > 1 or len(found) < len(runs)]
 
 
 def by_value(runs, *names):
     """{values of these arguments: the runs that have them}"""
     found = {}
     for run in runs:
-        values = tuple(str(run.args.get(name)) for name in names)
-        found.setdefault(values, []).append(run)
+        found.setdefault(tuple(str(run.args.get(name)) for name in names), []).append(run)
     return found
-
-
-def number_codes(runs):
-    """Replaces hashes of scripts by 1, 2, 3 for the first, second, third text of that name."""
-    for namesakes in by_value(runs, "exp_name", "script").values():
-        codes = list(dict.fromkeys(run.args["code"] for run in namesakes))
-        for run in namesakes:
-            run.args["code"] = codes.index(run.args["code"]) + 1
-
-
-def what_differs(runs):
-    """{exp_name and script: the names of the settings by which to tell its runs apart}
-
-    Runs are compared within their environment: other environments may need other settings.
-    """
-    names = {}
-    for key, family in by_value(runs, "exp_name", "script").items():
-        found = names.setdefault(key, [])
-        for same_env in by_value(family, "env_id").values():
-            found += [name for name in differing(same_env) if name not in found]
-    return names
 
 
 def group(runs, by=None):
     """{label: runs}, by these arguments, or by all that differs within an environment."""
-    number_codes(runs)
-    names = what_differs(runs)
-    scripts = {}
-    for exp_name, script in names:
-        scripts.setdefault(exp_name, []).append(script)
-    labels = {}
-    for run in runs:
-        exp_name = str(run.args["exp_name"])
-        chosen = list(by or names[exp_name, str(run.args["script"])])
-        if not by and len(scripts[exp_name]) > 1:
-            chosen.insert(0, "script")
-        if not by and (len(names) > 1 or not chosen):
-            chosen.insert(0, "exp_name")
-        labels[run] = chosen
-    check_names(by or [], runs)
-    found = {}
-    for run in sorted(runs, key=lambda run: order(run, labels[run])):
-        found.setdefault(label(run, labels[run]), []).append(run)
-    return {name: newest(name, same) for name, same in found.items()}
-
-
-def check_names(names, runs):
-    known = set()
-    for run in runs:
-        known |= run.args.keys()
-    for name in names:
-        if name not in known:
-            varying = sorted({*differing(runs), "folder"})
-            refuse(f"no run has an argument {name}. These differ: {', '.join(varying)}")
+    for name in by or []:
+        if not any(name in run.args for run in runs):
+            varying = ", ".join(sorted({*differing(runs), "folder"}))
+            refuse(f"no run has an argument {name}. These differ: {varying}")
+    families = by_value(runs, "exp_name", "script")
+    scripts = [exp_name for exp_name, _ in families]
+    found = []
+    for (exp_name, _), family in families.items():
+        # Runs are compared within their environment: others may need other settings.
+        parts = [differing(same_env) for same_env in by_value(family, "env_id").values()]
+        names = list(by or dict.fromkeys(itertools.chain(*parts)))
+        if not by and scripts.count(exp_name) > 1:
+            names.insert(0, "script")
+        if not by and (len(families) > 1 or not names):
+            names.insert(0, "exp_name")
+        found += [(order(run, names), label(run, names), run) for run in family]
+    groups = {}
+    for _, name, run in sorted(found, key=lambda row: row[0]):
+        groups.setdefault(name, []).append(run)
+    return {name: newest(name, same) for name, same in groups.items()}
 
 
 def order(run, names):
     """Numbers by size, and the other values by name."""
-    key = []
-    for name in names:
-        value = run.args.get(name)
-        is_number = isinstance(value, int | float)
-        key.append((name, not is_number, value if is_number else str(value)))
-    return key
+    values = [run.args.get(name) for name in names]
+    are_numbers = [isinstance(value, int | float) for value in values]
+    return [
+        (n, not a, v if a else str(v)) for n, a, v in zip(names, are_numbers, values, strict=True)
+    ]
 
 
 def label(run, names):
-    parts = []
-    for name in names:
-        value = run.args.get(name)
-        if name in ("exp_name", "folder"):
-            parts.append(str(value))
-        elif name == "code":
-            parts.append(f"code {value}")
-        else:
-            parts.append(f"{name}={value}")
-    return ", ".join(parts)
+    bare = {"exp_name": "{}", "folder": "{}", "code": "code {}"}
+    return ", ".join(bare.get(n, n + "={}").format(run.args.get(n)) for n in names)
 
 
 def newest(name, runs):
@@ -365,33 +328,19 @@ def newest(name, runs):
         key = json.dumps([settings(run), run.env_id, run.args["seed"]], sort_keys=True)
         found[key] = run
     if len(found) < len(runs):
-        again = len(runs) - len(found)
-        say(f"{name}: of {again} seeds that ran again, the newest finished run counts")
+        say(f"{name}: {len(runs) - len(found)} seeds ran again, the newest finished run counts")
     return sorted(found.values(), key=lambda run: run.started)
 
 
 def mixed(groups):
-    """Says what else differs in a group, and which packages' versions differ between runs."""
-    everyone = []
+    """Says what else differs in a group, and whether packages' versions do."""
     for name, runs in groups.items():
-        everyone += runs
         for same_env in by_value(runs, "env_id").values():
-            names = differing(same_env)
-            if names:
-                say(f"the runs of {name} also differ in {some(names)}")
-    versions = {}
-    for run in everyone:
-        for package, version in run.args.get("versions", {}).items():
-            versions.setdefault(package, set()).add(version)
-    for package, found in versions.items():
-        if len(found) > 1:
-            say(f"these runs used several versions of {package}: {', '.join(sorted(found))}")
-
-
-def some(names):
-    """The first of a long list."""
-    more = f" and {len(names) - 6} more" if len(names) > 6 else ""
-    return ", ".join(names[:6]) + more
+            if differing(same_env):
+                say(f"the runs of {name} also differ in {', '.join(differing(same_env))}")
+    everyone = [run for runs in groups.values() for run in runs]
+    if len(by_value(everyone, "versions")) > 1:
+        say("these runs used several versions of packages: see their machine.json or args.json")
 
 
 def say_left_out(runs, reason):

@@ -140,7 +140,10 @@ EGL = pytest.mark.skipif(not (find_library("EGL") and find_library("GL")), reaso
 
 @pytest.mark.parametrize(
     "script, env_id",
-    [("ppo", "CartPole-v1"), pytest.param("ppo_continuous", "Hopper-v4", marks=EGL)],
+    [
+        ("ppo", "CartPole-v1"),
+        pytest.param("ppo_continuous", "Hopper-v4", marks=[EGL, pytest.mark.slow]),
+    ],
 )
 def test_a_video_shows_something(script, env_id, tmp_path):
     """Where there is no display: SDL's driver "dummy" makes some environments' frames black."""
@@ -218,6 +221,7 @@ def scaled(monkeypatch):
     return scaled
 
 
+@pytest.mark.slow
 def test_the_environment_of_the_guide(tmp_path, monkeypatch):
     """docs/guides/my_env.py: gymnasium's checker accepts it, a run learns to walk right, and
     --env-kwargs changes the stride."""

@@ -46,8 +46,8 @@ class March(gym.Env):
         kind, direction = action[self.cell, :2]
         assert kind in (0, 1), "an invalid action"
         right = float(kind == 1 and direction == self.direction)
-        self.rewards = np.array([right, 1, 0, 0, 0, 0])
-        return self.observe(), right, self.steps == 5, False, {}
+        info = dict(rewards=np.array([right, 1, 0, 0, 0, 0]))
+        return self.observe(), right, self.steps == 5, False, info
 
 
 @pytest.fixture

@@ -26,8 +26,8 @@ def test_vectors_become_actions():
     choices = Dict(b=Discrete(2), a=Discrete(3, start=4))
     env = mixed(Tuple((numbers, choices, matrix)))
     assert env.action_space.low.tolist() == [0, 0] + [-1] * 8
-    assert env.action_space.high.tolist() == [2, 1] + [1] * 8  # a's, then b's
-    vector = np.float32([2, 0, 0.5, -3.0, -1, 0, 1, -1, 1, 0])
+    assert env.action_space.high.tolist() == [1, 2] + [1] * 8  # b's, then a's
+    vector = np.float32([0, 2, 0.5, -3.0, -1, 0, 1, -1, 1, 0])
     pair, named, rows = env.action(vector)
     assert pair == pytest.approx([7.5, -5])
     assert dict(named) == dict(a=6, b=0)

@@ -72,6 +72,16 @@ def made_on(record):
     return ", ".join([record["hardware"], *packages])
 
 
+def compiled_after(calls, script):
+    """What follows `python` to run a script whose updates are compiled after so many calls.
+
+    By default the first 1,000 are eager: short runs would measure those only.
+    """
+    code = f"import runpy; from cleanrl_lite import utils; utils.EAGER_CALLS = {calls}; "
+    code += f"runpy.run_module('cleanrl_lite.{script}', run_name='__main__', alter_sys=True)"
+    return ["-c", code]
+
+
 def row(cells):
     """A row of a Markdown table."""
     return f"| {' | '.join(cells)} |"

@@ -131,7 +131,8 @@ def flatten(env):
     space = flat = env.observation_space
     with suppress(NotImplementedError):  # a space of one's own, such as MiniGrid's
         flat = gym.spaces.flatten_space(space)
-    few = isinstance(flat, Box) and (space == flat or flat.shape[0] <= 2000)
+    numbers = isinstance(flat, Box) and "Text(" not in str(space)
+    few = numbers and (space == flat or flat.shape[0] <= 2000)
     advice = "leave parts out or convert them. Images: ppo_image.py; Atari games: ppo_atari.py"
     check(few, f"observations are {space}, not a few numbers: {advice}")
     return env if space == flat else gym.wrappers.FlattenObservation(env)
@@ -151,12 +152,16 @@ class Player(gym.Wrapper):
         """The observation to act on next; at an episode's end, "final_obs" is where it led."""
         obs, reward, terminated, truncated, info = self.env.step(action)
         obs = self.own(obs)
-        self.episode["r"] += float(reward)
+        if not isinstance(reward, float):  # but a whole number, or one for each objective
+            reward = float(np.sum(reward))
+        self.episode["r"] += reward
         self.episode["l"] += 1
         if terminated or truncated:
             info = {**info, "episode": self.episode, "final_obs": obs}
             obs, _ = self.reset()
-        return obs, float(reward), bool(terminated), bool(truncated), info
+        elif "episode" in info:  # the environment's own
+            del info["episode"]
+        return obs, reward, bool(terminated), bool(truncated), info
 
     def own(self, obs):
         space = self.observation_space
@@ -336,9 +341,8 @@ class Run:
         path = last_checkpoint(flags) if args.resume == "auto" else args.resume
         if path:  # parts are as they were; new episodes begin
             saved = load(path, **self.parts)
-            check("step" in saved, f"{path} is of an older version: only --evaluate takes it")
+            check("id" in saved, f"{path} is of an older version: only --evaluate takes it")
             num_envs = saved["args"]["num_envs"]
-            check("id" in saved, f"{path} is of an older version: --evaluate it, or train anew")
             check(args.num_envs == num_envs, f"--resume needs --num-envs {num_envs}, as before")
             self.dir, self.step, self.id = saved["dir"], saved["global_step"], saved["id"]
             seed_all(args.seed + self.step)

@@ -13,7 +13,6 @@ import pytest
 import tyro
 from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Text, Tuple
 
-from cleanrl_lite import utils
 from cleanrl_lite.tools import check_env
 from tests import helpers
 
@@ -542,7 +541,7 @@ def test_no_false_alarm_and_the_script_that_fits(name, script):
     words = shlex.split(record["command"])
     assert words[:3] == ["python", "-m", f"cleanrl_lite.{script}"]
     args = tyro.cli(helpers.module(script).Args, args=words[3:])
-    utils.close(helpers.module(script).make_env(args))
+    check_env.close(helpers.module(script).make_env(args))
 
 
 def test_slow_environments_get_scripts_that_learn_from_fewer_steps(monkeypatch):

@@ -2,6 +2,7 @@
 
 import ast
 import json
+import re
 
 import pytest
 
@@ -45,12 +46,12 @@ def test_every_script_has_a_notebook(script):
     code = [cell.source for cell in made.cells if cell.cell_type == "code"]
     for source in code:
         ast.parse(source)
-    left_out = {"@utils.with_cleanup", "def main(args: Args):"}
-    left_out |= {"if args.evaluate:", "envs.close()", "return run.end()"}
-    left_out |= {"return utils.evaluate_saved(args, make_env, agent)"}
+    left_out = {"def main(args: Args):", "return run.finish(writer)"}
+    left_out |= {"return run.finish(writer) if rank == 0 else None"}
     left_out |= {'if __name__ == "__main__":', "main(utils.parse(Args))"}
     text = (helpers.SOURCE / f"{script}.py").read_text()
     text = text[text.index("\nimport") :]
+    text = re.sub(r"\n    if args\.evaluate:\n( {8}.*\n)+", "\n", text)
     lines = [line.strip() for line in text.splitlines() if line.strip() and "# === " not in line]
     found = iter(line.strip() for source in code for line in source.splitlines())
     assert [line for line in lines if line not in left_out and line not in found] == []

@@ -6,7 +6,8 @@
 
 It compares all scalars but the speed, the last checkpoint's networks, optimisers and replay buffer,
 and the returns of the final evaluation. A change that moves nothing leaves the published results
-standing.
+standing. Of a checkout before the fifth house, such as 20c5207, the steps of episodes do not count:
+there, those that ended together have one step; nor do tags that only one side logs for an episode.
 """
 
 import json
@@ -26,6 +27,7 @@ DQN = "--learning-starts 500 --buffer-size 2000 --total-timesteps 3000"
 DDPG = "--env-id Hopper-v4 --learning-starts 500 --buffer-size 1000 --total-timesteps 1500"
 ATARI = "--env-id BreakoutNoFrameskip-v4 --num-envs 2 --threads 1 --eval-episodes 1"
 FRAMES = f"{ATARI} --learning-starts 100 --buffer-size 300 --batch-size 16 --total-timesteps 400"
+EPISODES = "charts/episodic_", "charts/success_rate"
 RUNS = {
     "ppo": "--env-id CartPole-v1 --total-timesteps 5000 --eval-every 2000",
     "ppo_continuous": "--env-id Hopper-v4 --num-steps 512 --total-timesteps 5000",
@@ -88,26 +90,31 @@ RUNS = {
 
 def train(checkout, script, compiled, folder):
     """Runs the script in `checkout`; returns what must not change, {name: number or tensor}."""
-    command = [sys.executable, f"cleanrl_lite/{script}.py", *RUNS[script].split()]
-    command += ["--runs-dir", str(folder)]
-    if "compile" in shared.default_args((checkout / command[1]).read_text()):
-        command.append("--compile" if compiled else "--no-compile")
+    flags = [*RUNS[script].split(), "--runs-dir", str(folder)]
+    if "compile" in shared.default_args((checkout / f"cleanrl_lite/{script}.py").read_text()):
+        flags.append("--compile" if compiled else "--no-compile")
+    command = [sys.executable, *shared.compiled_after(0, script), *flags]
     environ = {**os.environ, "PYTHONPATH": str(checkout), "OMP_NUM_THREADS": "1"}
     done = subprocess.run(command, cwd=checkout, env=environ, capture_output=True, text=True)
     if done.returncode:
         raise SystemExit(f"error: {script} failed in {checkout}:\n{done.stderr[-3000:]}")
     (run_dir,) = [path.parent for path in Path(folder).glob("*/checkpoint.pt")]
     state = torch.load(run_dir / "checkpoint.pt", weights_only=True)
-    # Pickles, which may differ in their bytes; "values" is of older checkouts.
-    for name in ("rng", "envs", "values"):
-        state.pop(name, None)
     events = shared.events(run_dir)
     found = dict(leaves(state))
     for tag in events.Tags()["scalars"]:
         if tag != "charts/SPS":
             found[tag] = [(event.step, event.value) for event in events.Scalars(tag)]
     found["evaluation"] = json.loads((run_dir / "eval.json").read_text())["returns"]
-    return found
+    return found, "id" not in state
+
+
+def without_steps(curves, others):
+    """As in an old checkout: of episodes the values alone, of the tags that both sides have."""
+    for tag in [tag for tag in curves if tag.startswith(EPISODES)]:
+        curves[tag] = [value for _, value in curves[tag]]
+        if tag not in others:
+            del curves[tag]
 
 
 def leaves(tree, name=""):
@@ -128,8 +135,11 @@ def same(a, b):
 def compare(before, script, compiled):
     """Trains the script in both checkouts; whether anything differs."""
     with tempfile.TemporaryDirectory() as folder:
-        a = train(before, script, compiled, f"{folder}/before")
-        b = train(ROOT, script, compiled, f"{folder}/here")
+        a, is_old = train(before, script, compiled, f"{folder}/before")
+        b, _ = train(ROOT, script, compiled, f"{folder}/here")
+    if is_old:
+        without_steps(a, b)
+        without_steps(b, a)
     differing = sorted(a.keys() ^ b.keys())
     differing += sorted(name for name in a.keys() & b.keys() if not same(a[name], b[name]))
     points = sum(len(value) for value in a.values() if isinstance(value, list))

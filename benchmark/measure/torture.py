@@ -5,17 +5,18 @@
     python -m benchmark.measure.torture --leaks      memory and open files of long runs
     python -m benchmark.measure.torture --table      results/torture.md from results/torture.json
 
-After each kill the same command starts again, with --resume auto, as on a cluster. Compared are
-every scalar but the speed, step by step; networks, optimizers, replay buffer and random generators
-in the last checkpoint; and the final evaluation. Only gymnasium's own environments and brax's can
-be saved: elsewhere (RESTARTED), the logged steps and the number of updates must be right. All
-scripts take about 40 minutes.
+After each kill the same command starts again, with --resume auto, as on a cluster. New episodes
+begin then, so the numbers are others than those of a whole run. The same must be: the last step;
+the number of updates; the steps of each logged scalar, each once; learning rates and epsilon. After
+the last kill, a resumed run must have all parts of the checkpoint to the bit, and two resumed runs
+of the same checkpoint must be equal to the end. All scripts take about an hour.
 """
 
 import json
 import os
 import random
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -24,8 +25,6 @@ import time
 from contextlib import suppress
 from pathlib import Path
 
-import cloudpickle
-import numpy as np
 import torch
 
 from benchmark import shared
@@ -130,8 +129,19 @@ RUNS = {
     "c51_atari_visual": FRAMES,
     "rainbow_atari": FRAMES,
 }
-# Their environments cannot be saved: episodes start again.
-RESTARTED = re.compile("_(atari|envpool|microrts|selfplay|godot|her)")
+# What a run that continues has, written at once: its checkpoint again
+RESTORE = """
+from cleanrl_lite import utils
+
+class Restored(utils.Run):
+    def __init__(self, *given, **parts):
+        super().__init__(*given, **parts)
+        self.save()
+        raise SystemExit
+
+utils.Run = Restored
+"""
+SCHEDULES = "charts/learning_rate", "charts/epsilon"
 LONG = {  # long enough to fill the replay buffer
     "ppo": "--env-id CartPole-v1 --total-timesteps 500000",
     "dqn": "--env-id CartPole-v1 --total-timesteps 500000",
@@ -146,8 +156,11 @@ def log_of(folder):
     return folder.parent / f"{folder.name}.log"
 
 
-def start(script, flags, folder):
-    command = [sys.executable, "-m", f"cleanrl_lite.{script}", *flags.split()]
+def start(script, flags, folder, before=""):
+    """The script in a process of its own, after these lines of Python."""
+    words = shared.compiled_after(shared.EAGER_CALLS, script)
+    words[1] = before + words[1]
+    command = [sys.executable, *words, *flags.split()]
     paths = [str(ROOT), os.environ.get("PYTHONPATH")]
     environ = {
         **os.environ,

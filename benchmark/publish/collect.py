@@ -31,6 +31,7 @@ from cleanrl_lite.tools.runs import (
     parser,
     read_curve,
     read_json,
+    source_of,
     started,
 )
 
@@ -68,7 +69,7 @@ def read_run(run_dir):
         return None
     evaluations = read_curve(run_dir, ["eval/episodic_return"])
     evaluation = read_json(run_dir / "eval.json")
-    source = next(run_dir.glob("*.py"))
+    source = source_of(run_dir)
     made = read_json(run_dir / "machine.json") or machine()
     ends = [minutes[-1] for _, minutes, _ in filter(None, [sps, evaluations])]
     run = {

@@ -108,13 +108,18 @@ def sample_action(space, mask):
     return np.reshape(chosen, space.shape).astype(space.dtype)[()] + space.start
 
 
+def close(env):
+    with suppress(Exception):  # a run does not end by it
+        env.close()
+
+
 def watch(make, seconds):
     """Plays the environments that `make` gives, for about so long, and returns what was Seen."""
     begin = time.perf_counter()
     env = make()
     seen = Seen(*copy.deepcopy((env.observation_space, env.action_space)), env.spec)
     play(env, seen, seconds / 2)  # an error in it ends all
-    utils.close(env)
+    close(env)
     resets = np.mean(seen.reset_seconds)
     steps = int(np.clip((seconds / 20 - 8 * resets) * seen.steps / seen.seconds, 8, 400))
     for experiment in (repeat, play_two):
@@ -184,7 +189,7 @@ def repeat(make, seen, steps):
         utils.seed_all(shared)
         env = make()
         seen.plays[name] = list(rows(env, seed, steps))
-        utils.close(env)
+        close(env)
         drawn = random.random(), np.random.random(), torch.rand(1).item()
         seen.drawn[name] = dict(zip(["random", "np.random", "torch"], drawn, strict=True))
 
@@ -197,9 +202,9 @@ def play_two(make, seen, steps):
     found = list(itertools.islice(one, steps // 3))
     second = make()
     found += [row for _, row in zip(rows(second, 2, steps // 3), one, strict=False)]
-    utils.close(second)
+    close(second)
     seen.plays["beside another"] = found + list(one)
-    utils.close(env)
+    close(env)
 
 
 # === checks: of what was Seen, each yields (mark, what was seen, what to do); facts have no mark

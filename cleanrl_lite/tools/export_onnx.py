@@ -1,6 +1,7 @@
 """Writes the greedy policy of a run as ONNX, and prints six lines that play it without torch.
 
     python -m cleanrl_lite.tools.export_onnx RUN_DIR [FILE]
+    python -m cleanrl_lite.tools.export_onnx RUN_DIR FILE my_idea.py    of a script of your own
 
 The file (RUN_DIR/policy.onnx by default) holds all that lies between a batch of observations, as
 the environment gives them, and the actions that an evaluation plays: normalisation, network, and
@@ -85,10 +86,9 @@ def in_float32(module):
     module.bf16 = False
 
 
-def export(run_dir, path):
-    found = Path(run_dir, "checkpoint.pt").is_file()
-    check(found, f"{run_dir} is not a run directory: it has no checkpoint.pt")
-    agent, env = agents.load(run_dir)
+def export(run_dir, path, script=None, **changed):
+    """Writes the file `path`; returns lines that play it. script and changed: see agents.load."""
+    agent, env = agents.load(run_dir, script, **changed)
     agent.apply(in_float32)
     problem = f"cannot export act() of {type(agent).__module__}"
     obs = torch.as_tensor(np.asarray(env.reset()[0], env.observation_space.dtype))
@@ -122,6 +122,7 @@ def export(run_dir, path):
         Distribution.set_default_validate_args(True)
     saved = load(run_dir)
     args = {"script": saved["script"], "env_kwargs": "{}", **saved["args"]}
+    args["env_id"] = args["env_id"].removeprefix("envpool/")  # gymnasium's, which is evaluated
     exported.model.metadata_props.update(metadata(args, env))
     exported.save(path, external_data=False)
     return program(Path(path).name, args, env, agent, batch.numpy())
@@ -206,12 +207,15 @@ def main():
     parser = tools.parser(__doc__)
     parser.add_argument("run_dir")
     parser.add_argument("file", nargs="?", help="default: RUN_DIR/policy.onnx")
+    parser.add_argument("script", nargs="?", help="its path, if it is not an installed one")
+    parser.add_argument("--env-id", help="the run's, if it names a module, which is imported then")
     args = parser.parse_args()
     path = args.file or f"{args.run_dir}/policy.onnx"
+    changed = {"env_id": args.env_id} if args.env_id else {}
     # torch reports missing packages that are not needed, and prints a graph of what it refuses.
     logging.disable()
     with redirect_stderr(io.StringIO()):
-        lines = export(args.run_dir, path)
+        lines = export(args.run_dir, path, args.script, **changed)
     print(f"{path}\n\n{lines}")
 
 

@@ -1,13 +1,14 @@
 """Exports a finished run as a folder to share, for example on the Hugging Face Hub.
 
     python -m cleanrl_lite.tools.hub export RUN_DIR FOLDER     networks, arguments, video, card ...
-    python cleanrl_lite/ppo.py --evaluate FOLDER              plays the agent
+    python -m cleanrl_lite.ppo --evaluate FOLDER               plays it, from another folder
     python -m cleanrl_lite.tools.hub push FOLDER USER/NAME     needs a token (`hf auth login`)
     python -m cleanrl_lite.tools.hub pull USER/NAME FOLDER
 
 The exported checkpoint holds networks and arguments only: no replay buffer, optimizer or anything
 else that resuming needs. Like every checkpoint, it is loaded without executing code from it. FOLDER
-also has a copy of the script.
+also has copies of the script and of utils.py. Do not run commands in a FOLDER of others: Python
+imports what lies there.
 """
 
 import shutil
@@ -43,23 +44,22 @@ An agent trained with `{script}.py` from cleanrl_lite, deep reinforcement learni
 | last 100 training episodes | {training} |
 | environment steps | {steps:,} |
 | seed | {seed} |
-| commit | {commit} |
-| trained on | {machine} |
-
+{made}
 Trained with
 
 ```sh
 python {path} --env-id {env_id} --seed {seed} --total-timesteps {total_timesteps}{flags}
 ```
 
-To evaluate it again, install cleanrl_lite and run in this folder
+To evaluate it again, install cleanrl_lite and run{copying} in another folder than this one, since
+Python imports what lies in the current folder:
 
 ```sh
-python {evaluate} --evaluate . --eval-episodes 100
+python {evaluate} --evaluate FOLDER --eval-episodes 100{module}
 ```
 {video}
 `checkpoint.pt` holds the networks, `args.json` all arguments, `eval.json` the evaluation, and
-`{script}.py` is the script as it was when the run started.
+`{script}.py` is the script as it was when the run started, `utils.py` what it imports.
 """
 
 
@@ -76,7 +76,7 @@ def export(run_dir, folder):
     text = card(run_dir, saved, evaluation, bool(videos))
     folder.mkdir(parents=True)
     torch.save({name: saved[name] for name in KEPT}, folder / "checkpoint.pt")
-    for name in ("args.json", "eval.json", f"{saved['script']}.py"):
+    for name in ("args.json", "eval.json", f"{saved['script']}.py", "utils.py"):
         if (run_dir / name).is_file():
             shutil.copy(run_dir / name, folder)
     if videos:
@@ -92,18 +92,22 @@ def card(run_dir, saved, evaluation, video):
     args = saved["args"]
     script = saved["script"]
     flags = ""
-    for name, value in tools.changed_flags(recorded, next(run_dir.glob("*.py"))).items():
+    for name, value in tools.changed_flags(recorded, tools.source_of(run_dir)).items():
         flags += f" \\\n    {flag(name, value)}"
     film = "\n`replay.mp4` is the first episode of the last evaluation.\n"
     is_ours = (SCRIPTS / f"{script}.py").exists()
-    versions = machine.get("versions") or recorded.get("versions", {})
-    installed = [f"{name} {version}" for name, version in versions.items()]
-    made_on = f"{machine.get('hardware', 'not recorded')}; {', '.join(installed)}"
+    made = ""
+    if machine:
+        installed = [f"{name} {version}" for name, version in machine["versions"].items()]
+        made = f"| commit | {machine.get('commit') or 'unknown'} |\n"
+        made += f"| trained on | {'; '.join([machine['hardware'], ', '.join(installed)])} |\n"
     curve = tools.read_curve(run_dir, [tools.RETURN])
     return CARD.format(
         script=script,
         path=f"cleanrl_lite/{script}.py" if is_ours else f"{script}.py",
         evaluate=f"-m cleanrl_lite.{script}" if is_ours else f"{script}.py",
+        copying="" if is_ours else f" a copy of {script}.py",
+        module=f" --env-id {args['env_id']}" if ":" in args["env_id"] else "",
         total_timesteps=args["total_timesteps"],
         env_id=args["env_id"],
         seed=args["seed"],
@@ -114,8 +118,7 @@ def card(run_dir, saved, evaluation, video):
         episodes=len(evaluation["returns"]),
         evaluation=format_number(evaluation["mean"], evaluation["std"]),
         training=format_number(curve[2][-100:].mean()) if curve else "none ended",
-        commit=evaluation["commit"] or "unknown",
-        machine=made_on,
+        made=made,
         video=film if video else "",
     )
 

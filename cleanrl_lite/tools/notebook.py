@@ -13,6 +13,7 @@ evaluation, and draw the curves.
 """
 
 import ast
+import re
 import textwrap
 from importlib import import_module
 from pathlib import Path
@@ -34,13 +35,9 @@ FILE = """
 # What run directories get a copy of
 __file__ = str(Path(utils.__file__).with_name("{script}.py"))
 """
-THREADS = """
-# Not in the script, where @utils.with_cleanup does this for main()
-torch.set_num_threads(args.threads or torch.get_num_threads())
-"""
 VIDEOS = """
 # Not in the script: a video of the first environment every so many steps of it, while it trains
-if hasattr(envs, "envs"):  # Atari's environments are not in a list
+if hasattr(envs.env, "envs"):  # Atari's environments are not in a list
     every = args.total_timesteps // args.num_envs // 4
     recorded = RecordVideo(
         make_env(args, "rgb_array"),
@@ -48,12 +45,13 @@ if hasattr(envs, "envs"):  # Atari's environments are not in a list
         step_trigger=lambda step: step % every == 0,
         video_length=200,
     )
-    envs.envs[0] = utils.Checked(recorded)
+    envs.env.envs[0] = utils.Player(recorded)
+    envs.begin()
 """
-END = """
-record = run.end()
-utils.undo.close()
-"""
+# What main() has for the command line
+EVALUATE = r"(?m)^if args\.evaluate:\n(?: {4}.*\n)+"
+RETURN = r"(?m)^return run\.finish\(writer\).*"
+END = "record = run.finish(writer)"
 NETWORKS = """
 # Not in the script: each network in a file of its own, such as actor.pt
 for name, network in agent.named_children():
@@ -62,7 +60,7 @@ print(*sorted(path.name for path in run.dir.glob("*.pt")))
 """
 EVALUATION = """
 # Not in the script: what the final evaluation recorded
-left_out = "returns", "lengths", "cut", "args", "dir"
+left_out = "returns", "lengths", "dir"
 shown = {name: record[name] for name in record if name not in left_out}
 print(json.dumps(shown, indent=2))
 """
@@ -99,20 +97,12 @@ class Script:
         """The lines first ... last, as they would stand at the left margin."""
         return textwrap.dedent("\n".join(self.lines[first - 1 : last])).strip("\n")
 
-    def statement(self, words):
-        """The statement of main() that begins with these words, or None."""
-        for node in self.main.body:
-            if ast.unparse(node).startswith(words):
-                return node
-        return None
-
     def sections(self):
         """(name, first line, last line) of each section, without its banner."""
-        frame = min(node.lineno for node in [self.main, *self.main.decorator_list])
         for first, following in zip(self.banners, [*self.banners[1:], None], strict=True):
             name = self.lines[first - 1].strip().removeprefix("# === ")
             if first < self.main.lineno:
-                last = min(following, frame) - 1
+                last = min(following, self.main.lineno) - 1
             else:
                 last = following - 1 if following else self.main.end_lineno
             yield name, first + 1, last
@@ -132,28 +122,18 @@ def cells(source, script, changed):
     imports = parsed.text(parsed.tree.body[1].lineno, parsed.banners[0] - 1)
     file = FILE.strip().format(script=script)
     yield new_code_cell(f"{IMPORTS.strip()}\n\n{imports}\n\n{file}")
+    given = ", ".join(f"{flag}={value!r}" for flag, value in changed.items())
     for name, first, last in parsed.sections():
         yield new_markdown_cell(f"## {name}")
-        if name == "setup":
-            yield from setup_cells(parsed, first, last, changed)
+        body = parsed.text(first, last)
+        if name == "set-up":
+            yield new_code_cell(f"args = Args({given})")
+            yield new_code_cell(re.sub(EVALUATE, "", body))
+            yield new_code_cell(VIDEOS.strip())
         else:
-            body = parsed.text(first, last)
-            yield new_code_cell(body.replace("return run.end()", END.strip()))
+            yield new_code_cell(re.sub(RETURN, END, body))
     for extra in (NETWORKS, EVALUATION, CURVES):
         yield new_code_cell(extra.strip())
-
-
-def setup_cells(parsed, first, last, changed):
-    """Arguments; environments and agent, videos before the run resets the environments; the run."""
-    evaluate = parsed.statement("if args.evaluate:")
-    run = parsed.statement("run = ")
-    given = ", ".join(f"{flag}={value!r}" for flag, value in changed.items())
-    yield new_code_cell(f"args = Args({given})\n{THREADS.rstrip()}")
-    before = parsed.text(first, evaluate.lineno - 1)
-    after = parsed.text(evaluate.end_lineno + 1, run.lineno - 1)
-    yield new_code_cell("\n".join(filter(None, [before, after])))
-    yield new_code_cell(VIDEOS.strip())
-    yield new_code_cell(parsed.text(run.lineno, last))
 
 
 def notebook(script, changed):

@@ -87,6 +87,11 @@ def format_number(mean, std=None):
     return text if std is None else f"{text} ± {std:,.{digits}f}"
 
 
+def source_of(run_dir):
+    """The script's text in a run directory, which also has that of utils.py; or None."""
+    return min({*run_dir.glob("*.py")} - {run_dir / "utils.py"}, default=None)
+
+
 def code_of(path):
     """A hash of what a script's text says: comments and line breaks do not count."""
     return hashlib.sha256(ast.dump(ast.parse(path.read_text())).encode()).hexdigest()[:6]
@@ -236,8 +241,9 @@ def read_run(run_dir, folder):
         wrong = [name for name, kind in kinds.items() if not isinstance(args.get(name), kind)]
         if wrong:
             raise ValueError(f"args.json has no proper {', '.join(wrong)}")
-        sources = sorted(run_dir.glob("*.py"))
-        args.setdefault("script", sources[0].stem if sources else args["exp_name"])
+        source = source_of(run_dir)
+        args.setdefault("script", source.stem if source else args["exp_name"])
+        args.setdefault("versions", read_json(run_dir / "machine.json").get("versions"))
         source = run_dir / f"{args['script']}.py"
         args["code"] = code_of(source) if source.exists() else None
         # The evaluation may be one on the way, or the last before the run was resumed for longer.
@@ -334,7 +340,7 @@ def mixed(groups):
                 say(f"the runs of {name} also differ in {', '.join(differing(same_env))}")
     everyone = [run for runs in groups.values() for run in runs]
     if len(by_value(everyone, "versions")) > 1:
-        say("these runs used several versions of packages: see versions in their args.json")
+        say("these runs used several versions of packages: see their machine.json or args.json")
 
 
 def say_left_out(runs, reason):

@@ -239,6 +239,7 @@ class FrameReplayBuffer:
         self.age = np.ones(num_envs)  # of the next observation
         # slots so far; the newest one waits for its next frame
         self.written = np.zeros(num_envs, np.int64)
+        self.ends = np.zeros(num_envs, np.int64)  # the same, but for a slot that is used again
 
     def place(self, slot, env):
         """Where a slot lies: first the slots 0 of all environments, then the slots 1, ..."""
@@ -259,12 +260,13 @@ class FrameReplayBuffer:
         self.frames[place] = torch.from_numpy(stack[-1])
         self.rows[place] = torch.from_numpy(row)
         self.written[n] += 1
+        self.ends[n] = self.written[n]
 
     def sample(self, batch_size):
         """A minibatch, with replacement: frames (batch_size, 5, *frame_shape) and rows."""
         draws = torch.rand((2, batch_size), dtype=torch.float64, device=self.rows.device)
         env = (draws[0] * self.num_envs).long()
-        end = torch.from_numpy(self.written).to(env.device)[env]
+        end = torch.from_numpy(self.ends).to(env.device)[env]
         # Three slots of a full ring lack frames of their stacks; to the fourth we may step back.
         first = torch.where(end > self.length, end - self.length + 4, 0)
         slot = first + (draws[1] * (end - 1 - first)).long()
@@ -301,6 +303,7 @@ class FrameReplayBuffer:
         self.frames[: len(state["frames"])] = state["frames"]
         self.rows[: len(state["rows"])] = state["rows"]
         self.written[:] = state["written"]
+        self.ends[:] = self.written
         # Games restart after a resume. The newest observation only completes the transition
         # before it; if it begins a game, not even that, and its slot is used again.
         newest = self.place(self.written - 1, np.arange(self.num_envs))

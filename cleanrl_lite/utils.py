@@ -157,6 +157,8 @@ class Player(gym.Wrapper):
         if terminated or truncated:
             info = {**info, "episode": self.episode, "final_obs": obs}
             obs, _ = self.reset()
+        elif "episode" in info:  # the environment's own
+            del info["episode"]
         return obs, float(reward), bool(terminated), bool(truncated), info
 
     def own(self, obs):
@@ -337,9 +339,8 @@ class Run:
         path = last_checkpoint(flags) if args.resume == "auto" else args.resume
         if path:  # parts are as they were; new episodes begin
             saved = load(path, **self.parts)
-            check("step" in saved, f"{path} is of an older version: only --evaluate takes it")
+            check("id" in saved, f"{path} is of an older version: only --evaluate takes it")
             num_envs = saved["args"]["num_envs"]
-            check("id" in saved, f"{path} is of an older version: --evaluate it, or train anew")
             check(args.num_envs == num_envs, f"--resume needs --num-envs {num_envs}, as before")
             self.dir, self.step, self.id = saved["dir"], saved["global_step"], saved["id"]
             seed_all(args.seed + self.step)

@@ -1,4 +1,5 @@
-"""ppo_continuous_adaptive.py: the learning rate, the values' scale."""
+"""ppo_continuous_adaptive.py: the learning rate, the values' scale;
+ppo_continuous_asymmetric.py: who sees what."""
 
 import numpy as np
 import pytest
@@ -11,7 +12,7 @@ NONE = dict(kl_threshold=0.0, norm_value=False, bounds_coef=0.0)
 
 
 def test_with_none_of_the_three_it_is_ppo_continuous(tmp_path):
-    flags = dict(helpers.SMALL["ppo_continuous"], total_timesteps=1_024)
+    flags = dict(helpers.SMALL["ppo_continuous"], total_timesteps=512)
     plain, returns = helpers.train("ppo_continuous", tmp_path / "plain", **flags)
     variant, same = helpers.train("ppo_continuous_adaptive", tmp_path / "variant", **flags, **NONE)
     mine, theirs = (helpers.scalars(run) for run in (variant, plain))
@@ -23,17 +24,25 @@ def test_with_none_of_the_three_it_is_ppo_continuous(tmp_path):
 def test_the_learning_rate_follows_the_kl_divergence(monkeypatch, tmp_path):
     """After each epoch: divided by 1.5 above twice the threshold, times 1.5 below half of it,
     within limits."""
-    rates = []
+    rates, found = [], []
     # minibatches of three epochs: too far, well, too little
     kl = [0.02] * 4 + [0.0, 0.04, 0.0, 0.008] + [0.001] * 4
+    loss = ppo_continuous_adaptive.ppo_loss
 
-    def check(update, main, tensors):
-        rates.append(main["learning_rate"].item())
-        return update(*tensors) | {"losses/approx_kl": torch.tensor(kl[(len(rates) - 1) % 12])}
+    class Seen(ppo_continuous_adaptive.LearningRate):
+        def __init__(self, learning_rate):
+            super().__init__(learning_rate)
+            found.append(self.value)
 
-    helpers.spy_on_updates(monkeypatch, check)
+    def drifting(*inputs):
+        result, metrics = loss(*inputs)
+        rates.append(found[-1].item())
+        return result, metrics | {"losses/approx_kl": torch.tensor(kl[(len(rates) - 1) % 12])}
+
+    monkeypatch.setattr(ppo_continuous_adaptive, "LearningRate", Seen)
+    monkeypatch.setattr(ppo_continuous_adaptive, "ppo_loss", drifting)
     flags = dict(total_timesteps=256, update_epochs=6, kl_threshold=0.008, learning_rate=8e-3)
-    helpers.train("ppo_continuous_adaptive", tmp_path, **flags)
+    run, _ = helpers.train("ppo_continuous_adaptive", tmp_path, **flags)
     epochs = np.array(rates).reshape(-1, 4)
     assert (epochs == epochs[:, :1]).all() and len(epochs) == 12  # it changes between epochs only
     expected = []
@@ -42,69 +51,94 @@ def test_the_learning_rate_follows_the_kl_divergence(monkeypatch, tmp_path):
         expected.append(rate)
         rate = min(rate * [1 / 1.5, 1, 1.5][epoch % 3], 1e-2)
     assert epochs[:, 0] == pytest.approx(expected)
-    flags |= dict(total_timesteps=128, update_epochs=1, kl_threshold=1e-20, learning_rate=1e-6)
-    run, _ = helpers.train("ppo_continuous_adaptive", tmp_path / "limit", **flags)
-    assert helpers.load(run)["learning_rate"]["value"].item() == pytest.approx(1e-6)
+    # what is logged, and saved
+    assert helpers.scalars(run)["charts/learning_rate"][-1] == (256, pytest.approx(rate))
+    assert helpers.load(run)["learning_rate"]["value"].item() == pytest.approx(rate)
+    low = ppo_continuous_adaptive.LearningRate(torch.tensor(1e-6))
+    low.follow(1.0, 1e-3)
+    assert low.value.item() == pytest.approx(1e-6)
 
 
 def test_the_critic_predicts_normalised_returns(monkeypatch, tmp_path):
     """Of unscaled rewards. Statistics are those of all returns so far, this rollout's too; GAE
     sees real values."""
     module = ppo_continuous_adaptive
-    rollouts = []
-    batches = []
-    seen = []
-    gae = module.compute_gae
+    rollouts, batches, seen = [], [], []
+    gae, loss = module.compute_gae, module.ppo_loss
 
     def spy(rewards, values, *rest):
         advantages = gae(rewards, values, *rest)
         rollouts.append((rewards.copy(), values.copy(), advantages))
         return advantages
 
-    def check(update, main, tensors):
-        agent = main["agent"]
-        if len(batches) < len(rollouts):
-            batches.append(
-                {name: main[name].clone() for name in ("b_returns", "b_values")} | dict(agent=agent)
-            )
+    def learning(args, agent, batch):
+        if len(batches) % 16 == 0:
             seen.append((agent.value_stats.mean.item(), agent.value_stats.var.item()))
             with torch.no_grad():
-                torch.testing.assert_close(
-                    batches[-1]["b_values"], agent(main["b_obs"])[1], rtol=1e-4, atol=1e-5
-                )
-        return update(*tensors)
+                values = agent(batch.obs)[1]
+            torch.testing.assert_close(batch.values, values, rtol=1e-4, atol=1e-5)
+        batches.append(batch)
+        return loss(args, agent, batch)
 
     monkeypatch.setattr(module, "compute_gae", spy)
-    helpers.spy_on_updates(monkeypatch, check)
+    monkeypatch.setattr(module, "ppo_loss", learning)
     helpers.train("ppo_continuous_adaptive", tmp_path, env_id="Pendulum-v1", learning_rate=3e-3)
     returns = []
     before = (0.0, 1.0)
-    for (rewards, values, advantages), batch, (mean, var) in zip(
-        rollouts, batches, seen, strict=True
+
+    def sorted_of(k, name):
+        """Of the first epoch of the rollout."""
+        parts = [getattr(batch, name) for batch in batches[16 * k : 16 * k + 4]]
+        return np.sort(torch.cat(parts).numpy())
+
+    for k, ((rewards, values, advantages), (mean, var)) in enumerate(
+        zip(rollouts, seen, strict=True)
     ):
         assert rewards.min() < -1.5  # neither scaled nor clipped
-        np.testing.assert_allclose(
-            values.flatten(), batch["b_values"] * before[1] ** 0.5 + before[0], rtol=1e-4, atol=1e-4
-        )
+        real = sorted_of(k, "values") * before[1] ** 0.5 + before[0]
+        np.testing.assert_allclose(np.sort(values.flatten()), real, rtol=1e-4, atol=1e-4)
         returns.append((advantages + values).flatten())
         assert (mean, var) == pytest.approx((np.mean(returns), np.var(returns)), rel=1e-4)
-        np.testing.assert_allclose(
-            batch["b_returns"], (returns[-1] - mean) / var**0.5, rtol=1e-3, atol=1e-4
-        )
+        normal = np.sort((returns[-1] - mean) / var**0.5)
+        np.testing.assert_allclose(sorted_of(k, "returns"), normal, rtol=1e-3, atol=1e-4)
         before = mean, var
     assert len(rollouts) == 4
 
 
-def test_the_learning_rate_is_resumed(tmp_path):
-    flags = dict(kl_threshold=1e-20, learning_rate=3e-3, update_epochs=2)
-    run, _ = helpers.train("ppo_continuous_adaptive", tmp_path, **flags)
-    first = helpers.load(run)["learning_rate"]["value"].item()
+def resumed(tmp_path, flags, **more):
+    """(step, learning rate) as logged by a run of one rollout that is resumed for another."""
+    script = "ppo_continuous_adaptive"
+    run_dir, _ = helpers.train(script, tmp_path, **flags, total_timesteps=128)
     helpers.next_second()
-    args = helpers.small_args(
-        "ppo_continuous_adaptive", tmp_path, **flags, total_timesteps=640, resume=str(run)
-    )
-    helpers.main("ppo_continuous_adaptive", args)
-    (step, rate) = helpers.scalars(run)["charts/learning_rate"][-1]
-    assert first < 3e-3
-    assert step == 640
-    assert rate == pytest.approx(first / 1.5**2, rel=1e-4)
+    more = {**flags, "total_timesteps": 256, "resume": str(run_dir), **more}
+    helpers.train(script, tmp_path, **more)
+    return dict(helpers.scalars(run_dir)["charts/learning_rate"])
+
+
+def test_the_learning_rate_after_a_resume(tmp_path):
+    """It goes on from where it was; without a KL threshold it is the flag's."""
+    falling = dict(kl_threshold=1e-20, learning_rate=3e-3, update_epochs=2)
+    expected = {128: 3e-3 / 1.5**2, 256: 3e-3 / 1.5**4}
+    assert resumed(tmp_path / "falling", falling) == pytest.approx(expected, rel=1e-4)
+    fixed = dict(kl_threshold=0.0, anneal_lr=False)
+    found = resumed(tmp_path / "fixed", fixed, learning_rate=1e-3)
+    assert found == pytest.approx({128: 3e-4, 256: 1e-3})
+
+
+# --- ppo_continuous_asymmetric.py
+
+
+@pytest.mark.parametrize("privileged", [True, False])
+def test_who_sees_what(privileged):
+    """The policy sees the state; the critic the privileged state, or the state too."""
+    script = "ppo_continuous_asymmetric"
+    _, agent = helpers.agent_of(script, privileged_critic=privileged)
+    obs = torch.randn(5, 3, dtype=torch.float64, requires_grad=True)
+    dist, values = agent(obs)
+    (of_policy,) = torch.autograd.grad(dist.mean.sum(), obs, retain_graph=True)
+    (of_critic,) = torch.autograd.grad(values.sum(), obs)
+    assert (of_policy[:, 0] != 0).all() and not of_policy[:, 1:].any()
+    seen = of_critic != 0
+    assert seen.all(0).tolist() == ([False, True, True] if privileged else [True, False, False])
+    assert seen.any(0).tolist() == seen.all(0).tolist()
+    assert torch.equal(agent.act(obs), dist.mean)

@@ -1,14 +1,21 @@
-"""crossq.py's normalisation and updates, against formulas of their own."""
+"""crossq.py's normalisation and losses, against torch's batch normalisation and formulas of their
+own."""
 
 import copy
+import math
 
 import pytest
 import torch
 from torch import nn
 
 from cleanrl_lite import crossq
-from tests import helpers
-from tests.test_off_policy import BIAS, SCALE, assert_metrics, logged
+from tests.test_off_policy import (
+    agent_and_batch,
+    assert_loss,
+    assert_metrics,
+    gradients,
+    sac_by_hand,
+)
 
 
 def renorm_by_hand(norm, x, running_mean, running_var, renormalise):
@@ -38,6 +45,32 @@ def random_norm(features, warmup):
     nn.init.uniform_(norm.weight, 0.5, 2)
     nn.init.uniform_(norm.bias, -1, 1)
     return norm
+
+
+def test_before_the_warm_up_it_is_batch_normalisation():
+    """torch's BatchNorm1d: outputs, gradients, and the running statistics, but that torch's
+    variance is divided by n - 1."""
+    ours = random_norm(5, 100)
+    theirs = nn.BatchNorm1d(5, eps=1e-3, momentum=0.01)
+    theirs.load_state_dict({"num_batches_tracked": torch.tensor(0), **ours.state_dict()}, False)
+    for _ in range(7):
+        x = 3 * torch.randn(32, 5) + torch.arange(5)
+        inputs = [x.clone().requires_grad_() for _ in range(2)]
+        outputs = ours(inputs[0], True), theirs(inputs[1])
+        torch.testing.assert_close(*outputs, rtol=1e-4, atol=1e-5)
+        weights = torch.randn(32, 5)
+        grads = []
+        for k, norm in enumerate((ours, theirs)):
+            loss = (outputs[k] * weights).sum()
+            params = [inputs[k], norm.weight, norm.bias]
+            grads.append(torch.autograd.grad(loss, params))
+        for mine, other in zip(*grads, strict=True):
+            torch.testing.assert_close(mine, other, rtol=1e-3, atol=1e-4)
+    torch.testing.assert_close(ours.running_mean, theirs.running_mean)
+    first = 0.99**7  # what is left of where the variance started
+    my_var = ours.running_var - first
+    their_var = theirs.running_var - first
+    torch.testing.assert_close(my_var * 32 / 31, their_var)
 
 
 def test_renormalisation():
@@ -72,7 +105,7 @@ class ByHand:
     """A network's output by renorm_by_hand; its running statistics as they should be after it."""
 
     def __init__(self, network, warmup):
-        self.network = network
+        self.network = copy.deepcopy(network)
         self.warmup = warmup
         self.stats = {}
 
@@ -83,17 +116,13 @@ class ByHand:
         if not batch_stats:
             normalised = (x - mean) / (var + 1e-3).sqrt()
             return normalised * norm.weight + norm.bias
-        batch_mean = x.detach().mean(0)
-        batch_var = x.detach().var(0, correction=0)
         moved = {
-            "running_mean": 0.99 * mean + 0.01 * batch_mean,
-            "running_var": 0.99 * var + 0.01 * batch_var,
+            "running_mean": 0.99 * mean + 0.01 * x.detach().mean(0),
+            "running_var": 0.99 * var + 0.01 * x.detach().var(0, correction=0),
             "step": norm.step + 1,
         }
-        for part, value in moved.items():
-            self.stats[f"{name}.{part}"] = value
-        renormalise = norm.step >= self.warmup
-        return renorm_by_hand(norm, x, mean, var, renormalise).float()
+        self.stats |= {f"{name}.{part}": value for part, value in moved.items()}
+        return renorm_by_hand(norm, x, mean, var, norm.step >= self.warmup).float()
 
     def __call__(self, x, batch_stats=False):
         x = self.norm("norm1", x, batch_stats)
@@ -104,135 +133,84 @@ class ByHand:
         return self.network.fc3(x)
 
 
-def policy_by_hand(actor, obs, noise, batch_stats=False):
-    """test_off_policy's sac_by_hand, with a network by hand."""
-    mean, log_std = actor(obs, batch_stats).tensor_split(2, dim=1)
-    log_std = -5 + 3.5 * (torch.tanh(log_std) + 1)
-    std = torch.exp(log_std)
-    raw = mean + std * noise
-    slope = SCALE / torch.cosh(raw.double()) ** 2
-    normal = torch.distributions.Normal(mean, std)
-    log_probs = normal.log_prob(raw)
-    log_probs = log_probs - torch.log(slope).float()
-    actions = torch.tanh(raw) * SCALE + BIAS
-    return actions, log_probs.sum(1)
+def assert_gradients(loss, agent, by_hand, networks):
+    """Equal in the parameters of each of these networks."""
+    torch.testing.assert_close(loss.double(), by_hand.double(), rtol=1e-4, atol=1e-5)
+    found = gradients(loss, agent)
+    names = {name.partition(".")[0] for name in found}
+    moved = set()
+    for head, network in networks.items():
+        params = dict(network.network.named_parameters())
+        grads = torch.autograd.grad(by_hand, params.values(), retain_graph=True, allow_unused=True)
+        for name, grad in zip(params, grads, strict=True):
+            if grad is None or not grad.any():
+                continue
+            moved.add(head)
+            ours = found.get(f"{head}.{name}", torch.zeros_like(grad))
+            atol = 1e-3 * max(grad.abs().max().item(), 1e-3)
+            torch.testing.assert_close(ours, grad, rtol=1e-3, atol=atol, msg=f"{head}.{name}")
+    assert names == moved
 
 
-# 10 is within the run
-@pytest.mark.parametrize("warmup", helpers.others_slow([0, 10, 10**6], [10]))
-def test_updates_without_targets(warmup, monkeypatch, tmp_path):
-    """Every update's metrics, every parameter and running statistic after it, by hand with
-    torch.optim.Adam. Both steps of a transition go through a critic in one minibatch; the target
-    is a constant; the policy's loss takes running statistics of the critics and leaves them."""
-    state = {}
+@pytest.mark.parametrize("steps, autotune", [(0, True), (9, False), (10, True)])
+def test_losses_without_targets(steps, autotune, monkeypatch):
+    """Before and after the warm-up. Both steps of a transition go through a critic in one
+    minibatch; the target is a constant; the policy's loss takes running statistics of the critics
+    and leaves them."""
+    monkeypatch.setattr(crossq, "ACTOR_UNITS", 24)  # fewer to compute by hand
+    monkeypatch.setattr(crossq, "CRITIC_UNITS", 32)
+    flags = dict(renorm_warmup=10, autotune=autotune, alpha=0.3)
+    args, agent, batch = agent_and_batch("crossq", **flags)
+    agent.log_alpha.data.fill_(-0.4)
+    alpha = math.exp(-0.4) if autotune else 0.3
+    for name, buffer in agent.named_buffers():
+        if name.endswith("step"):
+            buffer.fill_(steps)
+        elif "running" in name:
+            buffer.add_(0.3 * torch.rand_like(buffer))
+    noise = torch.randn(64, 3)
 
-    def begin(agent, args):
-        state["agent"] = reference = copy.deepcopy(agent)
-        betas = (0.5, 0.999)
-        state["critic"] = torch.optim.Adam(
-            [*reference.qf1.parameters(), *reference.qf2.parameters()], lr=args.q_lr, betas=betas
-        )
-        state["actor"] = torch.optim.Adam(
-            reference.actor.parameters(), lr=args.policy_lr, betas=betas
-        )
-        state["alpha"] = torch.optim.Adam([reference.log_alpha], lr=args.q_lr)
-        state["by hand"] = {
-            "actor": ByHand(reference.actor, warmup),
-            "qf1": ByHand(reference.qf1, warmup),
-            "qf2": ByHand(reference.qf2, warmup),
+    def fresh():
+        return {name: ByHand(getattr(agent, name), 10) for name in ("actor", "qf1", "qf2")}
+
+    def assert_statistics(networks, before, changed):
+        after = agent.state_dict()
+        stats = {
+            f"{head}.{name}": x for head in networks for name, x in networks[head].stats.items()
         }
-
-    def step(optimizer, loss):
-        optimizer.zero_grad()
-        loss.backward(inputs=optimizer.param_groups[0]["params"])
-        optimizer.step()
-
-    def critic_losses(networks, args, batch, noise, alpha):
-        obs, actions, rewards, next_obs, terminations = batch
-        with torch.no_grad():
-            next_actions, next_log_probs = policy_by_hand(networks["actor"], next_obs, noise)
-        now = torch.cat([obs, actions], 1)
-        later = torch.cat([next_obs, next_actions], 1)
-        both = torch.cat([now, later])
-        values = networks["qf1"](both, True)
-        one, next_one = values[:, 0].chunk(2)
-        values = networks["qf2"](both, True)
-        two, next_two = values[:, 0].chunk(2)
-        next_values = torch.minimum(next_one, next_two).detach()
-        soft = next_values - alpha * next_log_probs
-        ahead = torch.where(terminations == 1, 0.0, args.gamma * soft)
-        target = rewards + ahead
-        qf1_loss = ((one - target) ** 2).mean()
-        qf2_loss = ((two - target) ** 2).mean()
-        return {
-            "qf_loss": qf1_loss + qf2_loss,
-            "qf1_loss": qf1_loss,
-            "qf2_loss": qf2_loss,
-            "qf1_values": one.mean(),
-            "qf2_values": two.mean(),
-        }
-
-    def actor_losses(networks, reference, obs, noise, alpha):
-        actions, log_probs = policy_by_hand(networks["actor"], obs, noise, True)
-        x = torch.cat([obs, actions], 1)
-        one = networks["qf1"](x)[:, 0]
-        two = networks["qf2"](x)[:, 0]
-        too_much = log_probs.detach() - 3
-        temperature = reference.log_alpha.exp()
-        return {
-            "actor_loss": (alpha * log_probs - torch.minimum(one, two)).mean(),
-            "entropy": -log_probs.mean(),
-            "alpha_loss": -(temperature * too_much).mean(),
-        }
-
-    def check(update, main, tensors):
-        agent = main["agent"]
-        args = main["args"]
-        critic = update.__name__ == "update_critic"
-        if not state:
-            begin(agent, args)
-        reference = state["agent"]
-        before = copy.deepcopy(agent.state_dict())
-        reference.load_state_dict(before)
-        rows, noise = tensors
-        batch = main["replay"].unpack(rows)
-        alpha = before["log_alpha"].exp()
-        networks = state["by hand"]
-        for network in networks.values():
-            network.stats.clear()
-        if critic:
-            expected = critic_losses(networks, args, batch, noise, alpha)
-            step(state["critic"], expected["qf_loss"])
-        else:
-            expected = actor_losses(networks, reference, batch[0], noise, alpha)
-            step(state["actor"], expected["actor_loss"])
-            step(state["alpha"], expected["alpha_loss"])
-            expected["alpha"] = reference.log_alpha.exp()
-        stats = {}
-        for head, network in networks.items():
-            for name, value in network.stats.items():
-                stats[f"{head}.{name}"] = value
-        assert len(stats) == (18 if critic else 9)
-        metrics = update(*tensors)
-        assert_metrics(metrics, expected)
-        stepped = ["qf1", "qf2"] if critic else ["actor"]
-        rate = args.q_lr if critic else args.policy_lr
-        helpers.assert_mostly_stepped(agent, reference, rate, stepped)
-        changed = stepped if critic else [*stepped, "log_alpha"]
-        for name, tensor in agent.state_dict().items():
-            head, _, _ = name.partition(".")
+        assert {name.partition(".")[0] for name in stats} == changed
+        for name, x in before.items():
             if name in stats:
-                torch.testing.assert_close(tensor, stats[name], rtol=1e-4, atol=1e-5)
-            elif head not in changed:
-                assert torch.equal(tensor, before[name]), f"{name} has changed"
-        return metrics
+                torch.testing.assert_close(after[name], stats[name], rtol=1e-4, atol=1e-5)
+            else:
+                assert torch.equal(after[name], x), f"{name} has changed"
 
-    calls = helpers.spy_on_updates(monkeypatch, check)
-    monkeypatch.setattr(crossq, "ACTOR_UNITS", 48)  # fewer to compute by hand
-    monkeypatch.setattr(crossq, "CRITIC_UNITS", 64)
-    flags = dict(policy_lr=3e-3, q_lr=2e-3, gamma=0.9, total_timesteps=260, renorm_warmup=warmup)
-    logged("crossq", tmp_path, **flags)
-    critic = calls.count("update_critic")
-    actor = calls.count("update_actor")
-    assert critic > 30
-    assert actor == critic // 3
+    networks = fresh()
+    before = copy.deepcopy(agent.state_dict())
+    loss, metrics = crossq.critic_loss(args, agent, batch, noise)
+    with torch.no_grad():
+        actions, log_probs = sac_by_hand(networks["actor"], batch.next_obs, noise)
+    now = torch.cat([batch.obs, batch.actions], 1)
+    both = torch.cat([now, torch.cat([batch.next_obs, actions], 1)])
+    one, next_one = networks["qf1"](both, True)[:, 0].chunk(2)
+    two, next_two = networks["qf2"](both, True)[:, 0].chunk(2)
+    soft = torch.minimum(next_one, next_two).detach() - alpha * log_probs
+    target = batch.rewards + torch.where(batch.terminations == 1, 0.0, 0.9 * soft)
+    qf1_loss, qf2_loss = ((one - target) ** 2).mean(), ((two - target) ** 2).mean()
+    found = dict(qf1_loss=qf1_loss, qf2_loss=qf2_loss, qf_loss=qf1_loss + qf2_loss)
+    assert_metrics(metrics, found | dict(qf1_values=one.mean(), qf2_values=two.mean()))
+    assert_gradients(loss, agent, qf1_loss + qf2_loss, networks)
+    assert_statistics(networks, before, {"qf1", "qf2"})
+
+    networks = fresh()
+    before = copy.deepcopy(agent.state_dict())
+    loss, alpha_loss, metrics = crossq.actor_loss(args, agent, batch, noise)
+    actions, log_probs = sac_by_hand(lambda x: networks["actor"](x, True), batch.obs, noise)
+    x = torch.cat([batch.obs, actions], 1)
+    values = torch.minimum(networks["qf1"](x)[:, 0], networks["qf2"](x)[:, 0])
+    by_hand = (alpha * log_probs - values).mean()
+    assert_gradients(loss, agent, by_hand, networks)
+    of_alpha = -(agent.log_alpha.exp() * (log_probs.detach() - 3)).mean()
+    assert_loss(alpha_loss, of_alpha, agent)
+    assert_metrics(metrics, dict(actor_loss=by_hand, entropy=-log_probs.mean()))
+    assert_statistics(networks, before, {"actor"})

@@ -3,8 +3,6 @@ statistics of their own."""
 
 import json
 import re
-import shutil
-import subprocess
 import sys
 from ctypes.util import find_library
 
@@ -17,7 +15,6 @@ from moviepy import VideoFileClip
 
 from cleanrl_lite import utils
 from tests import helpers
-from tests.test_cli import assert_one_line
 
 OWN = """
 import gymnasium as gym
@@ -28,7 +25,7 @@ class Endless(gym.Env):
     observation_space, action_space = gym.spaces.Box(-1, 1, (4, 3)), gym.spaces.Discrete(2)
 
     def __init__(self, reward, render_mode=None):
-        self.reward, self.render_mode = np.full(1, reward), render_mode
+        self.reward, self.render_mode = np.float32(reward), render_mode
 
     def reset(self, seed=None, options=None):
         super().reset(seed=seed)
@@ -48,6 +45,11 @@ gym.register("Fails-v0", fails)
 """
 
 
+def assert_one_line(err, pattern):
+    lines = err.strip().splitlines()
+    assert len(lines) == 1 and re.match(f"error: .*{pattern}", lines[0]), err
+
+
 @pytest.fixture
 def own_module(tmp_path, monkeypatch):
     """my_envs.py in the current directory, which sys.path holds as "" as it does in a script."""
@@ -60,14 +62,15 @@ def own_module(tmp_path, monkeypatch):
 @pytest.mark.parametrize("async_envs", [False, True])
 def test_keywords_and_limits(async_envs, own_module):
     """In training and evaluation, worker processes too; kept by the checkpoint. The
-    environment's own statistics do no harm, a reward of shape (1,) is a number, and (4, 3)
-    numbers are a vector."""
+    environment's own statistics do no harm, and (4, 3) numbers are a vector. An evaluation imports
+    the module only if it is named again."""
     flags = dict(env_id="my_envs:Endless-v0", env_kwargs='{"reward": 2.5}', max_episode_steps=10)
     run_dir, returns = helpers.train("ppo", own_module / "runs", **flags, async_envs=async_envs)
     assert returns == [25.0] and {
         value for _, value in helpers.scalars(run_dir)["charts/episodic_return"]
     } == {25.0}
-    assert helpers.command_line("ppo", ["--evaluate", run_dir]) == 0
+    assert helpers.command_line("ppo", ["--evaluate", run_dir]) == 1
+    assert helpers.command_line("ppo", ["--evaluate", run_dir, "--env-id", flags["env_id"]]) == 0
     assert len(list(run_dir.glob("eval_*.json"))) == 1
 
 
@@ -113,7 +116,7 @@ def test_keywords_that_are_no_json(own_module, capfd):
 @pytest.mark.parametrize(
     "env_id, told",
     [
-        ("my_envs.py:Endless-v0", "No module named 'my_envs.py'.*see docs/guides/environments.md"),
+        ("my_envs.py:Endless-v0", "No module named 'my_envs.py'"),
         ("Endless-v1", "Environment version `v1` for environment `Endless` doesn't exist"),
     ],
 )
@@ -148,47 +151,6 @@ def test_a_video_shows_something(script, env_id, tmp_path):
         for moment in (0, video.duration / 2):
             pixels = video.get_frame(moment).reshape(-1, 3)
             assert len(np.unique(pixels[::10], axis=0)) > 2
-
-
-@pytest.mark.slow
-def test_evaluations_in_a_window(tmp_path):
-    """Under Xvfb; the window's picture is not of one colour."""
-    if not (shutil.which("Xvfb") and shutil.which("xwd")):
-        pytest.skip("needs xvfb and x11-apps")
-    run_dir, _ = helpers.train("ppo", tmp_path)
-    # Without -noreset the server starts anew whenever xwd leaves, and refuses the player that
-    # connects just then.
-    command = ["Xvfb", "-displayfd", "1", "-screen", "0", "800x600x24", "-noreset"]
-    server = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
-    try:
-        # a free one; printed when the server is ready
-        display = f":{server.stdout.readline().strip()}"
-        command = [
-            sys.executable,
-            "-m",
-            "cleanrl_lite.ppo",
-            "--evaluate",
-            run_dir,
-            "--render",
-            "--eval-episodes",
-            "50",
-        ]
-        environ = helpers.environment(DISPLAY=display, SDL_VIDEODRIVER="x11")
-        player = subprocess.Popen(list(map(str, command)), env=environ)
-        shots = set()
-
-        def shows():
-            xwd = ["xwd", "-root", "-silent", "-display", display]
-            shot = subprocess.run(xwd, capture_output=True).stdout[-(10**6) :]
-            shots.add(len(set(shot)))
-            return max(shots) > 2
-
-        try:
-            helpers.wait_for(shows, 60)
-        finally:
-            player.kill()
-    finally:
-        server.terminate()
 
 
 # --- observations
@@ -237,17 +199,9 @@ def test_observations_that_do_not(space, key):
     """By themselves, and in a Dict whose other parts would do."""
     whole = space if key == "space" else Dict({"position": SMALL, key: space})
     with pytest.raises(
-        SystemExit, match=r"observation space is .*not a few numbers.*convert them.*ppo_image\.py"
+        SystemExit, match=r"observations are .*not a few numbers.*convert them.*ppo_image\.py"
     ):
         utils.flatten(Shows(whole))
-
-
-@pytest.mark.parametrize("script", ["ppo", "sac", "ppo_continuous"])
-def test_a_warning_of_large_observations(script, tmp_path, capsys):
-    """ppo_continuous normalises them itself."""
-    flags = dict(env_id=f"tests.probe_envs:ProbeLarge{'Discrete' if script == 'ppo' else 'Box'}-v0")
-    helpers.train(script, tmp_path, **flags)
-    assert ("observations beyond 1,000" in capsys.readouterr().out) == (script != "ppo_continuous")
 
 
 # --- scaled.py, and other packages
@@ -352,14 +306,13 @@ def test_rewards_with_a_given_scale_and_observations_that_are_constant(
 
 
 @pytest.mark.parametrize("script", ["sac", "ppo_continuous"])
-def test_a_scaled_run_resumes_and_evaluates(script, scaled, tmp_path, capsys):
+def test_a_scaled_run_resumes_and_evaluates(script, scaled, tmp_path):
     flags = dict(env_id="scaled:Scaled-v0", env_kwargs=json.dumps(LARGE))
     run_dir, returns = helpers.train(script, tmp_path, **flags)
     scaled.measure.cache_clear()  # as in a process of its own
-    assert helpers.command_line(script, ["--evaluate", run_dir]) == 0
+    named = ["--env-id", flags["env_id"]]
+    assert helpers.command_line(script, ["--evaluate", run_dir, *named]) == 0
     assert helpers.read_json(next(run_dir.glob("eval_*.json")))["returns"] == pytest.approx(returns)
-    assert helpers.command_line(script, ["--resume", run_dir, "--total-timesteps", "1024"]) == 0
-    assert (
-        helpers.load(run_dir)["global_step"] == 1024
-        and "observations beyond" not in capsys.readouterr().out
-    )
+    more = ["--resume", run_dir, *named, "--total-timesteps", "1024"]
+    assert helpers.command_line(script, more) == 0
+    assert helpers.load(run_dir)["step"] == 1024

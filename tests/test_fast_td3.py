@@ -1,4 +1,4 @@
-"""fast_td3.py's windows, distributions, noise and statistics, and whole updates, by loops of their
+"""fast_td3.py's windows, distributions, noise and statistics, and its losses, by loops of their
 own."""
 
 import copy
@@ -7,16 +7,19 @@ import numpy as np
 import pytest
 import torch
 
-from cleanrl_lite import fast_td3, rainbow, utils
+from cleanrl_lite import fast_td3, rainbow
 from tests import helpers, probe_envs
+from tests.probe_envs import probe
+from tests.shadow import Shadow, expected_events
 from tests.test_off_policy import (
     BIAS,
-    BOX,
+    HIGH,
+    LOW,
     SCALE,
     actions_of,
+    assert_loss,
     assert_metrics,
     assert_standard_normal,
-    assert_unchanged,
     logged,
     project_by_hand,
 )
@@ -102,7 +105,7 @@ def test_windows(module, num_envs, buffer_size, n_step):
     lengths = set()
     for _ in range(3 * buffer_size // num_envs):
         journal.step()
-        lengths.update(journal.check())
+        lengths.update(journal.check(draws=40))
     assert lengths == set(range(1, n_step + 1))
     journal.drawn.clear()
     journal.check(draws=2000)
@@ -110,7 +113,21 @@ def test_windows(module, num_envs, buffer_size, n_step):
     assert journal.drawn == set(range(newest - journal.buffer.capacity, newest))
 
 
-# --- distributions
+def test_a_loaded_buffer_draws_the_same():
+    journal = Journal(3, 60, 4)
+    for _ in range(27):
+        journal.step()
+    other = fast_td3.ReplayBuffer(60, 3, Journal.SHAPES, CPU, 4)
+    other.load_state_dict(copy.deepcopy(journal.buffer.state_dict()))
+    drawn = []
+    for buffer in (journal.buffer, other):
+        torch.manual_seed(5)
+        drawn.append(buffer.sample(200))
+    for mine, theirs in zip(*drawn, strict=True):
+        assert torch.equal(mine, theirs)
+
+
+# --- losses
 
 
 def test_the_smaller_distribution():
@@ -126,190 +143,112 @@ def test_the_smaller_distribution():
     assert 10 < firsts < 40
 
 
-# --- updates
+def windows_of(script, n_step, rows=64, **flags):
+    """args, agent, and a minibatch of windows: (Batch, stored). They end with an episode after 1 to
+    n_step steps, or are not known further."""
+    flags = dict(env_id=probe("Logged", script), gamma=0.9, n_step=n_step, n_atoms=11, **flags)
+    args, agent = helpers.agent_of(script, v_min=-3.0, v_max=7.0, **flags)
+    windows = [helpers.random_batch(script, args, agent, rows=rows) for _ in range(n_step)]
+    batch = helpers.module(script).Batch(*map(lambda *x: torch.stack(x, 1), *windows))
+    lengths = torch.randint(1, n_step + 1, (rows, 1))
+    ahead = torch.arange(n_step)
+    known = torch.rand(rows, 1) < 0.5  # where the episode ended; else the newest is reached
+    steps = 5.0 + torch.where((ahead >= lengths) & known, ahead - 5 - lengths, ahead)
+    stored = (ahead < lengths) | known
+    return args, agent, batch._replace(steps=steps), stored, lengths[:, 0].tolist()
 
 
-def act_by_hand(agent, actor, obs):
-    output = actor(normal(agent, obs))
-    return torch.tanh(output) * SCALE + BIAS
+def returns_by_hand(batch, lengths):
+    """Return, discount, last observation and termination of each window, one by one."""
+    returns = []
+    for rewards, length in zip(batch.rewards.tolist(), lengths, strict=True):
+        returns.append(sum(0.9**k * rewards[k] for k in range(length)))
+    last = [length - 1 for length in lengths]
+    rows = range(len(lengths))
+    discounts = [0.9**length for length in lengths]
+    return np.array(returns), discounts, batch.next_obs[rows, last], batch.terminations[rows, last]
 
 
-def normal(agent, obs):
-    """Observations normalised with the statistics of this moment."""
-    mean = agent.obs_stats.mean
-    var = agent.obs_stats.var
-    normalised = (obs.double() - mean) / torch.sqrt(var + 1e-8)
-    return torch.clamp(normalised, -10, 10).float()
-
-
-def probs_by_hand(agent, critic, obs, actions):
-    inputs = torch.cat([normal(agent, obs), actions], 1)
-    return critic(inputs).softmax(1)
-
-
-def windows_by_hand(replay, gamma, rows, stored):
-    """obs, action, return, discount, last next_obs, terminated of each window, one by one."""
-    for row, is_stored in zip(rows, stored, strict=True):
-        obs, actions, rewards, next_obs, terminations, steps = (
-            part[0] for part in replay.unpack(row[None])
-        )
-        total = 0.0
-        length = 0
-        for k in range(replay.n_step):
-            follows = steps[k] == steps[0] + k
-            if k > 0 and not (is_stored[k] and follows):
-                break
-            total += gamma**k * rewards[k].item()
-            length += 1
-        last = length - 1
-        yield (obs[0], actions[0], total, gamma**length, next_obs[last], terminations[last])
-
-
-def critic_losses(reference, args, windows, noise):
-    obs, actions, returns, discounts, next_obs, terminations = zip(*windows, strict=True)
-    obs = torch.stack(obs)
-    actions = torch.stack(actions)
-    next_obs = torch.stack(next_obs)
-    atoms = np.linspace(args.v_min, args.v_max, args.n_atoms)
-    with torch.no_grad():
-        smoothing = noise * args.policy_noise
-        smoothing = torch.clamp(smoothing, -args.noise_clip, args.noise_clip)
-        next_actions = act_by_hand(reference, reference.target_actor, next_obs)
-        next_actions = next_actions + smoothing * SCALE
-        high = torch.tensor(BOX.high)
-        low = torch.tensor(BOX.low)
-        next_actions = torch.maximum(torch.minimum(next_actions, high), low)
-        pair = [
-            probs_by_hand(reference, critic, next_obs, next_actions).numpy()
-            for critic in (reference.qf1_target, reference.qf2_target)
-        ]
-    targets = []
-    for k, end in enumerate(terminations):
-        one = pair[0][k]
-        other = pair[1][k]
-        first = (one * atoms).sum() < (other * atoms).sum()
-        chosen = one if first else other
-        projected = project_by_hand(chosen[None], [returns[k]], [bool(end)], discounts[k], atoms)
-        targets.append(projected[0])
-    targets = torch.tensor(np.array(targets))
-    found = {"mass_at_v_min": targets[:, 0].mean(), "mass_at_v_max": targets[:, -1].mean()}
-    for name in ("qf1", "qf2"):
-        critic = reference.get_submodule(name)
-        probs = probs_by_hand(reference, critic, obs, actions)
-        losses = -(targets * probs.log()).sum(1)
-        found[f"{name}_loss"] = losses.mean()
-        values = (probs * torch.tensor(atoms)).sum(1)
-        found[f"{name}_values"] = values.mean()
-    return found | {"qf_loss": found["qf1_loss"] + found["qf2_loss"]}
+def project_each(probs, returns, discounts, terminations, atoms):
+    """project_by_hand, with a discount for each."""
+    each = zip(probs, returns, discounts, terminations.tolist(), strict=True)
+    rows = [project_by_hand(p[None], [r], [end], d, atoms) for p, r, d, end in each]
+    return torch.from_numpy(np.concatenate(rows))
 
 
 @pytest.mark.parametrize("n_step", [1, 3])
-def test_updates(n_step, monkeypatch, tmp_path):
-    """Every update's metrics, every parameter after it, and the targets' step, by hand with
-    torch.optim.Adam, while the statistics move: old observations are normalised as new ones."""
-    state = {}
-    terminated = []
-    means = set()
-    targets = {"qf1_target": "qf1", "qf2_target": "qf2", "target_actor": "actor"}
-
-    def check(update, main, tensors):
-        agent = main["agent"]
-        args = main["args"]
-        if not state:
-            state["agent"] = reference = copy.deepcopy(agent)
-            critics = [*reference.qf1.parameters(), *reference.qf2.parameters()]
-            state["critic"] = torch.optim.Adam(critics, lr=args.learning_rate)
-            state["actor"] = torch.optim.Adam(reference.actor.parameters(), lr=args.learning_rate)
-        reference = state["agent"]
-        before = copy.deepcopy(agent.state_dict())
-        reference.load_state_dict(before)
-        means.add(agent.obs_stats.mean[0].item())
-        critic = update.__name__ == "update_critic"
-        if critic:
-            rows, stored, noise = tensors
-            state["rows"] = rows
-            windows = [*windows_by_hand(main["replay"], args.gamma, rows, stored)]
-            expected = critic_losses(reference, args, windows, noise)
-            terminated.append(sum(window[5] for window in windows))
-            optimizer = state["critic"]
-            loss = expected["qf_loss"]
-        else:
-            (rows,) = tensors
-            assert torch.equal(rows, state["rows"])
-            obs = main["replay"].unpack(rows)[0][:, 0]
-            actions = act_by_hand(reference, reference.actor, obs)
-            probs = probs_by_hand(reference, reference.qf1, obs, actions)
-            atoms = torch.linspace(args.v_min, args.v_max, args.n_atoms)
-            loss = -(probs * atoms).sum(1).mean()
-            expected = {"actor_loss": loss}
-            optimizer = state["actor"]
-        optimizer.zero_grad()
-        loss.backward(inputs=optimizer.param_groups[0]["params"])
-        optimizer.step()
-        metrics = update(*tensors)
-        assert_metrics(metrics, expected)
-        stepped = {"qf1", "qf2"} if critic else {"actor"}
-        helpers.assert_mostly_stepped(agent, reference, args.learning_rate, stepped)
-        changed = stepped if critic else {*stepped, *targets}
-        assert_unchanged(agent, before, {name.split(".")[0] for name in before} - changed)
-        after = agent.state_dict()
-        for key in before:
-            head, _, rest = key.partition(".")
-            if critic or head not in targets:
-                continue
-            source = after[f"{targets[head]}.{rest}"]
-            expected = 0.9 * before[key] + 0.1 * source
-            torch.testing.assert_close(after[key], expected)
-        return metrics
-
-    calls = helpers.spy_on_updates(monkeypatch, check)
-    flags = dict(
-        v_min=-3.0,
-        v_max=7.0,
-        n_atoms=11,
-        gradient_steps=1,
-        n_step=n_step,
-        policy_noise=0.3,
-        noise_clip=0.35,
-        learning_rate=3e-3,
-        tau=0.1,
-        gamma=0.9,
+def test_losses(n_step):
+    """With statistics of observations that are not 0 and 1."""
+    args, agent, batch, stored, lengths = windows_of(
+        "fast_td3", n_step, policy_noise=1.0, noise_clip=0.9
     )
-    logged("fast_td3", tmp_path, total_timesteps=230, **flags)
-    assert calls.count("update_critic") > 20
-    assert calls.count("update_actor") > 10
-    assert sum(terminated) > 0
-    assert len(means) > 20
+    agent.obs_stats.update(torch.randn(30, 2) * 3 + 1)
+    noise = torch.randn(64, 3)
+    loss, metrics = fast_td3.critic_loss(args, agent, batch, stored, noise)
+    mean, std = agent.obs_stats.mean, torch.sqrt(agent.obs_stats.var + 1e-8)
+    atoms = np.linspace(-3, 7, 11)
+
+    def normal(obs):
+        return torch.clamp((obs.double() - mean) / std, -10, 10).float()
+
+    def policy(actor, obs):
+        return torch.tanh(actor(normal(obs))) * SCALE + BIAS
+
+    def probs(critic, obs, actions):
+        return critic(torch.cat([normal(obs), actions], 1)).softmax(1)
+
+    returns, discounts, next_obs, terminations = returns_by_hand(batch, lengths)
+    with torch.no_grad():
+        smoothing = torch.clamp(noise, -0.9, 0.9) * SCALE
+        actions = policy(agent.target_actor, next_obs) + smoothing
+        actions = torch.maximum(torch.minimum(actions, HIGH), LOW)
+        pair = [
+            probs(critic, next_obs, actions).numpy()
+            for critic in (agent.qf1_target, agent.qf2_target)
+        ]
+    chosen = np.array([min(rows, key=lambda row: (row * atoms).sum()) for rows in zip(*pair)])
+    targets = project_each(chosen, returns, discounts, terminations, atoms)
+    found = {"mass_at_v_min": targets[:, 0].mean(), "mass_at_v_max": targets[:, -1].mean()}
+    for name in ("qf1", "qf2"):
+        own = probs(agent.get_submodule(name), batch.obs[:, 0], batch.actions[:, 0]).double()
+        found[f"{name}_loss"] = -(targets * own.log()).sum(1).mean()
+        found[f"{name}_values"] = (own @ torch.from_numpy(atoms)).mean()
+    found["qf_loss"] = found["qf1_loss"] + found["qf2_loss"]
+    assert_loss(loss, found["qf_loss"], agent)
+    assert_metrics(metrics, found)
+
+    loss, metrics = fast_td3.actor_loss(args, agent, batch)
+    actions = policy(agent.actor, batch.obs[:, 0])
+    by_hand = -(probs(agent.qf1, batch.obs[:, 0], actions).double() @ torch.from_numpy(atoms))
+    assert_loss(loss, by_hand.mean(), agent)
+    assert_metrics(metrics, dict(actor_loss=by_hand.mean()))
 
 
-# --- statistics
+def test_every_step_of_a_run(monkeypatch, tmp_path):
+    """Also where it is resumed; the moves of targets and actor are td3's."""
+    shadow = Shadow(monkeypatch, "fast_td3")
+    flags = dict(num_envs=3, train_frequency=4, gradient_steps=2, policy_frequency=3)
+    flags |= dict(learning_starts=48, batch_size=8, tau=0.1, learning_rate=3e-3, n_atoms=11)
+    run_dir = shadow.train(tmp_path, total_timesteps=120, **flags)
+    shadow.train(tmp_path, 120, total_timesteps=192, resume=str(run_dir), **flags)
+    assert shadow.events == expected_events("fast_td3", shadow.args)
+
+
+# --- statistics and noise
 
 
 def test_statistics_are_those_of_all_observations(tmp_path):
     """That the policy was given in training; an evaluation leaves them as they are."""
-    probe_envs.TRANSITIONS.clear()
     flags = dict(num_envs=3, total_timesteps=300, eval_every=100, learning_starts=240)
-    state = logged("fast_td3", tmp_path, **flags)["agent"]
-    evaluations = len(probe_envs.TRANSITIONS) - 300
-    assert evaluations > 0
-    assert state["obs_stats.count"] == 300
-    seen = np.array([row[1] for row in probe_envs.TRANSITIONS])
-    kept = state["obs_stats.mean"], state["obs_stats.var"]
-    # evaluations lie between the steps of training: their environments have other numbers
-    training = np.isin([row[0] for row in probe_envs.TRANSITIONS], training_envs())
-    seen = seen[training]
-    assert len(seen) == 300
-    np.testing.assert_allclose(kept[0], seen.mean(0), rtol=1e-5)
-    np.testing.assert_allclose(kept[1], seen.var(0), rtol=1e-5)
-
-
-def training_envs():
-    """The environments that stepped most."""
+    state = helpers.load(logged("fast_td3", tmp_path, **flags))["agent"]
+    # evaluations lie between the steps of training: their environments are others
     envs = [row[0] for row in probe_envs.TRANSITIONS]
-    return sorted(set(envs), key=envs.count)[-3:]
-
-
-# --- exploration noise
+    assert len(envs) > 300 == state["obs_stats.count"]
+    training = {*envs[:3]}
+    seen = np.array([row[1] for row in probe_envs.TRANSITIONS if row[0] in training])
+    assert len(seen) == 300
+    np.testing.assert_allclose(state["obs_stats.mean"], seen.mean(0), rtol=1e-5)
+    np.testing.assert_allclose(state["obs_stats.var"], seen.var(0), rtol=1e-5)
 
 
 def test_each_environment_has_noise_of_its_own_size(monkeypatch, tmp_path):
@@ -322,36 +261,21 @@ def test_each_environment_has_noise_of_its_own_size(monkeypatch, tmp_path):
         drawn.append(draw_std(args))
         return drawn[-1]
 
-    ended = []
     monkeypatch.setattr(fast_td3, "draw_std", spy)
-    helpers.spy_on_steps(
-        monkeypatch, "fast_td3", lambda envs, actions, result: ended.append(result[2] | result[3])
-    )
     output = [0.3, -0.5, 0.1]
     flags = dict(learning_starts=0, std_min=0.02, std_max=0.1, steps=3000)
     actions = actions_of("fast_td3", monkeypatch, tmp_path, output, **flags)
     scaled = (actions - BIAS.numpy()) / SCALE.numpy()
     added = scaled - np.tanh(output)
+    obs = np.array([row[1] for row in probe_envs.TRANSITIONS[:12_000]]).reshape(3000, 4, 2)
+    over = obs[..., 1] + 1 == np.rint(obs[..., 0] * 10) % 7 + 1
     sizes = iter(drawn)
     stds = np.zeros((3000, 4))
     now = [next(sizes) for _ in range(4)]
-    for t, over in enumerate(ended[:3000]):
+    for t in range(3000):
         stds[t] = now
-        for n in np.flatnonzero(over):
+        for n in np.flatnonzero(over[t]):
             now[n] = next(sizes)
     assert len(drawn) > 1000
-    assert (stds.std(0) > 0.01).all()
-    # but not the first random action
-    assert_standard_normal((added / stds[..., None])[1:])
-
-
-# --- flags
-
-
-def test_a_support_that_is_too_narrow(capfd, tmp_path):
-    """One warning, which names the end where the targets pile up."""
-    utils.say_once.cache_clear()
-    flags = dict(v_min=-50.0, v_max=0.2, n_atoms=51, total_timesteps=400, gamma=0.9)
-    helpers.train("fast_td3", tmp_path, env_id="tests.probe_envs:ProbeTruncatedBox-v0", **flags)
-    found = [line for line in capfd.readouterr().out.splitlines() if "warning: --v-" in line]
-    assert [" ".join(line.split()[1:3]) for line in found] == ["--v-max 0.2"]
+    assert min(drawn) >= 0.02 and max(drawn) <= 0.1 and (stds.std(0) > 0.01).all()
+    assert_standard_normal(added / stds[..., None])

@@ -1,5 +1,5 @@
 """sac_her.py: relabelled transitions against a list of what was stepped, in the middle of runs
-too."""
+too; and what they are good for."""
 
 from collections import defaultdict
 
@@ -9,10 +9,11 @@ import pytest
 import torch
 from gymnasium.spaces import Box, Dict
 
-from cleanrl_lite import utils
+from cleanrl_lite import sac_her
 from cleanrl_lite.sac_her import HindsightBuffer
 from tests import helpers
-from tests.probe_envs import Numbered, Reach
+from tests.probe_envs import Numbered, Reach, probe
+from tests.shadow import Shadow, expected_events
 
 CPU = torch.device("cpu")
 SHAPES = (8,), (1,), (), (8,), ()  # an observation: achieved (3), desired (3), observation (2)
@@ -116,6 +117,40 @@ def test_share_of_relabelled_transitions(n_sampled_goals, relabelled):
     assert (rows[:, 5] == rows[:, 15]).all()
 
 
+@pytest.mark.parametrize("async_envs", helpers.others_slow([False, True], [False]))
+def test_relabelled_minibatches_of_a_run(async_envs, monkeypatch, tmp_path):
+    """With two environments that terminate and truncate, a buffer that wraps around, two resumes:
+    no goal of a new episode gets into one that was given up."""
+    seen = set()
+    sample = HindsightBuffer.sample
+
+    def checked(replay, batch_size):
+        rows = sample(replay, batch_size)
+        obs, _, rewards, next_obs, *_ = replay.unpack(rows)
+        achieved = next_obs[:, :3]
+        goals = next_obs[:, 3:6]
+        relabelled = round(0.8 * batch_size)
+        assert replay.num_envs == 2
+        assert (obs[:, 3:6] == goals).all()
+        assert (goals[relabelled:] == -1).all()
+        achieved = achieved[:relabelled]
+        goals = goals[:relabelled]
+        assert (achieved[:, :2] == goals[:, :2]).all()
+        assert (goals[:, 2] >= achieved[:, 2]).all()
+        assert (goals[:, 2] <= goals[:, 1] % 7 + 1).all()  # the episode's length
+        expected = achieved[:, 2] - 10 * goals[:, 2]
+        assert torch.equal(rewards[:relabelled], expected)
+        seen.update((goals[:, 2] - achieved[:, 2]).tolist())
+        return rows
+
+    monkeypatch.setattr(HindsightBuffer, "sample", checked)
+    flags = dict(env_id=probe("Numbered", "sac_her"), buffer_size=101, async_envs=async_envs)
+    run_dir, _ = helpers.train("sac_her", tmp_path, total_timesteps=194, **flags)
+    for total in (394, 600):
+        helpers.train("sac_her", tmp_path, total_timesteps=total, resume=str(run_dir), **flags)
+    assert seen == set(range(7))
+
+
 def test_without_hindsight_it_is_sac(tmp_path):
     """Bit for bit, with a buffer that wraps around."""
     flags = helpers.SMALL["sac_her"] | dict(buffer_size=99, gamma=0.9)
@@ -147,26 +182,17 @@ class Clocked(Reach):
         return dict(a_clock=np.arange(4, dtype=np.float32), **super().obs())
 
 
-def wrapped(monkeypatch, *wrappers, base=Reach):
-    """utils.make makes `base` with these wrappers."""
-
-    def make(*words, **kwargs):
-        env = base()
-        for wrapper in wrappers:
-            env = wrapper(env)
-        return env
-
-    monkeypatch.setattr(utils, "make", make)
-
-
 @pytest.mark.parametrize("place", [0, 4])
 def test_goals_are_where_the_agents_environment_has_them(place, monkeypatch, tmp_path):
     """As the environment is, and with a wrapper that drops the part before them."""
 
-    def without_clock(env):
+    def make(**_):
+        env = Clocked()
+        if place:
+            return env
         return gym.wrappers.FilterObservation(env, list(Reach.observation_space))
 
-    wrapped(monkeypatch, *([] if place else [without_clock]), base=Clocked)
+    gym.register(f"Clocked{place}-v0", make)
     batches = []
     sample = HindsightBuffer.sample
 
@@ -176,7 +202,7 @@ def test_goals_are_where_the_agents_environment_has_them(place, monkeypatch, tmp
         return rows
 
     monkeypatch.setattr(HindsightBuffer, "sample", kept)
-    helpers.train("sac_her", tmp_path, total_timesteps=200)
+    helpers.train("sac_her", tmp_path, env_id=f"Clocked{place}-v0", total_timesteps=200)
     assert batches
     for obs, _, _, next_obs, *_ in batches:
         goals = obs[:, place + 2 : place + 4]
@@ -185,3 +211,35 @@ def test_goals_are_where_the_agents_environment_has_them(place, monkeypatch, tmp
         assert (goals[relabelled:] == 4).all()
         assert (goals[:relabelled] != 4).all()
         assert not place or (obs[:, :4] == torch.arange(4)).all()
+
+
+def test_every_step_of_a_run(monkeypatch, tmp_path):
+    """As sac's, also where it is resumed."""
+    shadow = Shadow(monkeypatch, "sac_her")
+    steps = [0]
+    monkeypatch.setattr(Shadow, "step", property(lambda shadow: steps[0]))
+    step = Reach.step
+
+    def counted(env, action):
+        steps[0] += 1
+        return step(env, action)
+
+    monkeypatch.setattr(Reach, "step", counted)
+    flags = dict(env_id=helpers.SMALL["sac_her"]["env_id"], num_envs=2, train_frequency=4)
+    flags |= dict(learning_starts=40, batch_size=8, tau=0.1, policy_lr=3e-3, q_lr=2e-3)
+    run_dir = shadow.train(tmp_path, total_timesteps=92, **flags)
+    steps[0] = 92
+    shadow.train(tmp_path, total_timesteps=160, resume=str(run_dir), **flags)
+    assert shadow.events == expected_events("sac_her", shadow.args)
+
+
+def test_rewards_that_are_not_compute_rewards(tmp_path):
+    """Relabelled rewards would be others than the agent's: one line."""
+
+    def make(**_):
+        return gym.wrappers.TransformReward(Reach(), lambda reward: 3 * reward)
+
+    gym.register("Tripled-v0", make)
+    with pytest.raises(SystemExit, match="compute_reward in the same wrapper"):
+        helpers.train("sac_her", tmp_path, env_id="Tripled-v0")
+    assert sac_her.find_goal_env(gym.make("CartPole-v1")) is None

@@ -104,21 +104,24 @@ def values(agent, *observations):
     """The values of raw observations, in units of the environment's reward: those of the greedy
     actions."""
     obs = batch(agent, *observations)
+    if hasattr(agent, "value_stats"):  # the critic's are normalised, the rewards are not scaled
+        return (agent(obs)[1] * agent.value_stats.std + agent.value_stats.mean).numpy()
     if hasattr(agent, "return_stats"):
-        scale = (agent.return_stats.var + 1e-8).sqrt().float()
-        mean, scale = agent.value_scale() if hasattr(agent, "value_scale") else (0.0, scale)
-        return (agent(agent.normalize(obs))[1] * scale + mean).numpy()
+        return (agent(obs)[1] * agent.return_stats.std).numpy()
     if hasattr(agent, "critic"):
         return agent(obs)[1].numpy()
-    if hasattr(agent, "atoms") and hasattr(agent, "q_network"):
-        return (agent.logits(agent.q_network, obs).softmax(-1) @ agent.atoms).amax(1).numpy()
+    if hasattr(agent, "draw_noise"):
+        return agent.values(agent.q_network(obs)).amax(1).numpy()
     if hasattr(agent, "q_network"):
-        return agent.q_network(obs).amax(1).numpy()
+        return agent(obs).amax(1).numpy()
+    actions = agent.act(obs)
     if hasattr(agent, "quantiles"):
-        return agent.quantiles(agent.qfs, obs, agent.act(obs)).mean(dim=(1, 2)).numpy()
+        return agent.quantiles(agent.qfs, obs, actions).mean(dim=(1, 2)).numpy()
     if hasattr(agent, "value"):
+        return agent.value(agent.qf1, obs, actions).numpy()
+    if hasattr(agent, "q_values"):
         stats = dict(batch_stats=False) if hasattr(agent.qf1, "norm1") else {}
-        return agent.value(agent.qf1, obs, agent.act(obs), **stats).numpy()
+        return agent.q_values(obs, actions, **stats)[0].numpy()
     return agent.qf1(obs).amax(1).numpy()
 
 

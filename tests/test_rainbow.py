@@ -1,18 +1,17 @@
-"""rainbow.py: the sum tree, windows of n steps, noise, and the update, against
-definitions; without its five parts, rainbow is c51."""
-
-import copy
+"""rainbow.py and rainbow_atari.py: the sum tree, priorities, noise, and the loss, against
+definitions; without its five parts, rainbow is c51. (Windows: test_fast_td3.py, test_replay.py.)"""
 
 import numpy as np
 import pytest
 import torch
 from scipy.special import rel_entr
 
-from cleanrl_lite import c51, rainbow
-from cleanrl_lite.rainbow import ReplayBuffer, SumTree
+from cleanrl_lite import c51, rainbow, rainbow_atari
+from cleanrl_lite.rainbow import NoisyLinear, ReplayBuffer, SumTree
 from tests import helpers, test_replay
-from tests.test_fast_td3 import Journal, windows_by_hand
-from tests.test_off_policy import assert_metrics, assert_unchanged, logged, project_by_hand
+from tests.probe_envs import probe
+from tests.test_fast_td3 import Journal, project_each, returns_by_hand, windows_of
+from tests.test_off_policy import assert_loss, assert_metrics, logged
 
 CPU = torch.device("cpu")
 SHAPES = (2,), (), (), (2,), (), ()
@@ -115,6 +114,49 @@ def test_new_transitions_get_the_largest_priority_so_far():
     assert buffer.max_priority == 7
 
 
+def test_priorities_and_weights_of_a_run(monkeypatch, tmp_path):
+    """A window counts (N P)^-beta over the largest of a minibatch (section 3.4), and beta rises to
+    1; then it gets the priority of its divergence, and no other window does."""
+    drawn, divergences, betas = [], [], []
+    sample, set_priorities = ReplayBuffer.sample, ReplayBuffer.set_priorities
+    loss = rainbow.rainbow_loss
+
+    def sampled(replay, batch_size):
+        rows, stored, index = sample(replay, batch_size)
+        drawn.append((index, replay.tree.leaves[index] / replay.tree.leaves.sum(), replay.size))
+        return rows, stored, index
+
+    def lossy(args, agent, batch, stored, weights, noise):
+        _, probs, size = drawn[-1]
+        step = 130 + 2 * (len(drawn) - 1)
+        betas.append(0.4 + 0.6 * step / 512)
+        expected = (size * probs) ** -betas[-1]
+        torch.testing.assert_close(weights.double(), expected / expected.max(), rtol=1e-4, atol=0)
+        results = loss(args, agent, batch, stored, weights, noise)
+        divergences.append(results[1])
+        return results
+
+    def prioritised(replay, index, priorities):
+        assert torch.equal(index, drawn[-1][0])
+        torch.testing.assert_close(priorities, (divergences[-1] + 1e-6) ** 0.6)
+        before = replay.tree.leaves.clone()
+        set_priorities(replay, index, priorities)
+        others = torch.ones_like(before, dtype=torch.bool)
+        others[index] = False
+        assert torch.equal(replay.tree.leaves[others], before[others])
+        assert replay.max_priority == max(1.0, *[float(d.max() + 1e-6) ** 0.6 for d in divergences])
+        sums = replay.tree.leaves.view(-1, replay.tree.width).sum(1)
+        torch.testing.assert_close(replay.tree.sums, sums)
+
+    monkeypatch.setattr(ReplayBuffer, "sample", sampled)
+    monkeypatch.setattr(ReplayBuffer, "set_priorities", prioritised)
+    monkeypatch.setattr(rainbow, "rainbow_loss", lossy)
+    flags = dict(learning_rate=1e-2, train_frequency=2, priority_alpha=0.6, priority_beta=0.4)
+    logged("rainbow", tmp_path, **flags)
+    # 130 is the first of 512 steps that learns, 510 the last
+    assert len(betas) == 191
+
+
 # --- windows of n steps
 
 
@@ -148,7 +190,7 @@ def test_saved_and_loaded(tmp_path):
     test_replay.saved_and_loaded(buffer, new, tmp_path / "checkpoint.pt")
     for _ in range(12):
         assert torch.equal(new.rows, buffer.rows)
-        assert new.end == buffer.end
+        assert (new.position, new.size) == (buffer.position, buffer.size)
         assert new.max_priority == buffer.max_priority
         assert torch.equal(new.tree.leaves, buffer.tree.leaves)
         assert torch.equal(new.tree.sums, buffer.tree.sums)
@@ -169,24 +211,37 @@ def noisy_by_hand(layer, noise):
     return weight, bias
 
 
+def test_noisy_layer():
+    """The definition; each row has weights of its own where it has noise of its own."""
+    layer = NoisyLinear(3, 2, True, 0.5)
+    for sigma in (layer.weight_sigma, layer.bias_sigma):
+        assert torch.equal(sigma, torch.full_like(sigma, 0.5 / 3**0.5))
+        torch.nn.init.normal_(sigma)
+    x = torch.randn(4, 3)
+    noise = torch.randn(4, 5)
+    own = layer(x, noise)
+    shared = layer(x, noise[0])
+    for k, row in enumerate(x):
+        weight, bias = noisy_by_hand(layer, noise[k])
+        torch.testing.assert_close(own[k], weight @ row + bias)
+        weight, bias = noisy_by_hand(layer, noise[0])
+        torch.testing.assert_close(shared[k], weight @ row + bias)
+    mean = torch.nn.functional.linear(x, layer.weight, layer.bias)
+    assert torch.equal(layer(x, None), mean)
+
+
 def agent(noisy=True, noisy_sigma=0.5):
-    return rainbow.Agent(
-        obs_dim=3,
-        num_actions=2,
-        n_atoms=5,
-        v_min=-1.0,
-        v_max=1.0,
-        dueling=True,
-        noisy=noisy,
-        noisy_sigma=noisy_sigma,
-    )
+    """Two actions, five atoms."""
+    flags = dict(n_atoms=5, v_min=-1.0, v_max=1.0, noisy=noisy, noisy_sigma=noisy_sigma)
+    _, made = helpers.agent_of("rainbow", env_id=probe("Scripted", "rainbow"), **flags)
+    return made
 
 
 def test_noise_and_evaluations():
     """Another noise, other logits, in every layer but the first; without, always the same: those of
     the mean weights."""
     noisy = agent()
-    obs = torch.randn(6, 3)
+    obs = torch.randn(6, 2)
     one, other = noisy.draw_noise(2)
     assert one.shape == (2 * (120 + 84) + 84 + 10 + 84 + 5,)
     network = noisy.q_network
@@ -199,7 +254,7 @@ def test_noise_and_evaluations():
     torch.testing.assert_close(network(obs, one), network(obs))
 
     loud = agent(noisy_sigma=30.0)
-    many = torch.randn(500, 3)
+    many = torch.randn(500, 2)
     probs = loud.q_network(many).softmax(2)
     greedy = (probs * loud.atoms).sum(2).argmax(1)
     for _ in range(3):
@@ -214,22 +269,36 @@ def test_noise_and_evaluations():
     assert not any("sigma" in name for name in quiet.state_dict())
 
 
+def test_dueling():
+    """Equation 9: the advantages' mean is taken away, for each atom; the value is the same for
+    all actions."""
+    network = agent().q_network
+    obs = torch.randn(6, 2)
+    logits = network(obs)
+    torch.nn.init.zeros_(network.fc3.weight)
+    network.fc3.bias.data = torch.arange(10.0)
+    x = network.fc1(obs).relu()
+    values = network.value_fc3(network.value_fc2(x, None).relu(), None)
+    torch.testing.assert_close(logits.mean(1), values)
+    advantages = torch.tensor([[-2.5] * 5, [2.5] * 5])
+    torch.testing.assert_close(network(obs), values[:, None] + advantages)
+
+
 def test_noise_is_drawn_for_each_step_environment_and_update(monkeypatch, tmp_path):
     """And in an update for each of its three networks; epsilon is 0."""
-    acted = []
-    learned = []
-    act = rainbow.Agent.act
+    acted, learned = [], []
+    act, loss = rainbow.Agent.act, rainbow.rainbow_loss
 
-    def spy(agent, obs, noise=None):
+    def acting(agent, obs, noise=None):
         acted.append(noise)
         return act(agent, obs, noise)
 
-    def check(update, main, tensors):
-        learned.append(tensors[3])
-        return update(*tensors)
+    def learning(*inputs):
+        learned.append(inputs[-1])
+        return loss(*inputs)
 
-    monkeypatch.setattr(rainbow.Agent, "act", spy)
-    helpers.spy_on_updates(monkeypatch, check)
+    monkeypatch.setattr(rainbow.Agent, "act", acting)
+    monkeypatch.setattr(rainbow, "rainbow_loss", learning)
     flags = dict(num_envs=3, total_timesteps=300, train_frequency=2)
     run_dir, _ = helpers.train("rainbow", tmp_path, **flags)
     training = acted[:100]
@@ -246,7 +315,7 @@ def test_noise_is_drawn_for_each_step_environment_and_update(monkeypatch, tmp_pa
     assert {value for _, value in epsilons} == {0}
 
 
-# --- the update
+# --- the loss
 
 
 def logits_by_hand(network, obs, noise, args):
@@ -272,89 +341,55 @@ def logits_by_hand(network, obs, noise, args):
     return values[:, None, :] + advantages - advantages.mean(dim=1, keepdim=True)
 
 
-def next_probs_by_hand(agent, next_obs, noise, args):
-    """The distribution of the action that looks best after each window."""
+@pytest.mark.parametrize("off", [None, *OFF])
+def test_loss(off):
+    """Its number, gradients, divergences and metrics; with each of the five parts turned off."""
+    flags = {off: OFF[off]} if off else {}
+    n_step = flags.pop("n_step", 3)
+    args, agent, batch, stored, lengths = windows_of("rainbow", n_step, **flags)
+    weights = torch.rand(64)
+    noise = agent.draw_noise(3)
+    loss, divergence, metrics = rainbow.rainbow_loss(args, agent, batch, stored, weights, noise)
+    atoms = np.linspace(-3, 7, 11)
+    returns, discounts, next_obs, terminations = returns_by_hand(batch, lengths)
     target = logits_by_hand(agent.target_network, next_obs, noise[1], args)
-    chooser = target
-    if args.double:
-        chooser = logits_by_hand(agent.q_network, next_obs, noise[2], args)
-    atoms = torch.linspace(args.v_min, args.v_max, args.n_atoms)
-    best = (chooser.softmax(2) * atoms).sum(2).argmax(1)
-    probs = target.softmax(2)
-    return probs[range(len(best)), best].detach().numpy()
+    chooser = logits_by_hand(agent.q_network, next_obs, noise[2], args) if args.double else target
+    best = (chooser.softmax(2) * torch.tensor(atoms)).sum(2).argmax(1)
+    probs = target.softmax(2)[range(64), best].detach().numpy()
+    target = project_each(probs, returns, discounts, terminations, atoms)
+    logits = logits_by_hand(agent.q_network, batch.obs[:, 0], noise[0], args)
+    log_probs = logits[range(64), batch.actions[:, 0].tolist()].double().log_softmax(1)
+    by_hand = -(weights * (target * log_probs).sum(1)).mean()
+    assert_loss(loss, by_hand, agent)
+    q_values = (log_probs.exp() @ torch.tensor(atoms)).mean()
+    assert_metrics(metrics, dict(loss=by_hand, q_values=q_values))
+    expected = rel_entr(target.numpy(), log_probs.exp().detach().numpy()).sum(1)
+    np.testing.assert_allclose(divergence, expected, rtol=1e-3, atol=1e-4)
+    assert not divergence.requires_grad
 
 
-def project_each(probs, returns, terminations, discounts, atoms):
-    """project_by_hand, with a discount for each."""
-    rows = []
-    for k, discount in enumerate(discounts):
-        one = slice(k, k + 1)
-        row = project_by_hand(probs[one], returns[one], terminations[one], discount, atoms)
-        rows.append(row)
-    return np.concatenate(rows)
-
-
-@pytest.mark.parametrize(
-    "off", [None, *(pytest.param(name, marks=pytest.mark.slow) for name in OFF)]
-)
-def test_update(off, monkeypatch, tmp_path):
-    """Every minibatch's metrics, the parameters after it and the new priorities, by hand with
-    torch.optim.Adam; with each of the five parts turned off."""
-    state = {}
-    terminated = []
-
-    def check(update, main, tensors):
-        agent = main["agent"]
-        args = main["args"]
-        replay = main["replay"]
-        if not state:
-            state["reference"] = copy.deepcopy(agent)
-            params = state["reference"].q_network.parameters()
-            eps = 0.01 / args.batch_size
-            state["optimizer"] = torch.optim.Adam(params, lr=args.learning_rate, eps=eps)
-        reference = state["reference"]
-        before = copy.deepcopy(agent.state_dict())
-        reference.load_state_dict(before)  # equal before each step: errors do not add up
-        *packed, index, noise = tensors
-        windows = windows_by_hand(replay, args.gamma, *packed)
-        obs, actions, returns, discounts, next_obs, terminations = zip(*windows)
-        obs = torch.stack(obs)
-        next_obs = torch.stack(next_obs)
-        actions = torch.stack(actions).long()
-        atoms = np.linspace(args.v_min, args.v_max, args.n_atoms)
-        next_probs = next_probs_by_hand(reference, next_obs, noise, args)
-        target = project_each(next_probs, returns, terminations, discounts, atoms)
-        # (N P)^-beta over its largest, section 3.4
-        leaves = replay.tree.leaves
-        probs = leaves[index] / leaves.sum()
-        weights = (len(replay.rows) * probs) ** -main["beta"].item()
-        weights /= weights.max()
-        logits = logits_by_hand(reference.q_network, obs, noise[0], args)
-        log_probs = logits[range(len(actions)), actions].log_softmax(1)
-        losses = -(torch.tensor(target) * log_probs).sum(1)
-        loss = (weights * losses).mean()
-        q_values = (log_probs.exp() * torch.tensor(atoms)).sum(1).mean()
-        state["optimizer"].zero_grad()
-        loss.backward()
-        state["optimizer"].step()
-        metrics = update(*tensors)
-        assert_metrics(metrics, {"loss": loss, "q_values": q_values})
-        helpers.assert_stepped(agent, reference, args.learning_rate, ["q_network"])
-        assert_unchanged(agent, before, ["target_network"])
-        found_probs = log_probs.detach().exp().numpy()
-        divergences = rel_entr(target, found_probs).sum(1)
-        expected = (divergences.clip(min=0) + 1e-6) ** args.priority_alpha
-        found = replay.tree.leaves[index]
-        np.testing.assert_allclose(found, expected, rtol=1e-2, atol=3e-3)
-        terminated.append(sum(terminations))
-        return metrics
-
-    calls = helpers.spy_on_updates(monkeypatch, check)
-    flags = {"v_min": -3.0, "v_max": 7.0, "n_atoms": 11, "total_timesteps": 256}
-    flags |= {off: OFF[off]} if off else {}
-    logged("rainbow", tmp_path, gamma=0.9, learning_rate=3e-3, **flags)
-    assert len(calls) >= 12
-    assert sum(terminated) > 0
+def test_loss_on_games():
+    """rainbow_atari's, on windows that unpack has summed up; double, with noise."""
+    args, agent = helpers.agent_of("rainbow_atari", n_atoms=11, v_min=-3.0, v_max=7.0)
+    obs, next_obs = torch.randint(256, (2, 8, 4, 84, 84), dtype=torch.uint8)
+    discounts, terminations = 0.9 ** torch.randint(1, 4, (8,)), torch.arange(8) % 2.0
+    batch = rainbow_atari.Batch(
+        obs, torch.randint(4, (8,)), torch.randn(8), next_obs, terminations, discounts
+    )
+    weights, noise = torch.rand(8), agent.draw_noise(3)
+    loss, divergence, _ = rainbow_atari.rainbow_loss(args, agent, batch, weights, noise)
+    atoms = torch.linspace(-3, 7, 11)
+    with torch.no_grad():
+        best = (agent.q_network(next_obs, noise[2]).softmax(2) @ atoms).argmax(1)
+        probs = agent.target_network(next_obs, noise[1]).softmax(2)[range(8), best]
+    numbers = batch.rewards.numpy(), discounts.tolist(), terminations
+    target = project_each(probs.numpy(), *numbers, atoms.numpy())
+    logits = agent.q_network(obs, noise[0])[range(8), batch.actions.tolist()]
+    log_probs = logits.double().log_softmax(1)
+    by_hand = -(weights * (target * log_probs).sum(1)).mean()
+    assert_loss(loss, by_hand, agent)
+    expected = rel_entr(target.numpy(), log_probs.exp().detach().numpy()).sum(1)
+    np.testing.assert_allclose(divergence, expected, rtol=1e-3, atol=1e-3)
 
 
 def test_without_the_five_parts_it_is_c51(monkeypatch, tmp_path):

@@ -7,13 +7,12 @@ each is tested.
 import math
 from collections import Counter
 from dataclasses import dataclass
-from unittest import mock
 
 import numpy as np
-import psutil
 import pytest
 import torch
 
+from cleanrl_lite import rainbow_atari
 from cleanrl_lite.dqn_atari import FrameReplayBuffer
 from cleanrl_lite.sac import ReplayBuffer
 
@@ -61,8 +60,8 @@ def test_the_last_transitions(buffer_size, num_envs):
             stepped.append(tuple(np.float32(row).tolist()))
         for part in step:
             part[...] = 0  # the environments write into the same arrays again
-        assert buffer.filled == buffer.size == min(len(stepped), capacity)
-        rows = buffer.rows[: buffer.filled].tolist()
+        assert buffer.size == min(len(stepped), capacity)
+        rows = buffer.rows[: buffer.size].tolist()
         newest = stepped[-capacity:]
         assert set(map(tuple, rows)) == set(newest)
 
@@ -107,27 +106,10 @@ def test_saving_and_loading(num_envs, steps, tmp_path):
     new = saved_and_loaded(buffer, new, tmp_path / "checkpoint.pt")
     for _ in range(13):
         assert torch.equal(new.rows, buffer.rows)
-        assert new.size == buffer.size
-        assert (new.position, new.filled) == (buffer.position, buffer.filled)
+        assert (new.position, new.size) == (buffer.position, buffer.size)
         step = random_step(rng, num_envs)
         buffer.add(*step)
         new.add(*step)
-
-
-def test_a_buffer_that_does_not_fit(monkeypatch):
-    """One line; what nine tenths of the memory hold is accepted: 7,056 bytes a frame, not 56,448."""
-    available = 41_237 * 1024
-    monkeypatch.setattr(psutil, "virtual_memory", lambda: mock.Mock(available=available))
-
-    def frames(*sizes):
-        return FrameReplayBuffer(*sizes, (84, 84), CPU)
-
-    for make, size in ((vectors, 4 * 10), (frames, 84 * 84)):
-        make(int(0.8 * available / size), 1)
-        for too_large in (int(available / size), 10**7):
-            told = f"^error: --buffer-size {too_large} does not fit into memory$"
-            with pytest.raises(SystemExit, match=told):
-                make(too_large, 1)
 
 
 # --- frames
@@ -211,12 +193,12 @@ class Journal:
     """Steps an environment, adds what comes of it to the buffer, and keeps a list of it; the
     action is the number of a transition in the list."""
 
-    def __init__(self, games, buffer_size, shape=(3, 3), buffer_class=None):
+    def __init__(self, games, buffer_size, buffer_class=FrameReplayBuffer):
         self.games = games
         self.list = []
         self.slots = np.zeros(games.num_envs, dtype=np.int64)
-        buffer_class = buffer_class or FrameReplayBuffer  # looked up now: other tests replace it
-        self.buffer = buffer_class(buffer_size, games.num_envs, shape, CPU)
+        self.make = lambda: buffer_class(buffer_size, games.num_envs, (3, 3), CPU)
+        self.buffer = self.make()
         # slots overwritten before a checkpoint
         self.lost = np.zeros(games.num_envs, dtype=np.int64)
         self.begin()
@@ -229,8 +211,9 @@ class Journal:
         for _ in range(count):
             obs, rewards, terminations, truncations, new_games, final_obs = self.games.step()
             actions = len(self.list) + np.arange(self.games.num_envs)
+            true_obs = np.where(new_games[:, None, None, None], final_obs, obs)
             self.buffer.add(
-                self.obs, actions, rewards, terminations, truncations, new_games, final_obs
+                self.obs, actions, rewards, true_obs, terminations, truncations, new_games
             )
             for n in range(self.games.num_envs):
                 next_obs = obs[n].copy()
@@ -354,13 +337,8 @@ def test_frames_saved_and_loaded(num_envs, steps, tmp_path):
 def resume(journal, path):
     """A new buffer with the saved state; the games in progress are given up, and with them their
     last transitions, unless what came after these is known."""
-    sizes = (
-        journal.buffer.num_envs * journal.buffer.length,
-        journal.games.num_envs,
-        journal.buffer.frames.shape[1:],
-    )
     before = journal.buffer.written.copy()
-    journal.buffer = saved_and_loaded(journal.buffer, FrameReplayBuffer(*sizes, CPU), path)
+    journal.buffer = saved_and_loaded(journal.buffer, journal.make(), path)
     for n in range(journal.games.num_envs):
         mine = [stepped for stepped in journal.list if stepped.env == n]
         last = max(mine, key=lambda stepped: stepped.slot)
@@ -370,3 +348,59 @@ def resume(journal, path):
         journal.lost[n] = max(too_old, 0)
         journal.slots[n] = journal.buffer.written[n]  # one less where the last frame is of no use
     journal.begin()
+
+
+def check_windows(journal, gamma=0.9):
+    """Each drawn window begins where the journal says that one may, and ends with its life or game
+    or with what is known; returns the windows' lengths."""
+    possible, spared = journal.drawable()
+    *packed, _ = journal.buffer.sample(40 * len(possible))
+    batch = journal.buffer.unpack(*packed, gamma)
+    lives = [[s for s in journal.list if s.env == n] for n in range(journal.games.num_envs)]
+    places = {id(s): k for life in lives for k, s in enumerate(life)}
+    drawn, lengths = set(), set()
+    for obs, action, reward, next_obs, terminated, discount in zip(*batch, strict=True):
+        if (number := int(action)) in drawn:
+            continue
+        drawn.add(number)
+        first = journal.list[number]
+        mine, k = lives[first.env], places[id(first)]
+        total, length, last = 0.0, 0, first
+        for stepped in mine[k : k + journal.buffer.n_step]:
+            newest = stepped.slot + 1 >= journal.buffer.written[first.env]
+            if length > 0 and (newest or stepped.slot != last.slot + 1):  # given up at a resume
+                break
+            total += gamma**length * stepped.reward
+            length += 1
+            last = stepped
+            if stepped.terminated or stepped.truncated:
+                break
+        assert (obs.numpy() == first.obs).all()
+        assert reward == pytest.approx(total, abs=1e-5) and terminated == last.terminated
+        assert discount == pytest.approx(gamma**length)
+        assert last.next_obs is None or (next_obs.numpy() == last.next_obs).all()
+        lengths.add(length)
+    # a slot that lacks a frame soon is given up one step early
+    early = journal.buffer.written - journal.buffer.length + 4
+    spared |= {k for k in possible if journal.list[k].slot < early[journal.list[k].env]}
+    assert drawn <= possible and drawn >= possible - spared
+    return lengths
+
+
+@pytest.mark.parametrize("num_envs, n_step", [(1, 3), (3, 3), (2, 1)])
+def test_windows_of_frames(num_envs, n_step, tmp_path):
+    """rainbow_atari's, before and after the wrap-around and a resume."""
+
+    def buffer(*sizes):
+        return rainbow_atari.FrameReplayBuffer(*sizes, n_step)
+
+    journal = Journal(ScriptedGames(num_envs), 24 * num_envs, buffer)
+    journal.step(3)
+    lengths = set()
+    for t in range(60):
+        lengths |= check_windows(journal)
+        if t == 40:
+            resume(journal, tmp_path / "checkpoint.pt")
+            check_windows(journal)
+        journal.step(1)
+    assert lengths == set(range(1, n_step + 1))

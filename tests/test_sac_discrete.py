@@ -1,7 +1,6 @@
-"""sac_discrete and sac_atari: updates against definitions, what acts, and a policy that is
-known."""
+"""sac_discrete and sac_atari: the losses against definitions, what acts, and a temperature whose
+policy is known."""
 
-import copy
 import math
 
 import numpy as np
@@ -9,17 +8,17 @@ import pytest
 import torch
 from torch.distributions import Categorical
 
+from cleanrl_lite import sac_discrete
 from tests import helpers
 from tests.probe_envs import probe
 from tests.test_off_policy import (
     actions_of,
+    agent_and_batch,
     assert_independent,
+    assert_loss,
     assert_metrics,
-    assert_unchanged,
-    logged,
 )
 
-NETWORKS = ("qf1", "qf2", "actor")
 FAST = dict(
     num_envs=2,
     buffer_size=2_000,
@@ -36,130 +35,70 @@ FAST = dict(
 )
 
 
-# --- the update
-
-
-def losses_by_hand(reference, args, batch, alpha):
+def losses_by_hand(agent, args, batch, alpha):
     """Everything that one update logs, action by action; each loss has gradients in its own
     networks only."""
-    obs, actions, rewards, next_obs, terminations = batch
     with torch.no_grad():
-        dist = Categorical(logits=reference.actor(next_obs))
-        next_values = torch.zeros(len(rewards))
-        for action in range(dist.probs.shape[1]):
+        dist = Categorical(logits=agent.actor(batch.next_obs))
+        next_values = torch.zeros(64)
+        for action in range(3):
             smaller = torch.minimum(
-                reference.qf1_target(next_obs)[:, action], reference.qf2_target(next_obs)[:, action]
+                agent.qf1_target(batch.next_obs)[:, action],
+                agent.qf2_target(batch.next_obs)[:, action],
             )
-            log_prob = dist.log_prob(torch.full((len(rewards),), action))
+            log_prob = dist.log_prob(torch.full((64,), action))
             next_values += dist.probs[:, action] * (smaller - alpha * log_prob)
-        target = torch.where(terminations == 1, rewards, rewards + args.gamma * next_values)
-    rows = torch.arange(len(rewards))
-    values = {name: reference.get_submodule(name)(obs) for name in ("qf1", "qf2")}
-    taken = {name: value[rows, actions.long()] for name, value in values.items()}
+        target = batch.rewards + torch.where(batch.terminations == 1, 0.0, 0.9 * next_values)
+    values = {name: agent.get_submodule(name)(batch.obs) for name in ("qf1", "qf2")}
+    taken = {name: value[range(64), batch.actions.tolist()] for name, value in values.items()}
     found = {f"{name}_loss": ((value - target) ** 2).mean() for name, value in taken.items()}
     found["qf_loss"] = found["qf1_loss"] + found["qf2_loss"]
     found |= {f"{name}_values": value.mean() for name, value in taken.items()}
-    dist = Categorical(logits=reference.actor(obs))
+    dist = Categorical(logits=agent.actor(batch.obs))
     smaller = torch.minimum(values["qf1"], values["qf2"]).detach()
     found["actor_loss"] = -((dist.probs * smaller).sum(1) + alpha * dist.entropy()).mean()
     found["entropy"] = dist.entropy().mean()
-    if args.autotune:
-        lacking = args.target_entropy_scale * math.log(smaller.shape[1]) - dist.entropy().detach()
-        found["alpha_loss"] = -(reference.log_alpha.exp() * lacking).mean()
-    return found
+    lacking = args.target_entropy_scale * math.log(3) - dist.entropy().detach()
+    return found, -(agent.log_alpha.exp() * lacking).mean()
 
 
-@pytest.mark.parametrize(
-    "script, autotune",
-    [
-        ("sac_discrete", True),
-        ("sac_discrete", False),
-        pytest.param("sac_atari", True, marks=pytest.mark.slow),
-    ],
-)
-def test_update(script, autotune, monkeypatch, tmp_path):
-    """Every minibatch's metrics, and all parameters after it, by hand with torch.optim.Adam. The
-    targets do not move in an update, and none gets a history."""
-    state = {}
-    terminated = []
-    eps = 1e-4 if script == "sac_atari" else 1e-8
-    rates = dict(policy_lr=3e-3, q_lr=2e-3)
-
-    def begin(agent):
-        state["agent"] = reference = copy.deepcopy(agent)
-        critics = [*reference.qf1.parameters(), *reference.qf2.parameters()]
-        parts = dict(qf=critics, actor=reference.actor.parameters(), alpha=[reference.log_alpha])
-        for name, params in parts.items():
-            rate = rates["policy_lr" if name == "actor" else "q_lr"]
-            state[name] = torch.optim.Adam(params, lr=rate, eps=eps)
-
-    def check(update, main, tensors):
-        agent = main["agent"]
-        args = main["args"]
-        if not state:
-            begin(agent)
-        reference = state["agent"]
-        before = copy.deepcopy(agent.state_dict())
-        reference.load_state_dict(before)  # equal before each step: errors do not add up
-        batch = main["replay"].unpack(*tensors)
-        alpha = before["log_alpha"].exp() if autotune else args.alpha
-        expected = losses_by_hand(reference, args, batch, alpha)
-        for name in ("qf", "actor", "alpha")[: 3 if autotune else 2]:
-            state[name].zero_grad()
-            params = state[name].param_groups[0]["params"]
-            expected[f"{name}_loss"].backward(inputs=params, retain_graph=True)
-        for name in ("qf", "actor", "alpha")[: 3 if autotune else 2]:
-            state[name].step()
-        if autotune:
-            expected["alpha"] = reference.log_alpha.exp()
-        metrics = update(*tensors)
-        assert_metrics(metrics, expected)
-        helpers.assert_stepped(agent, reference, rates["q_lr"], NETWORKS)
-        changed = {*NETWORKS, *(["log_alpha"] if autotune else [])}
-        assert_unchanged(agent, before, {name.split(".")[0] for name in before} - changed)
-        assert agent.log_alpha.item() == pytest.approx(reference.log_alpha.item(), abs=1e-6)
-        targets = [*agent.qf1_target.parameters(), *agent.qf2_target.parameters()]
-        assert not any(param.requires_grad for param in targets)
-        terminated.append(batch[4].sum())
-        return metrics
-
-    calls = helpers.spy_on_updates(monkeypatch, check)
-    flags = dict(gamma=0.9, alpha=0.3, autotune=autotune, target_entropy_scale=0.4, **rates)
-    if script == "sac_atari":
-        flags |= dict(total_timesteps=500, learning_starts=400, batch_size=16, buffer_size=600)
-    logged(script, tmp_path, **flags)
-    assert len(calls) >= 12
-    assert sum(terminated) > 0
+@pytest.mark.parametrize("autotune", [True, False])
+def test_losses(autotune):
+    flags = dict(autotune=autotune, alpha=0.3, target_entropy_scale=0.4)
+    args, agent, batch = agent_and_batch("sac_discrete", **flags)
+    agent.log_alpha.data.fill_(-0.4)
+    alpha = math.exp(-0.4) if autotune else 0.3
+    *losses, metrics = sac_discrete.sac_loss(args, agent, batch)
+    found, of_alpha = losses_by_hand(agent, args, batch, alpha)
+    by_hand = found["qf_loss"], found["actor_loss"], of_alpha
+    for loss, expected in zip(losses, by_hand, strict=True):
+        assert_loss(loss, expected, agent)
+    assert_metrics(metrics, found)
 
 
-@pytest.mark.parametrize("script", ["sac_discrete", "sac_atari"])
-def test_the_critics_are_two_and_their_targets_follow(script, monkeypatch, tmp_path):
-    """Each target its own critic, by tau."""
-    agents = helpers.spy_on_agents(monkeypatch, script)
-    pairs = []
-    module = helpers.module(script)
-
-    def note(target, network, tau):
-        names = {id(network): name for name, network in agents[0].named_children()}
-        pairs.append((names[id(target)], names[id(network)], tau))
-
-    monkeypatch.setattr(module, "update_target", note)
-    total = helpers.SMALL[script]["total_timesteps"]
+def test_atari_moves_both_targets(monkeypatch, tmp_path):
+    """Each towards its own critic, by tau."""
+    agents = helpers.spy_on_agents(monkeypatch, "sac_atari")
+    moves = helpers.spy_on_calls(monkeypatch, "sac_atari", "update_target")
+    total = helpers.SMALL["sac_atari"]["total_timesteps"]
     flags = dict(tau=0.25, learning_starts=total // 2, target_network_frequency=total // 4)
-    helpers.train(script, tmp_path, **flags)
-    assert pairs == [("qf1_target", "qf1", 0.25), ("qf2_target", "qf2", 0.25)]
-    first = agents[0].qf1.parameters()
-    second = agents[0].qf2.parameters()
-    assert not any(map(torch.equal, first, second))
+    helpers.train("sac_atari", tmp_path, batch_size=2, train_frequency=total, **flags)
+    states = {name: part.state_dict() for name, part in agents[0].named_children()}
 
+    def is_name(part, name):
+        return all(map(torch.equal, part.state_dict().values(), states[name].values()))
 
-# --- what acts
+    (first, second) = moves
+    assert is_name(first[1], "qf1") and is_name(second[1], "qf2")
+    assert not is_name(first[1], "qf2")
+    assert first[2] == second[2] == 0.25
 
 
 def test_samples_the_policy(monkeypatch, tmp_path):
     """With the probabilities of the logits, in each environment and step anew."""
     logits = [0.7, -0.4, 1.2]
-    actions = actions_of("sac_discrete", monkeypatch, tmp_path, logits, learning_starts=0)
+    flags = dict(learning_starts=0, steps=2000)
+    actions = actions_of("sac_discrete", monkeypatch, tmp_path, logits, **flags)
     probs = torch.tensor(logits).softmax(0).numpy()[:, None]
     found = np.stack([(actions == action).mean(0) for action in range(3)])  # (3, num_envs)
     deviations = (probs * (1 - probs) / len(actions)) ** 0.5
@@ -168,22 +107,12 @@ def test_samples_the_policy(monkeypatch, tmp_path):
     assert_independent((actions == 2).astype(float))
 
 
-# --- known answers
-
-
-def trained(name, monkeypatch, tmp_path, **flags):
-    agents = helpers.spy_on_agents(monkeypatch, "sac_discrete")
-    env_id = probe(name, "sac_discrete")
-    run_dir, _ = helpers.train("sac_discrete", tmp_path, env_id=env_id, **{**FAST, **flags})
-    return agents[0], helpers.scalars(run_dir)
-
-
 def test_the_policy_is_the_softmax_of_the_values(monkeypatch, tmp_path):
     """One step that pays 1 or 0: with the temperature 0.5, the odds are e^2, not more."""
-    flags = dict(autotune=False, alpha=0.5)
-    agent, _ = trained("RightAction", monkeypatch, tmp_path, **flags)
-    obs = torch.tensor([[-1.0], [1.0]])
-    probs = agent.policy(obs).exp().detach().numpy()
+    agents = helpers.spy_on_agents(monkeypatch, "sac_discrete")
+    env_id = probe("RightAction", "sac_discrete")
+    helpers.train("sac_discrete", tmp_path, env_id=env_id, autotune=False, alpha=0.5, **FAST)
+    probs = agents[0].policy(torch.tensor([[-1.0], [1.0]])).exp().detach().numpy()
     right = 1 / (1 + math.exp(-2))
     expected = np.array([[right, 1 - right], [1 - right, right]])
     assert probs == pytest.approx(expected, abs=0.04)

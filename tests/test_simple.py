@@ -1,137 +1,135 @@
-"""vpg.py, a2c.py, ppo_simple.py and their variants for Box actions: their returns, advantages,
-policies and updates, against the definitions and torch.optim."""
-
-import copy
+"""vpg.py, a2c.py, ppo_simple.py and their variants for Box actions: returns, losses and steps,
+against the definitions and torch.optim. (ppo_simple's advantages: test_math.py.)"""
 
 import numpy as np
 import pytest
 import torch
-from torch import nn
 
-from cleanrl_lite import a2c, a2c_continuous, vpg
-from tests import helpers
+from cleanrl_lite import vpg
+from tests import helpers, probe_envs
+from tests.shadow import Shadow
+from tests.test_math import rows_of, stepped
+from tests.test_off_policy import agent_and_batch, assert_loss, assert_metrics
 
-OPTIMIZERS = dict(
-    ppo_simple=lambda params, rate: torch.optim.Adam(params, lr=rate),
-    vpg=lambda params, rate: torch.optim.Adam(params, lr=rate),
-    a2c=lambda params, rate: torch.optim.RMSprop(params, lr=rate, alpha=0.99, eps=1e-5),
-)
-OPTIMIZERS["ppo_simple_continuous"] = OPTIMIZERS["ppo_simple"]
-OPTIMIZERS["a2c_continuous"] = OPTIMIZERS["a2c"]
-PPO = "ppo_simple", "ppo_simple_continuous"
-A2C = "a2c", "a2c_continuous"
+PLAIN = "ppo_simple", "ppo_simple_continuous", "vpg", "a2c", "a2c_continuous"
 
 
-def rollout(steps=40, envs=3):
-    rng = np.random.default_rng(0)
-    numbers = rng.normal(size=(3, steps, envs))
-    rewards, values, next_values = np.float32(numbers)
-    terminations, truncations = rng.random((2, steps, envs)) < 0.1
-    return rewards, values, next_values, terminations, terminations | truncations
-
-
-def tensors(arrays):
-    return [torch.from_numpy(array) for array in arrays]
-
-
-@pytest.mark.parametrize("module", [vpg, a2c, a2c_continuous])
-def test_returns(module):
+def returns_by_hand(rewards, next_values, terminations, dones, gamma):
     """The sum from each step to the end of its episode: a termination ends it, all other ends
     add a value."""
-    rewards, _, next_values, terminations, dones = rollout()
-    arrays = rewards, next_values, terminations, dones
-    returns = module.compute_returns(*tensors(arrays), 0.9)
-    for n in range(3):
-        for t in range(40):
-            expected = 0.0
-            discount = 1.0
-            k = t
-            while True:
-                expected = expected + discount * rewards[k, n]
-                discount = discount * 0.9
-                if dones[k, n] or k == 39:
-                    break
-                k += 1
-            if not terminations[k, n]:
-                expected += discount * next_values[k, n]
-            found = returns[t, n].item()
-            assert found == pytest.approx(expected, rel=1e-4, abs=1e-5)
+    returns = np.zeros(rewards.shape)
+    for t, n in np.ndindex(*rewards.shape):
+        discount = 1.0
+        for k in range(t, len(rewards)):
+            returns[t, n] += discount * rewards[k, n]
+            discount *= gamma
+            if dones[k, n]:
+                break
+        if not terminations[k, n]:
+            returns[t, n] += discount * next_values[k, n]
+    return returns
 
 
-@pytest.mark.parametrize("script", OPTIMIZERS)
-def test_plain_updates(script, monkeypatch, tmp_path):
-    """Each step's metrics, and the parameters after it, against the losses' definitions and an
-    optimizer of the test's own."""
-    state = {}
+def test_returns():
+    rng = np.random.default_rng(0)
+    rewards, next_values = np.float32(rng.normal(size=(2, 40, 4)))
+    terminations, truncations = rng.random((2, 40, 4)) < 0.1
+    terminations[-1] = [True, False, False, True]
+    truncations[-1] = [False, True, False, True]
+    arrays = rewards, next_values, terminations, terminations | truncations
+    found = vpg.compute_returns(*map(torch.from_numpy, arrays), 0.9)
+    np.testing.assert_allclose(found, returns_by_hand(*arrays, 0.9), rtol=1e-4, atol=1e-5)
 
-    def check(update, main, tensors):
-        agent = main["agent"]
-        args = main["args"]
-        obs, actions, *rest, returns = tensors
-        if not state:
-            state["agent"] = copy.deepcopy(agent)
-            params = state["agent"].parameters()
-            state["optimizer"] = OPTIMIZERS[script](params, args.learning_rate)
-        reference = state["agent"]
-        optimizer = state["optimizer"]
-        reference.load_state_dict(agent.state_dict())
-        dist, value = reference(obs)
-        logprob = dist.log_prob(actions)
-        assert logprob.shape == value.shape == returns.shape
-        expected = dict(
-            value_loss=((value - returns) ** 2).mean() / 2, entropy=dist.entropy().mean()
+
+@pytest.mark.parametrize("script", PLAIN)
+def test_losses(script):
+    """Where the critic is a baseline, it gets no gradient from the policy's loss."""
+    flags = dict(vf_coef=2.0, clip_coef=0.1, ent_coef=0.1)
+    known = {name: x for name, x in flags.items() if helpers.default(script, name) is not None}
+    args, agent, batch = agent_and_batch(script, **known)
+    dist, values = agent(batch.obs)
+    log_probs, values = dist.log_prob(batch.actions).double(), values.double()
+    returns = batch.returns.double()
+    found = dict(value_loss=((values - returns) ** 2).mean() / 2, entropy=dist.entropy().mean())
+    module = helpers.module(script)
+    if "ppo" in script:
+        loss, metrics = module.ppo_loss(args, agent, batch)
+        ratio = (log_probs - batch.logprobs).exp()
+        clipped = torch.clamp(ratio, min=0.9, max=1.1)
+        assert 0.2 < (ratio != clipped).double().mean() < 0.9
+        gain = torch.minimum(ratio * batch.advantages, clipped * batch.advantages)
+        found["policy_loss"] = -gain.mean()
+        found["approx_kl"] = (ratio - 1 - ratio.log()).mean()
+    else:
+        loss, metrics = module.policy_gradient_loss(args, agent, batch)
+        advantages = returns - values.detach()
+        found["policy_loss"] = -(log_probs * advantages).mean()
+        unexplained = np.var(advantages.numpy()) / (np.var(returns.numpy()) + 1e-8)
+        found["explained_variance"] = torch.tensor(1 - unexplained)
+    by_hand = found["policy_loss"] + args.vf_coef * found["value_loss"]
+    by_hand = by_hand - getattr(args, "ent_coef", 0.0) * found["entropy"]
+    assert_loss(loss, by_hand, agent)
+    assert_metrics(metrics, found)
+
+
+@pytest.mark.parametrize(
+    "script", helpers.others_slow(PLAIN, ["ppo_simple", "vpg", "a2c_continuous"])
+)
+def test_every_step_of_a_run(script, monkeypatch, tmp_path):
+    """Each is the optimizer's step. What is learned from is what was stepped, with values of this
+    moment and of the true last observation of an episode."""
+    shadow = Shadow(monkeypatch, script)
+    states = []
+    learn = shadow.learn
+
+    def note(*inputs):
+        states.append({name: x.clone() for name, x in shadow.agent.state_dict().items()})
+        learn(*inputs)
+
+    monkeypatch.setattr(shadow, "learn", note)
+    flags = dict(num_envs=3, num_steps=40, num_minibatches=4, update_epochs=2)
+    flags = {name: x for name, x in flags.items() if helpers.default(script, name) is not None}
+    shadow.train(tmp_path, learning_rate=3e-3, total_timesteps=240, **flags)
+    each = 8 if "ppo" in script else 1
+    assert [step for step, *_ in shadow.events] == [*np.repeat([120, 240], each)]
+    _, agent = helpers.agent_of(script, env_id=shadow.args.env_id)
+    obs, rewards, next_obs, terminated, over = stepped(240)
+    actions = [np.ravel(row[2]) for row in probe_envs.TRANSITIONS[:240]]
+    for k in range(2):
+        agent.load_state_dict(states[each * k])
+        part = slice(40 * k, 40 * k + 40)
+        with torch.no_grad():
+            dist, values = agent(torch.from_numpy(obs[part]))
+            _, next_values = agent(torch.from_numpy(next_obs[part]))
+        rollout = rewards[part], next_values.numpy(), terminated[part], over[part]
+        batches = [given[0] for _, given in shadow.calls[each * k : each * k + each]]
+        if "ppo" not in script:
+            (batch,) = batches
+            np.testing.assert_array_equal(batch.obs, obs[part])
+            returns = returns_by_hand(*rollout, shadow.args.gamma)
+            np.testing.assert_allclose(batch.returns, returns, rtol=1e-4, atol=1e-4)
+            if "continuous" not in script:  # the others are clipped
+                taken = np.concatenate(actions[120 * k : 120 * k + 120])
+                np.testing.assert_array_equal(batch.actions.flatten(), taken)
+            continue
+        first, second = (
+            [row for batch in batches[n : n + 4] for row in rows_of(batch)] for n in (0, 4)
         )
-        if script in PPO:
-            old_logprobs, advantages = rest
-            ratio = (logprob - old_logprobs).exp()
-            clipped = torch.clamp(ratio, min=1 - args.clip_coef, max=1 + args.clip_coef)
-            expected["policy_loss"] = -torch.minimum(
-                ratio * advantages, clipped * advantages
-            ).mean()
-            expected["approx_kl"] = (ratio - 1 - ratio.log()).mean()
-            if len(calls) % 16 == 1:  # the policy that acted: these are the actions that it drew
-                torch.testing.assert_close(logprob, old_logprobs, rtol=1e-4, atol=1e-5)
-        else:
-            advantages = returns - value.detach()
-            expected["policy_loss"] = -(logprob * advantages).mean()
-            residuals = (returns - value).detach().numpy()
-            targets = returns.numpy()
-            unexplained = np.var(residuals) / (np.var(targets) + 1e-8)
-            explained = 1 - unexplained
-            expected["explained_variance"] = torch.tensor(explained)
-        loss = expected["policy_loss"] + args.vf_coef * expected["value_loss"]
-        optimizer.zero_grad()
-        loss = loss - getattr(args, "ent_coef", 0) * expected["entropy"]
-        loss.backward()
-        if script in A2C:
-            expected["grad_norm"] = nn.utils.clip_grad_norm_(
-                reference.parameters(), args.max_grad_norm
-            )
-        optimizer.step()
-        metrics = update(*tensors)
-        assert set(metrics) == {f"losses/{name}" for name in expected}
-        for name, value in expected.items():
-            wanted = pytest.approx(value.item(), 1e-3, 1e-5)
-            assert metrics[f"losses/{name}"] == wanted, name
-        helpers.assert_stepped(agent, reference, args.learning_rate)
-        return metrics
-
-    calls = helpers.spy_on_plain_updates(monkeypatch, script, check)
-    flags = dict(clip_coef=0.02) if script in PPO else dict(vf_coef=2.0)
-    helpers.train(script, tmp_path, learning_rate=3e-3, **flags)
-    updates = 4
-    if script in PPO:
-        updates = 64
-    elif script in A2C:
-        updates = 16
-    assert len(calls) == updates
+        assert first != second and sorted(first) == sorted(second) and len(first) == 120
+        advantages, returns = (
+            torch.cat([getattr(batch, name) for batch in batches[:4]])
+            for name in ("advantages", "returns")
+        )
+        found = np.sort((returns - advantages).numpy())
+        np.testing.assert_allclose(found, np.sort(values.flatten()), rtol=1e-4, atol=1e-4)
+        logprobs = torch.cat([batch.logprobs for batch in batches[:4]])
+        assert logprobs.isfinite().all()
 
 
-@pytest.mark.parametrize("script", helpers.others_slow(OPTIMIZERS, ["ppo_simple"]))
+@pytest.mark.parametrize("script", helpers.others_slow(PLAIN, ["ppo_simple", "a2c"]))
 def test_a_resumed_run_takes_a_new_learning_rate(script, tmp_path):
     """The optimizer's state has the old one."""
-    run_dir, _ = helpers.train(script, tmp_path, learning_rate=1e-3)
-    helpers.next_second()
-    helpers.train(script, tmp_path, resume=str(run_dir), learning_rate=5e-4, total_timesteps=1024)
+    run_dir, _ = helpers.train(script, tmp_path, learning_rate=1e-3, total_timesteps=256)
+    helpers.train(script, tmp_path, resume=str(run_dir), learning_rate=5e-4, total_timesteps=512)
     (group,) = helpers.load(run_dir)["optimizer"]["param_groups"]
     assert group["lr"] == 5e-4

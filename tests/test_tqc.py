@@ -1,14 +1,13 @@
-"""tqc.py's quantiles: what is dropped, the loss and whole updates, by loops of their own."""
+"""tqc.py's quantiles: what is dropped, and the losses, by loops of their own."""
 
-import copy
+import math
 
 import numpy as np
 import pytest
 import torch
 
 from cleanrl_lite import tqc
-from tests import helpers
-from tests.test_off_policy import assert_metrics, assert_unchanged, logged, sac_by_hand
+from tests.test_off_policy import agent_and_batch, assert_loss, assert_metrics, sac_by_hand
 
 
 def truncated_by_hand(quantiles, drop):
@@ -22,10 +21,8 @@ def truncated_by_hand(quantiles, drop):
     return torch.tensor(kept)
 
 
-def loss_by_hand(quantiles, targets):
-    """The mean quantile Huber loss of each critic, number by number, in float64."""
-    quantiles = quantiles.double().detach().numpy()
-    targets = targets.double().numpy()
+def huber_by_hand(quantiles, targets):
+    """The mean quantile Huber loss of each critic, number by number."""
     losses = []
     for critic in range(quantiles.shape[1]):
         terms = []
@@ -34,12 +31,10 @@ def loss_by_hand(quantiles, targets):
                 level = (2 * m + 1) / (2 * len(own))
                 for target in targets[row]:
                     error = target - quantile
-                    huber = abs(error) - 0.5
-                    if abs(error) <= 1:
-                        huber = error**2 / 2
+                    huber = error**2 / 2 if abs(error) <= 1 else abs(error) - 0.5
                     terms.append((1 - level if error < 0 else level) * huber)
-        losses.append(np.mean(terms))
-    return torch.tensor(losses)
+        losses.append(sum(terms) / len(terms))
+    return torch.stack(losses)
 
 
 @pytest.mark.parametrize("n_critics, drop", [(1, 0), (1, 2), (3, 0), (3, 2), (5, 6)])
@@ -59,7 +54,8 @@ def test_quantile_huber_loss():
     quantiles = 2 * torch.randn(6, 3, 5)
     targets = 2 * torch.randn(6, 11)
     losses = tqc.quantile_huber_loss(quantiles, targets)
-    torch.testing.assert_close(losses.double(), loss_by_hand(quantiles, targets))
+    by_hand = huber_by_hand(quantiles.double(), targets.double())
+    torch.testing.assert_close(losses.double(), by_hand)
 
 
 def quantiles_by_hand(critics, obs, actions):
@@ -68,81 +64,32 @@ def quantiles_by_hand(critics, obs, actions):
 
 
 @pytest.mark.parametrize("autotune", [True, False])
-def test_updates_of_quantiles(autotune, monkeypatch, tmp_path):
-    """Every update's metrics and every parameter after it, by hand with torch.optim.Adam; the
-    actor sees all quantiles; what an update is not about stays as it was."""
-    state = {}
+def test_losses(autotune):
+    """The actor sees all quantiles, the target only those that are kept."""
+    flags = dict(n_critics=3, n_quantiles=5, top_quantiles_to_drop=2, alpha=0.3)
+    args, agent, batch = agent_and_batch("tqc", autotune=autotune, **flags)
+    batch = type(batch)(*[part[:12] for part in batch])
+    agent.log_alpha.data.fill_(-0.4)
+    alpha = math.exp(-0.4) if autotune else 0.3
+    noise = torch.randn(12, 3)
+    loss, metrics = tqc.critic_loss(args, agent, batch, noise)
+    with torch.no_grad():
+        actions, log_probs = sac_by_hand(agent.actor, batch.next_obs, noise)
+        mixture = quantiles_by_hand(agent.qfs_target, batch.next_obs, actions)
+        soft = truncated_by_hand(mixture, 2) - alpha * log_probs[:, None]
+        ahead = torch.where(batch.terminations[:, None] == 1, 0.0, 0.9 * soft)
+        targets = batch.rewards[:, None] + ahead
+    quantiles = quantiles_by_hand(agent.qfs, batch.obs, batch.actions)
+    by_hand = huber_by_hand(quantiles, targets).sum()
+    assert_loss(loss, by_hand, agent)
+    found = dict(qf_loss=by_hand, qf_values=quantiles.mean(), qf_targets=targets.mean())
+    assert_metrics(metrics, found)
 
-    def begin(agent, args):
-        state["agent"] = reference = copy.deepcopy(agent)
-        state["critic"] = torch.optim.Adam(reference.qfs.parameters(), lr=args.q_lr)
-        state["actor"] = torch.optim.Adam(reference.actor.parameters(), lr=args.policy_lr)
-        state["alpha"] = torch.optim.Adam([reference.log_alpha], lr=args.q_lr)
-
-    def step(optimizer, loss):
-        optimizer.zero_grad()
-        loss.backward(inputs=optimizer.param_groups[0]["params"])
-        optimizer.step()
-
-    def critic_losses(reference, args, batch, noise, alpha):
-        obs, actions, rewards, next_obs, terminations = batch
-        with torch.no_grad():
-            next_actions, next_log_probs = sac_by_hand(reference.actor, next_obs, noise)
-            mixture = quantiles_by_hand(reference.qfs_target, next_obs, next_actions)
-            kept = truncated_by_hand(mixture, args.top_quantiles_to_drop)
-            soft = kept - alpha * next_log_probs[:, None]
-            ended = terminations[:, None] == 1
-            targets = rewards[:, None] + torch.where(ended, 0.0, args.gamma * soft)
-        quantiles = quantiles_by_hand(reference.qfs, obs, actions)
-        loss = tqc.quantile_huber_loss(quantiles, targets).sum()
-        expected = loss_by_hand(quantiles, targets).sum().item()
-        assert loss.item() == pytest.approx(expected, rel=1e-4)
-        return dict(qf_loss=loss, qf_values=quantiles.mean(), qf_targets=targets.mean())
-
-    def actor_losses(reference, obs, noise, alpha):
-        actions, log_probs = sac_by_hand(reference.actor, obs, noise)
-        all_quantiles = quantiles_by_hand(reference.qfs, obs, actions).flatten(1)
-        loss = (alpha * log_probs - all_quantiles.mean(1)).mean()
-        losses = dict(actor_loss=loss, entropy=-log_probs.mean())
-        if autotune:
-            losses["alpha_loss"] = -(reference.log_alpha.exp() * (log_probs.detach() - 3)).mean()
-        return losses
-
-    def check(update, main, tensors):
-        agent = main["agent"]
-        args = main["args"]
-        critic = update.__name__ == "update_critic"
-        if not state:
-            begin(agent, args)
-        reference = state["agent"]
-        before = copy.deepcopy(agent.state_dict())
-        reference.load_state_dict(before)
-        rows, noise = tensors
-        batch = main["replay"].unpack(rows)
-        alpha = before["log_alpha"].exp() if autotune else args.alpha
-        if critic:
-            expected = critic_losses(reference, args, batch, noise, alpha)
-            step(state["critic"], expected["qf_loss"])
-        else:
-            expected = actor_losses(reference, batch[0], noise, alpha)
-            step(state["actor"], expected["actor_loss"])
-            if autotune:
-                step(state["alpha"], expected["alpha_loss"])
-                expected["alpha"] = reference.log_alpha.exp()
-        metrics = update(*tensors)
-        assert_metrics(metrics, expected)
-        changed = {"qfs", "qfs_target"} if critic else {"actor", *["log_alpha"] * autotune}
-        rate = args.q_lr if critic else args.policy_lr
-        helpers.assert_stepped(agent, reference, rate, ["qfs" if critic else "actor"])
-        assert_unchanged(agent, before, {name.split(".")[0] for name in before} - changed)
-        after = agent.state_dict()
-        for name in (name for name in before if critic and name.startswith("qfs_target")):
-            source = after[name.replace("qfs_target", "qfs")]
-            torch.testing.assert_close(after[name], 0.9 * before[name] + 0.1 * source)
-        return metrics
-
-    calls = helpers.spy_on_updates(monkeypatch, check)
-    flags = dict(policy_lr=3e-3, q_lr=2e-3, autotune=autotune, alpha=0.3, top_quantiles_to_drop=2)
-    logged("tqc", tmp_path, tau=0.1, gamma=0.9, total_timesteps=220, **flags)
-    assert calls.count("update_critic") > 15
-    assert calls.count("update_actor") > 15
+    loss, alpha_loss, metrics = tqc.actor_loss(args, agent, batch, noise)
+    actions, log_probs = sac_by_hand(agent.actor, batch.obs, noise)
+    values = quantiles_by_hand(agent.qfs, batch.obs, actions).flatten(1).mean(1)
+    by_hand = (alpha * log_probs - values).mean()
+    assert_loss(loss, by_hand, agent)
+    assert_loss(alpha_loss, -(agent.log_alpha.exp() * (log_probs.detach() - 3)).mean(), agent)
+    assert np.isclose(float(metrics["losses/actor_loss"]), float(by_hand), rtol=1e-4)
+    assert np.isclose(float(metrics["losses/entropy"]), float(-log_probs.mean()), rtol=1e-4)

@@ -13,6 +13,7 @@ Details:  docs/fast_td3_mjx.md
 import copy
 import functools
 import json
+import math
 import os
 from collections import namedtuple
 from dataclasses import dataclass
@@ -25,6 +26,7 @@ import torch
 from gymnasium.spaces import Box
 from torch import nn
 from torch.nn import functional as F
+from torch.utils.tensorboard import SummaryWriter
 
 from cleanrl_lite import utils
 
@@ -330,6 +332,281 @@ class Agent(nn.Module):
 
 
 # === replay
-# Windows of transitions: tensors (batch_size, n_step, ...). terminations are 0 or 1
-# steps: of the episode: they tell where windows end
+# Windows of transitions: tensors (batch_size, n_step, ...). terminations are 0 or 1.
+# steps are those of the episode: they tell where windows end
 Batch = namedtuple("Batch", "obs actions rewards next_obs terminations steps")
+
+
+class ReplayBuffer:
+    """The last `buffer_size` transitions, one row of a matrix each; `shapes` are those of Batch."""
+
+    def __init__(self, buffer_size, num_envs, shapes, device, n_step):
+        self.shapes = shapes
+        self.widths = [math.prod(shape) for shape in shapes]
+        self.num_envs = num_envs
+        self.capacity = buffer_size // num_envs * num_envs
+        self.rows = torch.zeros((self.capacity, sum(self.widths)), device=device)
+        self.position = 0
+        self.size = 0
+        self.n_step = n_step
+
+    def add(self, *parts):
+        """Stores a transition of each environment: tensors (num_envs, *shape)."""
+        end = self.position + self.num_envs
+        self.rows[self.position : end] = torch.column_stack(parts)
+        self.position = end % self.capacity
+        self.size = max(self.size, end)
+
+    def sample(self, batch_size):
+        """A minibatch: rows (batch_size, n_step, width), and which of them count.
+
+        Windows are drawn with replacement. Their first transition may be any stored one.
+        """
+        device = self.rows.device
+        draws = torch.rand(batch_size, dtype=torch.float64, device=device)
+        index = (draws * self.size).long()
+        # The trap: behind an environment's newest transition lies its oldest.
+        newer = (self.position - 1 - index) % self.capacity // self.num_envs
+        steps = torch.arange(self.n_step, device=device)
+        places = (index[:, None] + steps * self.num_envs) % self.capacity
+        rows = self.rows.index_select(0, places.flatten()).unflatten(0, places.shape)
+        return rows, steps <= newer[:, None]
+
+    def unpack(self, rows):
+        """The parts of a minibatch."""
+        parts = zip(rows.split(self.widths, dim=2), self.shapes, strict=True)
+        return Batch(*[part.reshape(*rows.shape[:2], *shape) for part, shape in parts])
+
+    def state_dict(self):
+        # By way of numpy, torch.save writes this part only, and needs no memory for a copy.
+        rows = torch.from_numpy(self.rows[: self.size].cpu().numpy())
+        return {"position": self.position, "rows": rows}
+
+    def load_state_dict(self, state):
+        self.position = state["position"]
+        self.size = len(state["rows"])
+        self.rows[: self.size] = state["rows"]
+
+
+# === pure functions
+def n_step_returns(rewards, steps, stored, gamma):
+    """The discounted sum of each window's rewards and its length, (batch,).
+
+    All but gamma are (batch, n_step). `stored` is False behind the newest transition. A window
+    ends with its episode: after it, `steps` does not count on from the first one.
+    """
+    ahead = torch.arange(rewards.shape[1], device=rewards.device)
+    in_window = stored & (steps == steps[:, :1] + ahead)
+    discounted = torch.where(in_window, rewards * gamma**ahead, 0)
+    return discounted.sum(1), in_window.sum(1)
+
+
+def smaller_distribution(probs1, probs2, atoms):
+    """For each row, the distribution with the smaller expected return; all (batch, n_atoms)."""
+    first = (probs1 @ atoms <= probs2 @ atoms)[:, None]
+    return torch.where(first, probs1, probs2)
+
+
+def project_distribution(next_probs, rewards, terminations, gamma, atoms):
+    """The distribution of rewards + gamma * next return on the atoms (algorithm 1).
+
+    next_probs and the result are (batch, n_atoms). An atom's probability goes to its two
+    neighbours on the support, in proportion to their nearness. The trap: with the neighbours
+    floor(b) and ceil(b), an atom that falls exactly on the support has weight 0 for both, and
+    is lost.
+    """
+    last = len(atoms) - 1
+    next_atoms = rewards[:, None] + gamma * (1 - terminations)[:, None] * atoms
+    # in units of the spacing, (batch, n_atoms)
+    b = (next_atoms - atoms[0]) * (last / (atoms[last] - atoms[0]))
+    b = b.clamp(0, last)
+    # NaN cannot be an index; the weights and the loss stay NaN.
+    lower = b.nan_to_num().floor().clamp(max=last - 1)
+    index = lower.long()
+    projected = torch.zeros_like(next_probs)
+    projected.scatter_add_(1, index, next_probs * (lower + 1 - b))
+    projected.scatter_add_(1, index + 1, next_probs * (b - lower))
+    return projected
+
+
+def critic_loss(args, agent, batch, stored, noise):
+    """The cross-entropies with the projected distribution, and a dict of metrics.
+
+    noise is standard normal, (batch_size, action_dim).
+    """
+    returns, lengths = n_step_returns(batch.rewards, batch.steps, stored, args.gamma)
+    index = torch.arange(len(returns), device=returns.device)
+    # the true last observation of the window, and whether the episode terminated there
+    next_obs = batch.next_obs[index, lengths - 1]
+    terminations = batch.terminations[index, lengths - 1]
+    discounts = args.gamma ** lengths[:, None]
+    with torch.no_grad():
+        # target policy smoothing (TD3, section 5.3)
+        noise = (args.policy_noise * noise).clamp(-args.noise_clip, args.noise_clip)
+        low = agent.action_bias - agent.action_scale
+        high = agent.action_bias + agent.action_scale
+        next_actions = agent.policy(agent.target_actor, next_obs)
+        next_actions = (next_actions + noise * agent.action_scale).clamp(low, high)
+        # clipped double Q-learning: of two distributions the one with the smaller mean
+        next_qf1_probs = agent.logits(agent.qf1_target, next_obs, next_actions).softmax(-1)
+        next_qf2_probs = agent.logits(agent.qf2_target, next_obs, next_actions).softmax(-1)
+        next_probs = smaller_distribution(next_qf1_probs, next_qf2_probs, agent.atoms)
+        target_probs = project_distribution(
+            next_probs, returns, terminations, discounts, agent.atoms
+        )
+    obs, actions = batch.obs[:, 0], batch.actions[:, 0]
+    qf1_log_probs = agent.logits(agent.qf1, obs, actions).log_softmax(-1)
+    qf2_log_probs = agent.logits(agent.qf2, obs, actions).log_softmax(-1)
+    qf1_loss = -(target_probs * qf1_log_probs).sum(-1).mean()
+    qf2_loss = -(target_probs * qf2_log_probs).sum(-1).mean()
+    loss = qf1_loss + qf2_loss
+    return loss, {
+        "losses/qf1_loss": qf1_loss,
+        "losses/qf2_loss": qf2_loss,
+        "losses/qf_loss": loss,
+        "losses/qf1_values": (qf1_log_probs.exp() @ agent.atoms).mean(),
+        "losses/qf2_values": (qf2_log_probs.exp() @ agent.atoms).mean(),
+        # Over 0.1, the support is too narrow: returns beyond it look alike.
+        "losses/mass_at_v_min": target_probs[:, 0].mean(),
+        "losses/mass_at_v_max": target_probs[:, -1].mean(),
+    }
+
+
+def actor_loss(args, agent, batch):
+    """Its gradient is the deterministic policy gradient; and a dict of metrics."""
+    obs = batch.obs[:, 0]
+    actions = agent.policy(agent.actor, obs)
+    loss = -agent.value(agent.qf1, obs, actions).mean()
+    return loss, {"losses/actor_loss": loss}
+
+
+# === training
+@torch.no_grad()
+def update_target(target, network, tau):
+    """target += tau * (network - target), weight by weight, in place; buffers are copied."""
+    for old, new in zip(target.parameters(), network.parameters(), strict=True):
+        old.lerp_(new, tau)
+    for old, new in zip(target.buffers(), network.buffers(), strict=True):
+        old.copy_(new)
+
+
+def draw_stds(args, device):
+    """The size of each environment's exploration noise, for one episode: (num_envs,)."""
+    return args.std_min + (args.std_max - args.std_min) * torch.rand(args.num_envs, device=device)
+
+
+def main(args: Args):
+    # === set-up
+    if args.evaluate:
+        return utils.evaluate_saved(args, make_env, Agent)
+    device = utils.setup(args)
+    utils.check(args.n_atoms > 1, f"--n-atoms must be > 1, got {args.n_atoms}")
+    finite = -1e30 < args.v_min < args.v_max < 1e30
+    utils.check(finite, "--v-min must be below --v-max, both finite")
+    utils.check(args.std_min <= args.std_max, "--std-min must not be above --std-max")
+    min_size = max(args.batch_size, max(8, args.n_step) * args.num_envs)
+    utils.check(args.buffer_size >= min_size, f"--buffer-size must be at least {min_size}")
+    envs = Brax(args)
+    obs_space, action_space = envs.single_observation_space, envs.single_action_space
+    agent = Agent(args, obs_space, action_space).to(device)
+    critics = [*agent.qf1.parameters(), *agent.qf2.parameters()]
+    critic_adam = utils.Adam(critics, args.learning_rate)
+    actor_adam = utils.Adam(agent.actor.parameters(), args.learning_rate)
+    shapes = obs_space.shape, action_space.shape, (), obs_space.shape, (), ()
+    replay = ReplayBuffer(args.buffer_size, args.num_envs, shapes, device, args.n_step)
+    adams = {"critic_adam": critic_adam, "actor_adam": actor_adam}
+    run = utils.Run(args, __file__, make_env, envs, agent, replay=replay, **adams)
+
+    # === logging
+    if args.track:
+        import wandb
+
+        wandb.init(
+            project=args.wandb_project_name,
+            entity=args.wandb_entity,
+            name=run.id,
+            id=run.id,
+            config=vars(args),
+            dir=run.dir.parent,
+            resume="allow",
+            sync_tensorboard=True,
+        )
+    # A resumed run logs the steps after its checkpoint again.
+    writer = SummaryWriter(run.dir, flush_secs=10, purge_step=run.step + 1)
+    writer.add_text("arguments", str(args))
+
+    # === training
+    def update_critic(rows, stored, noise):
+        loss, metrics = critic_loss(args, agent, replay.unpack(rows), stored, noise)
+        critic_adam.minimize(loss)
+        return {tag: metric.detach() for tag, metric in metrics.items()}
+
+    def update_actor(rows):
+        loss, metrics = actor_loss(args, agent, replay.unpack(rows))
+        actor_adam.minimize(loss)
+        update_target(agent.target_actor, agent.actor, args.tau)
+        update_target(agent.qf1_target, agent.qf1, args.tau)
+        update_target(agent.qf2_target, agent.qf2, args.tau)
+        return {tag: metric.detach() for tag, metric in metrics.items()}
+
+    # A number that changes during the run must be a tensor. Two graphs compile faster than one.
+    update_critic = utils.compiled(args, update_critic)
+    update_actor = utils.compiled(args, update_actor)
+    # A GPU would wait for Python before each of its kernels.
+    policy = utils.recorded(args, lambda obs: agent.policy(agent.actor, obs))
+
+    def times_due(every):
+        """How many multiples of `every` the last step of the environments has passed."""
+        return run.step // every - (run.step - args.num_envs) // every
+
+    shape = args.num_envs, *action_space.shape
+    stds = draw_stds(args, device)  # of the noise of the episodes under way
+    ended = torch.zeros(3, device=device)  # number of episodes, sums of returns and lengths
+    updates = int(critic_adam.step)
+    metrics = {}
+    while run.step < args.total_timesteps:
+        # act; actions are within -1 and 1
+        obs = envs.obs
+        if run.step < args.learning_starts:
+            actions = 2 * torch.rand(shape, device=device) - 1
+        else:
+            with torch.no_grad():
+                actions = policy(obs)
+            noise = torch.randn(shape, device=device) * agent.action_scale
+            actions = (actions + stds[:, None] * noise).clamp(-1, 1)
+        agent.obs_stats.update(obs)
+
+        # learn from the steps so far
+        if run.step > args.learning_starts:
+            for _ in range(times_due(args.train_frequency) * args.gradient_steps):
+                rows, stored = replay.sample(args.batch_size)
+                noise = torch.randn((args.batch_size, *action_space.shape), device=device)
+                metrics.update(update_critic(rows, stored, noise))
+                updates += 1
+                if updates % args.policy_frequency == 0:
+                    metrics.update(update_actor(rows))
+
+        # step, store
+        next_obs, rewards, terminations, dones, returns, lengths = envs.step(actions)
+        # terminations only: a truncated episode bootstraps from next_obs
+        replay.add(obs, actions, rewards, next_obs, terminations, lengths)
+        stds = torch.where(dones, draw_stds(args, device), stds)
+        ended += torch.stack([dones, returns * dones, lengths * dones]).sum(1)
+        run.step += args.num_envs
+
+        # log, evaluate, save; one mean of the episodes that ended: there may be thousands
+        if times_due(100 * args.num_envs) or run.step >= args.total_timesteps:
+            count, total_return, total_length = ended.tolist()
+            ended.zero_()
+            if count:
+                envs.returns = [total_return / count]
+                writer.add_scalar("charts/episodic_return", envs.returns[0], run.step)
+                writer.add_scalar("charts/episodic_length", total_length / count, run.step)
+            run.log(writer, metrics)
+        run.checkpoint(writer)
+
+    return run.finish(writer)
+
+
+if __name__ == "__main__":
+    main(utils.parse(Args))

@@ -14,14 +14,17 @@ Details:  docs/rainbow.md
 """
 
 import copy
+import math
 from collections import namedtuple
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
 import torch
 from gymnasium.spaces import Discrete
 from torch import nn
 from torch.nn import functional as F
+from torch.utils.tensorboard import SummaryWriter
 
 from cleanrl_lite import utils
 
@@ -172,6 +175,313 @@ class Agent(nn.Module):
 
 
 # === replay
-# Windows of transitions: tensors (batch_size, n_step, ...). terminations are 0 or 1
-# steps: of the episode: they tell where windows end
+# Windows of transitions: tensors (batch_size, n_step, ...). terminations are 0 or 1.
+# steps are those of the episode: they tell where windows end
 Batch = namedtuple("Batch", "obs actions rewards next_obs terminations steps")
+
+
+class SumTree:
+    """Priorities, drawn in proportion to their size (Schaul et al., appendix B.2.1).
+
+    A tree of two levels: the priorities, in blocks, and the sum of each block. A draw looks
+    for its block first and then for its place there. Both searches are short.
+    """
+
+    def __init__(self, size, device):
+        self.width = math.ceil(size**0.5)
+        blocks = math.ceil(size / self.width)
+        self.leaves = torch.zeros(blocks * self.width, dtype=torch.float64, device=device)
+        self.sums = torch.zeros(blocks, dtype=torch.float64, device=device)
+
+    def set(self, index, priorities):
+        self.leaves[index] = priorities.double()
+        block = index // self.width
+        self.sums[block] = self.leaves.view(-1, self.width)[block].sum(1)
+
+    def draw(self, points):
+        """The places of `points`, from 0 to 1, on the line of all priorities."""
+        ends = self.sums.cumsum(0)
+        points = points * ends[-1]
+        block = first_beyond(ends, points)
+        points = points - (ends - self.sums)[block]
+        ends = self.leaves.view(-1, self.width)[block].cumsum(1)
+        return block * self.width + first_beyond(ends, points[:, None])[:, 0]
+
+
+def first_beyond(ends, points):
+    """The first of `ends` beyond each point.
+
+    The trap: rounding may lead to a priority of 0 at the start, or behind the last one.
+    """
+    inside = points.clamp(min=0).minimum(ends[..., -1:] * (1 - 1e-12))
+    return torch.searchsorted(ends, inside, right=True)
+
+
+class ReplayBuffer:
+    """The last `buffer_size` transitions, one row of a matrix each, and their priorities.
+
+    `shapes` are those of Batch.
+    """
+
+    def __init__(self, buffer_size, num_envs, shapes, device, n_step):
+        self.shapes = shapes
+        self.widths = [math.prod(shape) for shape in shapes]
+        self.num_envs = num_envs
+        self.capacity = buffer_size // num_envs * num_envs
+        self.rows = torch.zeros((self.capacity, sum(self.widths)), device=device)
+        # The same memory: writing through numpy takes half the time.
+        self.in_numpy = None if self.rows.is_cuda else self.rows.numpy()
+        self.position = 0
+        self.size = 0
+        self.n_step = n_step
+        self.tree = SumTree(self.capacity, device)
+        # The largest so far, which new transitions get. The trap: torch 2.13 loses what a
+        # compiled update writes to a float64 tensor without dimensions.
+        self.max_priority = torch.ones((), device=device)
+
+    def add(self, *parts):
+        """Stores a transition of each environment: arrays (num_envs, *shape)."""
+        rows = np.column_stack(parts)
+        end = self.position + self.num_envs
+        if self.in_numpy is not None:
+            self.in_numpy[self.position : end] = rows
+        else:
+            self.rows[self.position : end] = torch.from_numpy(rows)
+        index = torch.arange(self.position, end, device=self.rows.device)
+        self.tree.set(index, self.max_priority)
+        self.position = end % self.capacity
+        self.size = max(self.size, end)
+
+    def sample(self, batch_size):
+        """A minibatch: rows (batch_size, n_step, width), which of them count, and their places.
+
+        Drawn by priority, one from each of batch_size equal parts of the line of priorities.
+        """
+        device = self.rows.device
+        draws = torch.rand(batch_size, dtype=torch.float64, device=device)
+        parts = torch.arange(batch_size, device=device)
+        index = self.tree.draw((parts + draws) / batch_size)
+        # The trap: behind an environment's newest transition lies its oldest.
+        newer = (self.position - 1 - index) % self.capacity // self.num_envs
+        steps = torch.arange(self.n_step, device=device)
+        places = (index[:, None] + steps * self.num_envs) % self.capacity
+        rows = self.rows.index_select(0, places.flatten()).unflatten(0, places.shape)
+        return rows, steps <= newer[:, None], index
+
+    def unpack(self, rows):
+        """The parts of a minibatch."""
+        parts = zip(rows.split(self.widths, dim=2), self.shapes, strict=True)
+        return Batch(*[part.reshape(*rows.shape[:2], *shape) for part, shape in parts])
+
+    def set_priorities(self, index, priorities):
+        """Gives drawn transitions new priorities; a small one where it is NaN or infinite."""
+        priorities = priorities.nan_to_num(1e-6, 1e-6)
+        self.tree.set(index, priorities)
+        self.max_priority.copy_(self.max_priority.maximum(priorities.max()))
+
+    def state_dict(self):
+        # By way of numpy, torch.save writes this part only, and needs no memory for a copy.
+        rows = torch.from_numpy(self.rows[: self.size].cpu().numpy())
+        return {
+            "position": self.position,
+            "rows": rows,
+            "leaves": torch.from_numpy(self.tree.leaves[: self.size].cpu().numpy()),
+            "sums": self.tree.sums,
+            "max_priority": self.max_priority,
+        }
+
+    def load_state_dict(self, state):
+        self.position = state["position"]
+        self.size = len(state["rows"])
+        self.rows[: self.size] = state["rows"]
+        self.tree.leaves[: self.size] = state["leaves"]
+        self.tree.sums.copy_(state["sums"])
+        self.max_priority.copy_(state["max_priority"])
+
+
+# === pure functions
+def linear_schedule(start, end, duration, step):
+    """Linear from `start` at step 0 to `end` at step `duration`, then constant."""
+    return start + (end - start) * min(step / duration, 1.0)
+
+
+def n_step_returns(rewards, steps, stored, gamma):
+    """The discounted sum of each window's rewards and its length, (batch,).
+
+    All but gamma are (batch, n_step). `stored` is False behind the newest transition. A window
+    ends with its episode: after it, `steps` does not count on from the first one.
+    """
+    ahead = torch.arange(rewards.shape[1], device=rewards.device)
+    in_window = stored & (steps == steps[:, :1] + ahead)
+    discounted = torch.where(in_window, rewards * gamma**ahead, 0)
+    return discounted.sum(1), in_window.sum(1)
+
+
+def project_distribution(next_probs, rewards, terminations, gamma, atoms):
+    """The distribution of rewards + gamma * next return on the atoms (algorithm 1).
+
+    next_probs and the result are (batch, n_atoms). An atom's probability goes to its two
+    neighbours on the support, in proportion to their nearness. The trap: with the neighbours
+    floor(b) and ceil(b), an atom that falls exactly on the support has weight 0 for both, and
+    is lost.
+    """
+    last = len(atoms) - 1
+    next_atoms = rewards[:, None] + gamma * (1 - terminations)[:, None] * atoms
+    # in units of the spacing, (batch, n_atoms)
+    b = (next_atoms - atoms[0]) * (last / (atoms[last] - atoms[0]))
+    b = b.clamp(0, last)
+    # NaN cannot be an index; the weights and the loss stay NaN.
+    lower = b.nan_to_num().floor().clamp(max=last - 1)
+    index = lower.long()
+    projected = torch.zeros_like(next_probs)
+    projected.scatter_add_(1, index, next_probs * (lower + 1 - b))
+    projected.scatter_add_(1, index + 1, next_probs * (b - lower))
+    return projected
+
+
+def rainbow_loss(args, agent, batch, stored, weights, noise):
+    """The weighted cross-entropy; each window's divergence (batch_size,); a dict of metrics.
+
+    noise (3, ...) is for learning, for judging the next action, and for choosing it.
+    """
+    returns, lengths = n_step_returns(batch.rewards, batch.steps, stored, args.gamma)
+    index = torch.arange(len(returns), device=returns.device)
+    # the true last observation of the window, and whether the episode terminated there
+    next_obs = batch.next_obs[index, lengths - 1]
+    terminations = batch.terminations[index, lengths - 1]
+    discounts = args.gamma ** lengths[:, None]
+    with torch.no_grad():
+        next_logits = agent.target_network(next_obs, noise[1])
+        chooser = agent.q_network(next_obs, noise[2]) if args.double else next_logits
+        next_probs = next_logits.softmax(-1)[index, agent.values(chooser).argmax(-1)]
+        target_probs = project_distribution(
+            next_probs, returns, terminations, discounts, agent.atoms
+        )
+    logits = agent.q_network(batch.obs[:, 0], noise[0])[index, batch.actions[:, 0].long()]
+    log_probs = logits.log_softmax(-1)
+    losses = -(target_probs * log_probs).sum(-1)
+    loss = (weights * losses).mean()
+    # The Kullback-Leibler divergence is the loss without the target's entropy.
+    entropy = -torch.xlogy(target_probs, target_probs).sum(-1)
+    divergence = (losses.detach() - entropy).clamp(min=0)
+    q_values = log_probs.exp() @ agent.atoms
+    return loss, divergence, {"losses/loss": loss, "losses/q_values": q_values.mean()}
+
+
+# === training
+@torch.no_grad()
+def update_target(target, network, tau):
+    """target += tau * (network - target), weight by weight, in place; buffers are copied."""
+    for old, new in zip(target.parameters(), network.parameters(), strict=True):
+        old.lerp_(new, tau)
+    for old, new in zip(target.buffers(), network.buffers(), strict=True):
+        old.copy_(new)
+
+
+def main(args: Args):
+    # === set-up
+    if args.evaluate:
+        return utils.evaluate_saved(args, make_env, Agent)
+    device = utils.setup(args)
+    utils.check(args.n_atoms > 1, f"--n-atoms must be > 1, got {args.n_atoms}")
+    finite = -1e30 < args.v_min < args.v_max < 1e30
+    utils.check(finite, "--v-min must be below --v-max, both finite")
+    for name in "priority_alpha", "priority_beta":
+        value = getattr(args, name)
+        utils.check(value <= 1, f"--{name.replace('_', '-')} must be <= 1, got {value}")
+    min_size = max(args.batch_size, max(8, args.n_step) * args.num_envs)
+    utils.check(args.buffer_size >= min_size, f"--buffer-size must be at least {min_size}")
+    envs = utils.make_envs(args, make_env)
+    obs_space, action_space = envs.single_observation_space, envs.single_action_space
+    agent = Agent(args, obs_space, action_space).to(device)
+    adam = utils.Adam(agent.q_network.parameters(), args.learning_rate, eps=0.01 / args.batch_size)
+    shapes = obs_space.shape, (), (), obs_space.shape, (), ()
+    replay = ReplayBuffer(args.buffer_size, args.num_envs, shapes, device, args.n_step)
+    run = utils.Run(args, __file__, make_env, envs, agent, adam=adam, replay=replay)
+
+    # === logging
+    if args.track:
+        import wandb
+
+        wandb.init(
+            project=args.wandb_project_name,
+            entity=args.wandb_entity,
+            name=run.id,
+            id=run.id,
+            config=vars(args),
+            dir=run.dir.parent,
+            resume="allow",
+            sync_tensorboard=True,
+        )
+    # A resumed run logs the steps after its checkpoint again.
+    writer = SummaryWriter(run.dir, flush_secs=10, purge_step=run.step + 1)
+    writer.add_text("arguments", str(args))
+
+    # === training
+    def update(rows, stored, index, noise, beta):
+        # prioritised replay, section 3.4, with the largest weight 1
+        priorities = replay.tree.leaves[index]
+        weights = ((priorities.min() / priorities) ** beta).float()
+        batch = replay.unpack(rows)
+        loss, divergence, metrics = rainbow_loss(args, agent, batch, stored, weights, noise)
+        adam.minimize(loss)
+        replay.set_priorities(index, (divergence + 1e-6) ** args.priority_alpha)
+        return {tag: metric.detach() for tag, metric in metrics.items()}
+
+    # A number that changes during the run must be a tensor, as beta is.
+    update = utils.compiled(args, update)
+
+    def times_due(every):
+        """How many multiples of `every` the last step of the environments has passed."""
+        return run.step // every - (run.step - args.num_envs) // every
+
+    beta = torch.zeros((), device=device)
+    steps = np.zeros(args.num_envs)  # of the episodes under way
+    metrics = {}
+    while run.step < args.total_timesteps:
+        # act
+        epsilon_steps = args.exploration_fraction * args.total_timesteps
+        epsilon = linear_schedule(args.start_e, args.end_e, epsilon_steps, run.step)
+        if args.noisy:
+            epsilon = 0.0  # the noise explores
+        obs = envs.obs.astype(np.float32)
+        # separate draws for each environment
+        draws, uniform = np.random.random((2, args.num_envs))
+        actions = (uniform * action_space.n).astype(np.int64)
+        if (draws >= epsilon).any():
+            # noise of its own for each environment, and for each step
+            noise = agent.draw_noise(args.num_envs)
+            with torch.no_grad():
+                greedy = agent.act(torch.from_numpy(obs).to(device), noise)
+            actions = np.where(draws < epsilon, actions, greedy.cpu().numpy())
+
+        # learn from the steps so far (a GPU does so while the environments step)
+        beta.fill_(linear_schedule(args.priority_beta, 1.0, args.total_timesteps, run.step))
+        if run.step > args.learning_starts:
+            for _ in range(times_due(args.train_frequency) * args.gradient_steps):
+                sample = replay.sample(args.batch_size)
+                metrics = update(*sample, agent.draw_noise(3), beta)
+            for _ in range(times_due(args.target_network_frequency)):
+                update_target(agent.target_network, agent.q_network, args.tau)
+
+        # step, store
+        next_obs, rewards, terminations, truncations, infos = envs.step(actions)
+        # terminations only: a truncated episode bootstraps from next_obs
+        replay.add(obs, actions, rewards, next_obs, terminations, steps)
+        steps = (steps + 1) * ~(terminations | truncations)
+        for info in infos:
+            run.step += 1
+            if "episode" in info:
+                writer.add_scalar("charts/episodic_return", info["episode"]["r"], run.step)
+                writer.add_scalar("charts/episodic_length", info["episode"]["l"], run.step)
+
+        # log, evaluate, save
+        if times_due(100) or run.step >= args.total_timesteps:
+            run.log(writer, {**metrics, "charts/epsilon": epsilon})
+        run.checkpoint(writer)
+
+    return run.finish(writer)
+
+
+if __name__ == "__main__":
+    main(utils.parse(Args))

@@ -172,11 +172,28 @@ def test_what_torch_cannot_trace(tmp_path, monkeypatch):
     assert not any(tmp_path.iterdir())
 
 
+@needs_onnx
+def test_a_script_of_your_own(tmp_path, monkeypatch):
+    """Named on the command line, as is the module of its environment: else neither is imported."""
+    run_dir, _ = helpers.train("ppo", tmp_path, env_id="tests.probe_envs:ProbeDictObsDiscrete-v0")
+    shutil.copy(helpers.SOURCE / "ppo.py", run_dir / "my_idea.py")
+    saved = helpers.load(run_dir)
+    torch.save({**saved, "script": "my_idea"}, run_dir / "checkpoint.pt")
+    words = ["export_onnx", str(run_dir), str(tmp_path / "policy.onnx")]
+    script = [str(run_dir / "my_idea.py")]
+    module = ["--env-id", saved["args"]["env_id"]]
+    for extra, message in (([], "another my_idea.py"), (script, "imports a module")):
+        monkeypatch.setattr("sys.argv", [*words, *extra])
+        with pytest.raises(SystemExit, match=message):
+            export_onnx.main()
+    monkeypatch.setattr("sys.argv", [*words, *script, *module])
+    export_onnx.main()
+    assert (tmp_path / "policy.onnx").exists()
+
+
 def test_refusals(tmp_path):
-    with pytest.raises(SystemExit, match="is not a run directory: it has no checkpoint.pt"):
+    with pytest.raises(SystemExit, match="cannot load .* a run directory"):
         export_onnx.export(tmp_path, tmp_path / "policy.onnx")
     torch.save(dict(script="ppo_godot"), tmp_path / "checkpoint.pt")
-    with pytest.raises(
-        SystemExit, match="a game's agents play together. Play them with ppo_godot.py --evaluate"
-    ):
+    with pytest.raises(SystemExit, match="agents play together: ppo_godot.py --evaluate"):
         export_onnx.export(tmp_path, tmp_path / "policy.onnx")

@@ -35,23 +35,20 @@ OFF_POLICY = "--learning-starts 1000 --save-every 100 --eval-every 4000"
 ATARI = "--env-id PongNoFrameskip-v4 --num-envs 4 --save-every 100 --eval-episodes 1"
 FRAMES = f"{ATARI} --total-timesteps 1200 --learning-starts 400 --buffer-size 5000"
 PIXELS = f"{ATARI} --total-timesteps 1024 --num-steps 32"
+CARTPOLE = "--env-id CartPole-v1 --total-timesteps 120000"
+HOPPER = "--env-id Hopper-v4 --total-timesteps 30000 --num-steps 256 --save-every 256"
+PENDULUM = f"--env-id Pendulum-v1 --total-timesteps 2500 --num-envs 2 {OFF_POLICY}"
 # A few seconds each, with a checkpoint about every 0.1 s
 RUNS = {
-    "ppo": "--env-id CartPole-v1 --total-timesteps 120000 --save-every 512 --eval-every 40000",
-    "ppo_continuous": (
-        "--env-id Hopper-v4 --total-timesteps 30000 --num-steps 256 --save-every 256 "
-        "--eval-every 8000"
-    ),
-    "vpg": "--env-id CartPole-v1 --total-timesteps 120000 --save-every 512",
-    "a2c": "--env-id CartPole-v1 --total-timesteps 120000 --save-every 512",
-    "ppo_simple": "--env-id CartPole-v1 --total-timesteps 120000 --save-every 512",
+    **dict.fromkeys(["vpg", "a2c", "ppo_simple"], f"{CARTPOLE} --save-every 512"),
+    **dict.fromkeys(["ppo_simple_continuous", "ppo_continuous_adaptive"], HOPPER),
+    **dict.fromkeys(["tqc", "crossq"], PENDULUM),
+    **dict.fromkeys(["ppo_atari", "ppo_atari_multigpu", "ppo_atari_visual", "pqn_atari"], PIXELS),
+    **dict.fromkeys(["dqn_atari", "dqn_atari_visual", "c51_atari", "c51_atari_visual"], FRAMES),
+    **dict.fromkeys(["sac_atari", "rainbow_atari"], FRAMES),
+    "ppo": f"{CARTPOLE} --save-every 512 --eval-every 40000",
+    "ppo_continuous": f"{HOPPER} --eval-every 8000",
     "a2c_continuous": "--env-id Hopper-v4 --total-timesteps 120000 --save-every 512",
-    "ppo_simple_continuous": (
-        "--env-id Hopper-v4 --total-timesteps 30000 --num-steps 256 --save-every 256"
-    ),
-    "ppo_continuous_adaptive": (
-        "--env-id Hopper-v4 --total-timesteps 30000 --num-steps 256 --save-every 256"
-    ),
     "ppo_hybrid": (
         "--env-id tests.probe_envs:ProbeMixedPendulum-v0 --total-timesteps 60000 --save-every 2048"
     ),
@@ -87,26 +84,19 @@ RUNS = {
         "--env-id Hopper-v4 --total-timesteps 30000 --num-steps 64 --save-every 512 "
         "--eval-every 15000 --seq-len 8 --num-minibatches 4 --update-epochs 2"
     ),
-    "pqn": "--env-id CartPole-v1 --total-timesteps 120000 --save-every 512 --eval-every 40000",
+    "pqn": f"{CARTPOLE} --save-every 512 --eval-every 40000",
     "dqn": f"--env-id CartPole-v1 --total-timesteps 16000 {OFF_POLICY}",
     "sac_discrete": f"--env-id CartPole-v1 --total-timesteps 10000 {OFF_POLICY}",
-    "sac_atari": FRAMES,
     "c51": f"--env-id Acrobot-v1 --total-timesteps 10000 {OFF_POLICY}",
     "rainbow": f"--env-id Acrobot-v1 --total-timesteps 6000 {OFF_POLICY}",
     "ddpg": f"--env-id Pendulum-v1 --total-timesteps 4000 --num-envs 2 {OFF_POLICY}",
     "td3": f"--env-id Hopper-v4 --total-timesteps 3000 {OFF_POLICY}",
     "fast_td3": f"--env-id Hopper-v4 --total-timesteps 16000 {OFF_POLICY}",
     "sac": f"--env-id HalfCheetah-v4 --total-timesteps 2500 --num-envs 2 {OFF_POLICY}",
-    "tqc": f"--env-id Pendulum-v1 --total-timesteps 2500 --num-envs 2 {OFF_POLICY}",
-    "crossq": f"--env-id Pendulum-v1 --total-timesteps 2500 --num-envs 2 {OFF_POLICY}",
     "sac_her": (
         f"--env-id tests.probe_envs:ProbeReach-v0 --total-timesteps 2500 --num-envs 2 {OFF_POLICY}"
     ),
-    "ppo_atari": PIXELS,
-    "ppo_atari_multigpu": PIXELS,
     "ppo_atari_lstm": f"{PIXELS} --seq-len 8",
-    "ppo_atari_visual": PIXELS,
-    "pqn_atari": PIXELS,
     "ppo_image": (
         "--env-id tests.probe_envs:ProbeDrawn-v0 --image-size 36 --total-timesteps 6000 "
         "--save-every 1000"
@@ -123,11 +113,6 @@ RUNS = {
         "--opponents passiveAI --max-episode-steps 200 --total-timesteps 2048 "
         "--num-steps 32 --num-envs 2 --save-every 64 --eval-episodes 1"
     ),
-    "dqn_atari": FRAMES,
-    "dqn_atari_visual": FRAMES,
-    "c51_atari": FRAMES,
-    "c51_atari_visual": FRAMES,
-    "rainbow_atari": FRAMES,
 }
 # What a run that continues has, written at once: its checkpoint again
 RESTORE = """
@@ -285,6 +270,16 @@ def same(one, other):
     return one == other
 
 
+def same_part(one, other):
+    """Is a part as it was saved? A replay of frames leaves out the newest of each environment's
+    game, which ends with the process."""
+    if not isinstance(one, dict) or "frames" not in one:
+        return same(one, other)
+    count = len(other["frames"])
+    changed = (one["rows"][:count] != other["rows"]).any(-1).sum() + len(one["rows"]) - count
+    return changed <= len(one["written"]) and same(one["frames"][:count], other["frames"])
+
+
 def state_of(run_dir):
     """The checkpoint without what tells runs apart."""
     state = torch.load(run_dir / "checkpoint.pt", weights_only=True)
@@ -354,7 +349,9 @@ def torture(script, kills, terms, mode, folder, seed):
     shutil.copytree(parts, again)
     shutil.copytree(parts, restored)
     saved, kept = (state_of(finish(script, flags, restored, RESTORE)), state_of(only_run(parts)))
-    wrong = [f"{name} after a resume" for name in kept if not same(kept[name], saved.get(name))]
+    wrong = [
+        f"{name} after a resume" for name in kept if not same_part(kept[name], saved.get(name))
+    ]
     wrong += between(finish(script, flags, parts), finish(script, flags, again))
     wrong += against_whole(script, only_run(whole), only_run(parts))
     return {

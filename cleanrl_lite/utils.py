@@ -154,14 +154,16 @@ class Player(gym.Wrapper):
         """The observation to act on next; at an episode's end, "final_obs" is where it led."""
         obs, reward, terminated, truncated, info = self.env.step(action)
         obs = self.own(obs)
-        self.episode["r"] += float(reward)
+        if not isinstance(reward, float):  # but a whole number, or one for each objective
+            reward = float(np.sum(reward))
+        self.episode["r"] += reward
         self.episode["l"] += 1
         if terminated or truncated:
             info = {**info, "episode": self.episode, "final_obs": obs}
             obs, _ = self.reset()
         elif "episode" in info:  # the environment's own
             del info["episode"]
-        return obs, float(reward), bool(terminated), bool(truncated), info
+        return obs, reward, bool(terminated), bool(truncated), info
 
     def own(self, obs):
         space = self.observation_space

@@ -23,7 +23,9 @@ def nothing_is_alive():
 
 
 @WORKERS
-@pytest.mark.parametrize("kind", ["ragged_infos", "same_infos", "our_infos", "tensors", "key"])
+@pytest.mark.parametrize(
+    "kind", ["ragged_infos", "same_infos", "our_infos", "arrays", "tensors", "objectives", "key"]
+)
 def test_it_trains(kind, async_envs, tmp_path):
     """The right returns: nobody looks at infos, and nothing of ours is in the environment's."""
     run_dir, returns = helpers.train("ppo", tmp_path, **odd(kind, async_envs=async_envs))

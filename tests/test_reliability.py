@@ -102,7 +102,7 @@ def stop_flags(script):
     """Of a run of which a stop falls between two updates of a delayed actor."""
     if helpers.default(script, "policy_frequency") is None:
         return {}
-    return {"policy_frequency": 3, "train_frequency": 2, "total_timesteps": 302}
+    return {"policy_frequency": 3, "train_frequency": 2, "total_timesteps": 304}
 
 
 STOPPED = [
@@ -138,8 +138,7 @@ def test_a_resumed_run_has_all_that_it_had(script, monkeypatch, tmp_path):
     if flags:
         assert updates_of(run_dir).get("actor_adam", 1) > 0
         # a rhythm that starts anew at the resume would give another number
-        assert int(between["critic_adam"]["step"]) % 3 == 1
-        assert updates_of(run_dir)["critic_adam"] % 3 == 0
+        assert updates_of(run_dir)["critic_adam"] % 3 < int(between["critic_adam"]["step"]) % 3
     rest = helpers.scalars(run_dir)
     for tag in {"charts/learning_rate", "charts/epsilon", "charts/beta"} & rest.keys():
         if script != "ppo_continuous_adaptive":  # where it is found by the policy
@@ -362,7 +361,7 @@ def test_a_signal_saves_and_ends(script, number, group, tmp_path):
     run_dir = helpers.only_run(tmp_path / "runs")
     assert process.returncode == 128 + number and "Traceback" not in errors, errors
     state = helpers.load(run_dir)
-    told = f"stopped. Resume at step {state['step']:,} with --resume {run_dir}"
+    told = f"stopped. Resume at step {state['global_step']:,} with --resume {run_dir}"
     assert output.splitlines()[-1] == told
     logged = helpers.scalars(run_dir).get("charts/SPS", [(0, 0)])
     args = state["args"]

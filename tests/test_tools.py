@@ -112,3 +112,8 @@ def test_the_lines_that_it_prints():
             'obs = np.zeros((1, 11), "float32")  # instead: what make_env of ppo.py gives' in text
         )
         assert ("state = np.zeros((1, 2, 64)" in text) == (memory is not None)
+
+    args = {**ARGS, "env_id": "envpool/Hopper-v4"}  # trained in envpool, played in gymnasium
+    text = export_onnx.program("policy.onnx", args, flat, object(), batch)
+    assert 'gym.make("Hopper-v4", size=3)' in text
+    assert export_onnx.metadata(args, Env())["env_id"] == "Hopper-v4"

@@ -1,6 +1,6 @@
-"""What the scripts import as `envpool` in tests with the fixture fake_envpool: gymnasium's environments
-with envpool's interface, as far as the scripts use it, and its way of resetting. So no test of
-the loop needs 740 MB, and probes can be stepped."""
+"""What the scripts import as `envpool` in tests with the fixture fake_envpool: gymnasium's
+environments with envpool's interface, as far as the scripts use it, and its way of resetting. So no
+test of the loop needs 740 MB, and probes can be stepped."""
 
 from types import SimpleNamespace
 
@@ -26,10 +26,7 @@ def list_all_envs():
 
 
 def make_spec(task_id, **options):
-    (shape,) = {
-        tuple(env.observation_space.shape)
-        for env in make_gymnasium(task_id, **options, seed=[]).envs.envs[:1]
-    }
+    shape = make_gymnasium(task_id, **options, seed=[]).envs.single_observation_space.shape
     return SimpleNamespace(state_array_spec=dict(obs=SimpleNamespace(shape=list(shape))))
 
 
@@ -44,11 +41,13 @@ class make_gymnasium:
         post_constraint=None,
         **kwargs,
     ):
-        fns = [
-            lambda: utils.flatten(gym.make(task_id, max_episode_steps=max_episode_steps, **kwargs))
-        ] * num_envs
+        def make():
+            return utils.flatten(gym.make(task_id, max_episode_steps=max_episode_steps, **kwargs))
+
+        # it resets at the step after an episode's end
+        mode = AutoresetMode.NEXT_STEP
         self.envs, self.seed = (
-            gym.vector.SyncVectorEnv(fns, autoreset_mode=AutoresetMode.NEXT_STEP),
+            gym.vector.SyncVectorEnv([make] * num_envs, autoreset_mode=mode),
             seed,
         )
         self.num_threads = num_threads
@@ -65,20 +64,12 @@ class make_gymnasium:
             return obs[env_id], infos
         self.elapsed = np.zeros(self.envs.num_envs, dtype=np.int32)
         self.ended = self.elapsed > 0
-        # of each: observations, rewards, which episodes ended, which environments only reset
-        self.steps = []
-        self.first, infos = self.envs.reset(seed=self.seed)
-        return self.first.copy(), infos
+        obs, infos = self.envs.reset(seed=self.seed)
+        return obs.copy(), infos
 
     def step(self, actions):
         obs, rewards, terminations, truncations, _ = self.envs.step(actions)
         self.elapsed = np.where(self.ended, 0, self.elapsed + 1)
-        self.steps.append((obs.copy(), rewards.copy(), terminations | truncations, self.ended))
         self.ended = terminations | truncations
-        return (
-            obs,
-            rewards.astype(np.float32),
-            terminations,
-            truncations,
-            dict(elapsed_step=self.elapsed),
-        )
+        infos = dict(elapsed_step=self.elapsed)
+        return obs, rewards.astype(np.float32), terminations, truncations, infos

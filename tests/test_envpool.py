@@ -1,196 +1,109 @@
-"""ppo_envpool.py and ppo_continuous_envpool.py: the steps that only reset are learned from
-nowhere; the pool's seeds and episodes. fast_td3.py, which resets at once: its steps are
-those of utils.vector_env. They step tests/like_envpool.py."""
+"""class EnvPool of ppo_envpool.py, ppo_continuous_envpool.py and fast_td3.py: its steps are those of
+utils.make_envs, and so a run is the parent's; what differs in envpool is refused. They step
+tests/like_envpool.py."""
 
 import numpy as np
 import pytest
 
-from cleanrl_lite import fast_td3, utils
+from cleanrl_lite import utils
 from tests import helpers, like_envpool
-from tests.probe_envs import probe
-from tests.test_probe import trained, values
-
-LOGGED = dict(num_envs=3, num_steps=40, num_minibatches=2, update_epochs=2, total_timesteps=360)
 
 
-@pytest.fixture(params=helpers.ENVPOOL_SCRIPTS)
-def envpool_script(request, fake_envpool):
-    return request.param
+def args_of(script, env_id, **flags):
+    env_id = f"envpool/{env_id}" if script == "fast_td3" else env_id
+    return helpers.small_args(script, "unused", env_id=env_id, num_envs=3, **flags)
 
 
-def played(pool):
-    """(steps, environments) of a pool's run: acted on, reward, episode ended, only reset."""
-    observations, rewards, ended, ignored = map(np.stack, zip(*pool.steps))
-    return np.concatenate([pool.first[None], observations[:-1]]), rewards, ended, ignored
+STEPPED = [
+    ("ppo_envpool", "CartPole-v1", 15),
+    ("ppo_continuous_envpool", "Hopper-v4", 30),
+    ("fast_td3", "Hopper-v4", 30),
+    ("fast_td3", "MountainCarContinuous-v0", 12),
+]
 
 
-# --- what is learned from
-def test_no_minibatch_has_a_step_that_only_resets(envpool_script, monkeypatch, tmp_path):
-    """Every other one is in every epoch; the explained variance is theirs too."""
-    used = []
-    explained = []
-
-    def check(update, main, tensors):
-        if len(used) % 4 == 0:
-            _, _, _, ignored = played(like_envpool.MADE[-1])
-            kept.append(~ignored[-40:].flatten())
-            returns, baseline = (main[name].numpy()[kept[-1]] for name in ("b_returns", "b_values"))
-            explained.append(1 - (returns - baseline).var() / returns.var())
-        used.append(tensors[0].tolist())
-        return update(*tensors)
-
-    kept = []
-    helpers.spy_on_updates(monkeypatch, check)
-    run_dir, _ = helpers.train(
-        envpool_script, tmp_path, env_id=probe("Logged", envpool_script), **LOGGED
-    )
-    assert len(kept) == 3
-    assert all(20 < (~rows).sum() < 40 for rows in kept)
-    for epoch in range(6):
-        samples = used[2 * epoch] + used[2 * epoch + 1]
-        assert set(samples) == set(np.flatnonzero(kept[epoch // 2]))
-        assert len(samples) == 120
-    logged = [value for _, value in helpers.scalars(run_dir)["losses/explained_variance"]]
-    assert logged == pytest.approx(explained, rel=1e-3, abs=1e-4)
-
-
-def test_statistics_without_the_steps_that_only_reset(fake_envpool, tmp_path):
-    """Of observations, and of the discounted returns, each episode's on its own."""
-    script = "ppo_continuous_envpool"
-    run_dir, _ = helpers.train(script, tmp_path, env_id=probe("Logged", script), **LOGGED)
-    seen, rewards, ended, ignored = played(like_envpool.MADE[-1])
-    agent = helpers.load(run_dir)["agent"]
-    seen = seen[~ignored]
-    running = np.zeros(3)
-    discounted = []
-    for reward, over in zip(rewards, ended):
-        running = 0.99 * running + reward
-        discounted.append(running)
-        running = running * ~over
-    discounted = np.array(discounted)[~ignored]
-    assert agent["obs_stats.count"] == agent["return_stats.count"] == len(seen) < 360
-    np.testing.assert_allclose(agent["obs_stats.mean"], seen.mean(0), rtol=1e-5)
-    np.testing.assert_allclose(agent["obs_stats.var"], seen.var(0), rtol=1e-5)
-    np.testing.assert_allclose(agent["return_stats.mean"], discounted.mean(), rtol=1e-4)
-    np.testing.assert_allclose(agent["return_stats.var"], discounted.var(), rtol=1e-4)
+@pytest.mark.parametrize("script, env_id, limit", STEPPED)
+def test_it_steps_as_a_vector_environment(script, env_id, limit, fake_envpool):
+    """The same seeds, observations, rewards and ends: the true last observation of an episode, its
+    return and length, and the first observation of the next one after the same step."""
+    module, args = helpers.module(script), args_of(script, env_id, max_episode_steps=limit)
+    mine = utils.Envs(args, module.EnvPool(args))
+    theirs = utils.make_envs(args, module.make_env)
+    assert mine.single_observation_space == theirs.single_observation_space
+    assert mine.single_action_space == theirs.single_action_space
+    assert mine.action_space.shape == theirs.action_space.shape
+    ends = 0
+    for step in 0, 480:  # a resumed run's are others
+        for envs in mine, theirs:
+            envs.begin(step)
+        for _ in range(60):
+            np.testing.assert_array_equal(mine.obs, theirs.obs)
+            actions = theirs.action_space.sample()
+            *found, infos = mine.step(actions)
+            *expected, same = theirs.step(actions)
+            for one, other in zip(found, expected, strict=True):
+                np.testing.assert_array_equal(one, np.asarray(other, one.dtype))
+            for info, other in zip(infos, same, strict=True):
+                assert ("episode" in info) == ("episode" in other)
+                if info:
+                    assert info["episode"] == pytest.approx(other["episode"], rel=1e-5)
+                    ends += 1
+    assert ends > 12
+    mine.close()
+    assert mine.env.pool is None
 
 
-VALUES = dict(Truncated=([10, -1], 1), Terminated=([1.82, -8.36], 0.4))
+PARENTS = [("ppo", "CartPole-v1"), ("ppo_continuous", "InvertedPendulum-v4")]
 
 
-@pytest.mark.parametrize(
-    "script, name",
-    [
-        ("ppo_envpool", "Truncated"),
-        pytest.param("ppo_envpool", "Terminated", marks=pytest.mark.slow),
-        pytest.param("ppo_continuous_envpool", "Truncated", marks=pytest.mark.slow),
-        pytest.param("ppo_continuous_envpool", "Terminated", marks=pytest.mark.slow),
-    ],
-)
-def test_values(script, name, fake_envpool, tmp_path):
-    """A truncation bootstraps from the last observation, a termination does not; see
-    tests/test_probe.py."""
-    expected, abs = VALUES[name]
-    agent = trained(script, probe(name, script), tmp_path, dict(total_timesteps=10_240))
-    assert values(agent, [1.0], [0.0]) == pytest.approx(expected, abs=abs)
+@pytest.mark.parametrize("parent, env_id", PARENTS)
+def test_a_run_is_the_parents(parent, env_id, fake_envpool, tmp_path):
+    """The same environments and random numbers: the same run, to the bit, and after a resume."""
+    runs, returns = [], []
+    for script in parent, f"{parent}_envpool":
+        flags = dict(env_id=env_id, num_envs=3, num_steps=64, num_minibatches=4)
+        flags |= dict(max_episode_steps=20, learning_rate=1e-3)
+        run, _ = helpers.train(script, tmp_path / script, **flags, total_timesteps=384)
+        helpers.next_second()
+        flags |= dict(total_timesteps=576, resume=str(run))
+        returns.append(helpers.train(script, tmp_path / script, **flags)[1])
+        curves, state = helpers.scalars(run), helpers.load(run)
+        del curves["charts/SPS"]
+        runs.append((curves, state["agent"], state["adam"]))
+    assert returns[0] == returns[1]
+    assert runs[0][0] == runs[1][0]
+    helpers.assert_same_state(runs[0][1:], runs[1][1:])
+    assert len(runs[0][0]["charts/episodic_return"]) > 20
 
 
-@pytest.mark.parametrize(
-    "parent, flags", [("ppo", {}), ("ppo_continuous", dict(max_episode_steps=200))]
-)
-def test_without_resets_it_is_the_parent(parent, flags, fake_envpool, tmp_path):
-    """The same environments and random numbers, and no episode that ends: the same run."""
-    flags |= dict(
-        env_id="MountainCar-v0" if parent == "ppo" else "MountainCarContinuous-v0",
-        num_envs=3,
-        num_steps=64,
-    )
-    flags |= dict(num_minibatches=4, update_epochs=2, total_timesteps=576, learning_rate=1e-3)
-    (mine, returns), (theirs, same) = (
-        helpers.train(name, tmp_path / name, **flags) for name in (f"{parent}_envpool", parent)
-    )
-    assert returns == same
-    mine, theirs = ((helpers.scalars(run), helpers.load(run)) for run in (mine, theirs))
-    assert {tag: mine[0][tag] for tag in mine[0].keys() - helpers.UNSEEDED} == {
-        tag: theirs[0][tag] for tag in theirs[0].keys() - helpers.UNSEEDED
-    }
-    for part in ("agent", "adam", "rng"):
-        helpers.assert_same_state(mine[1][part], theirs[1][part])
+def test_envpool_is_given_the_flags(fake_envpool):
+    """A seed for each environment, the time limit, threads, and Humanoid's contact forces, which
+    it leaves out of v4 by itself."""
+    for script in "ppo_continuous_envpool", "fast_td3":
+        args = args_of(script, "Humanoid-v4", env_threads=2)
+        utils.Envs(args, helpers.module(script).EnvPool(args))
+        pool = like_envpool.MADE[-1]
+        assert pool.post_constraint is True
+        assert pool.num_threads == 2
+        assert pool.envs.envs[0].spec.max_episode_steps == 1000
+        assert len({*pool.seed}) == 3
+        assert pool.seed[0] == args.seed
+        args = args_of(script, "Hopper-v4", env_kwargs='{"healthy_z_range": [0.5, 2.0]}')
+        utils.Envs(args, helpers.module(script).EnvPool(args))
+        pool = like_envpool.MADE[-1]
+        assert pool.post_constraint is None
+        assert pool.envs.envs[0].unwrapped._healthy_z_range == [0.5, 2.0]
 
 
-# --- the pool
-def test_every_episode_is_logged(envpool_script, tmp_path):
-    """Return and length of each, at the step of all environments at which it ended."""
-    run_dir, _ = helpers.train(
-        envpool_script, tmp_path, env_id=probe("Logged", envpool_script), **LOGGED
-    )
-    _, rewards, ended, ignored = played(like_envpool.MADE[-1])
-    expected = []
-    total = np.zeros(3)
-    length = np.zeros(3)
-    for t in range(len(rewards)):
-        total = np.where(ignored[t], 0, total + rewards[t])
-        length = np.where(ignored[t], 0, length + 1)
-        expected += [(3 * (t + 1), total[n], length[n]) for n in np.flatnonzero(ended[t])]
-    logged = helpers.scalars(run_dir)
-    assert logged["charts/episodic_length"] == [(step, length) for step, _, length in expected]
-    assert logged["charts/episodic_return"] == [
-        (step, pytest.approx(total, abs=1e-5)) for step, total, _ in expected
-    ]
+REFUSED = [
+    ("Pendulum-v1", "Pendulum-v1 differs in envpool"),
+    ("Walker2d-v4", "Walker2d-v4.* is not in envpool. envpool and gymnasium have: Hopper-v4, Pend"),
+]
 
 
-def test_a_resumed_run_plays_other_episodes(envpool_script, tmp_path):
-    """envpool takes seeds only when it makes environments: a resumed run makes others, with
-    seeds of that step."""
-    flags = dict(num_envs=4, num_steps=32, num_minibatches=4, total_timesteps=256)
-    run_dir, _ = helpers.train(envpool_script, tmp_path, **flags)
-    helpers.next_second()
-    flags |= dict(resume=str(run_dir), total_timesteps=512)
-    helpers.main(envpool_script, helpers.small_args(envpool_script, tmp_path, **flags))
-    streams = [np.random.SeedSequence([1, step]).generate_state(4) >> 1 for step in (0, 256)]
-    pools = [pool for pool in like_envpool.MADE if pool.seed]
-    assert [pool.seed for pool in pools] == [[1, *streams[0][1:]], [*streams[1]]]
-    assert not np.isin(pools[0].first, pools[1].first).any()
-    losses = helpers.scalars(run_dir)["losses/value_loss"]
-    assert [step for step, _ in losses] == [128, 256, 384, 512]
-
-
-# --- fast_td3.py
-def fast_args(env_id, num_envs=3, **others):
-    return fast_td3.Args(env_id=f"envpool/{env_id}", num_envs=num_envs, **others)
-
-
-def steps_of(envs, actions):
-    """A reset and steps, as lists: infos of environments that ended only."""
-    first, _ = envs.reset(seed=[5, 6, 7])
-    steps = [first.tolist()]
-    for action in actions:
-        obs, rewards, terminations, truncations, infos = envs.step(action)
-        ended = {}
-        for n, info in infos.get("final_info", {}).items():
-            ended[int(n)] = infos["final_obs"][n].tolist(), *info["statistics"]
-        steps += [obs.tolist(), np.float32(rewards).tolist(), ended]
-        steps += [terminations.tolist(), truncations.tolist()]
-    return steps
-
-
-@pytest.mark.parametrize("env_id, limit", [("Hopper-v4", 30), ("MountainCarContinuous-v0", 12)])
-def test_fast_td3_steps_as_with_a_vector_environment(env_id, limit, fake_envpool):
-    """In the same environments: the true last observation of an episode, its return and length,
-    and the first observation of the next one in the same step."""
-    args = fast_args(env_id, max_episode_steps=limit)
-    theirs = utils.vector_env([lambda: fast_td3.make_env(args)] * 3, async_envs=False)
-    space = theirs.single_action_space
-    actions = np.random.default_rng(1).uniform(space.low, space.high, (80, 3, *space.shape))
-    actions = actions.astype(np.float32)
-    mine = steps_of(fast_td3.EnvPool(args), actions)
-    expected = steps_of(theirs, actions)
-    assert sum(bool(ended) for ended in expected[3::5]) > 3
-    for one, other in zip(mine, expected, strict=True):
-        if isinstance(one, dict):
-            assert one.keys() == other.keys()
-            for n in one:
-                assert one[n][0] == other[n][0]
-                assert one[n][1:] == pytest.approx(other[n][1:], rel=1e-5)
-        else:
-            assert one == other
+@pytest.mark.parametrize("env_id, told", REFUSED)
+@pytest.mark.parametrize("script", ["ppo_continuous_envpool", "fast_td3"])
+def test_what_is_refused(script, env_id, told, fake_envpool, monkeypatch):
+    monkeypatch.setattr(like_envpool, "list_all_envs", lambda: ["Hopper-v4", "Pendulum-v1"])
+    with pytest.raises(SystemExit, match=told):
+        helpers.module(script).EnvPool(args_of(script, env_id))

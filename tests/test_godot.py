@@ -14,8 +14,9 @@ import sys
 import numpy as np
 import psutil
 import pytest
+import torch
 
-from cleanrl_lite import ppo_godot
+from cleanrl_lite import ppo_godot, utils
 from tests import helpers
 
 pytestmark = pytest.mark.skipif(not helpers.GODOT, reason="godot-rl is not installed")
@@ -30,18 +31,12 @@ def asked(**options):
     return dict(env_kwargs=json.dumps(options))
 
 
-def train(folder, *, overrides=(), **options):
-    """A small run of the game with these options; its directory, returns, and what each game was
-    started with, got and sent: of training's two games, then of the evaluation's."""
-    folder.mkdir(exist_ok=True)
-    log = folder / "log"
-    run_dir, returns = helpers.train(
-        "ppo_godot", folder / "runs", **asked(log=str(log), **options), **dict(overrides)
-    )
+def games_in(log):
+    """What each game got and sent, in the order of their starts."""
     games = {}
     for line in map(json.loads, log.read_text().splitlines()):
         games.setdefault(line.pop("pid"), []).append(line)
-    return run_dir, returns, [*games.values()]
+    return [*games.values()]
 
 
 def messages(game, direction, kind):
@@ -50,66 +45,118 @@ def messages(game, direction, kind):
     ]
 
 
+def flat(message):
+    """The observations of a message as the agent sees them: `last` is one of two."""
+    rows = [[1 - obs["last"], obs["last"], *obs["obs"]] for obs in message["obs"]]
+    return np.array(rows, np.float32)
+
+
 # --- what is learned
 
 
 @pytest.mark.parametrize("actions", KINDS)
-def test_what_the_games_are_told(actions, tmp_path):
-    """Numbers within their bounds, which noise exceeds, and as choices all of their options, for
-    each agent its own."""
-    _, _, games = train(tmp_path, actions=actions)
-    assert len(games) == 3
-    for game in games[:2]:
-        sent = [
-            action for message in messages(game, "got", "action") for action in message["action"]
-        ]
-        assert len(sent) == 512 / 2
-        numbers = np.array([action["number"] for action in sent if "number" in action])
-        if actions != "discrete":
-            assert numbers.shape == (256, 1)
-            assert numbers.max() == 1
-            assert numbers.min() == -1
-            assert len(np.unique(numbers)) > 100
-        for name in dict(continuous=[], discrete=["side", "again"], mixed=["side"])[actions]:
-            assert {action[name] for action in sent} == {0, 1, 2}
-    if actions == "discrete":
-        assert any(action["side"] != action["again"] for action in sent)
+def test_steps_of_games(actions, tmp_path):
+    """Two games of two agents each: numbers are clipped to their bounds, choices the largest of
+    their columns, each agent's its own. Observations are flattened; all ends are terminations;
+    returns and lengths are those of each agent's episodes."""
+    log = tmp_path / "log"
+    args = helpers.small_args("ppo_godot", "unused", **asked(log=str(log), actions=actions))
+    games = ppo_godot.Games(args)
+    envs = utils.Envs(args, games)
+    rng = np.random.default_rng(0)
+    width = dict(continuous=1, discrete=6, mixed=4)[actions]
+    assert envs.single_action_space.shape == (width,)
+    played, expected_episodes, episodes = [], [], []
+    for t in range(30):
+        given = rng.normal(size=(4, width)).astype(np.float32)
+        obs = envs.obs.copy()
+        next_obs, rewards, terminations, truncations, infos = envs.step(given)
+        played.append((given, obs, rewards, terminations, envs.obs.copy()))
+        assert not truncations.any()
+        episodes += [(t, n, *info["episode"].values()) for n, info in enumerate(infos) if info]
+        np.testing.assert_array_equal(next_obs[~terminations], envs.obs[~terminations])
+    envs.close()
+    found = games_in(log)
+    assert len(found) == 2
+    seeds = [word for game in found for word in game[0]["start"] if word.startswith("--env_seed")]
+    assert len({*seeds}) == 2
+    assert f"--env_seed={args.seed}" in seeds
+    told = [messages(game, "got", "action") for game in found]
+    answers = [messages(game, "sent", "step") for game in found]
+    firsts = [messages(game, "sent", "reset")[0] for game in found]
+    seen = np.concatenate([flat(message) for message in firsts])
+    totals, lengths = np.zeros(4), np.zeros(4)
+    for t, (given, obs, rewards, terminations, after) in enumerate(played):
+        np.testing.assert_allclose(obs, seen, rtol=1e-6)
+        got = [action for game in told for action in game[t]["action"]]
+        for row, action in zip(given, got, strict=True):
+            if "number" in action:
+                assert action["number"] == pytest.approx([np.clip(row[-1], -1, 1)])
+            if "side" in action:
+                assert action["side"] == row[:3].argmax()
+            if "again" in action:
+                assert action["again"] == row[3:].argmax()
+        assert rewards.tolist() == [x for game in answers for x in game[t]["reward"]]
+        assert terminations.tolist() == [x for game in answers for x in game[t]["done"]]
+        seen = np.concatenate([flat(game[t]) for game in answers])
+        np.testing.assert_allclose(after, seen, rtol=1e-6)
+        totals += rewards
+        lengths += 1
+        for n in np.flatnonzero(terminations):
+            expected_episodes.append((t, n, pytest.approx(totals[n]), lengths[n]))
+            totals[n] = lengths[n] = 0
+    assert episodes == expected_episodes
+    assert len(episodes) > 10
 
 
-def test_every_answer_is_stored(monkeypatch, tmp_path):
-    """Observations, flattened, rewards and ends of all agents of both games; an end is a
-    termination."""
-    batches = []
+def test_a_resumed_run_plays_other_games(tmp_path):
+    """A game takes its seed when it starts: those of another seed are started, these are ended."""
+    log = tmp_path / "log"
+    args = helpers.small_args("ppo_godot", "unused", **asked(log=str(log)))
+    envs = utils.Envs(args, ppo_godot.Games(args))
+    envs.begin(128)
+    processes = [game.proc for game in envs.env.games]
+    assert all(process.poll() is None for process in processes)
+    envs.close()
+    assert all(process.wait(5) is not None for process in processes)
+    games = games_in(log)
+    assert len({word for g in games for word in g[0]["start"] if word.startswith("--env_s")}) >= 3
+    assert all(messages(game, "got", "close") for game in games)
+
+
+def test_a_rollout_of_games(monkeypatch, tmp_path):
+    """What a run learns from: all observations, actions, rewards, scaled; no end bootstraps."""
+    batches = helpers.spy_on_calls(monkeypatch, "ppo_godot", "ppo_loss")
     rollouts = helpers.spy_on_calls(monkeypatch, "ppo_godot")
-
-    def check(update, main, tensors):
-        batches.append(main["b_obs"].reshape(32, 4, 4).clone())
-        return update(*tensors)
-
-    helpers.spy_on_updates(monkeypatch, check)
-    run_dir, _, games = train(
-        tmp_path, overrides=dict(total_timesteps=128, num_minibatches=1, update_epochs=1)
+    log = tmp_path / "log"
+    flags = dict(total_timesteps=128, num_minibatches=1, update_epochs=1)
+    run_dir, returns = helpers.train(
+        "ppo_godot", tmp_path / "runs", **flags, **asked(log=str(log), actions="mixed")
     )
-    answers = [messages(game, "sent", "step") for game in games[:2]]
-    rewards, dones = (
-        np.hstack([[a[name] for a in answer] for answer in answers]) for name in ("reward", "done")
-    )
-    scaled, _, _, terminations, ends, *_ = rollouts[0]
-    (obs,) = batches
-    assert rewards.shape == (32, 4)
-    assert dones.any()
-    assert not dones.all()
-    assert (terminations == dones).all()
-    assert (ends == dones).all()
+    found = games_in(log)
+    answers = [messages(game, "sent", "step") for game in found[:2]]
+    seen = [messages(game, "sent", "reset") + answer[:-1] for game, answer in zip(found, answers)]
+    seen = np.concatenate([[flat(message) for message in game] for game in seen], 1)
+    rewards = np.hstack([[message["reward"] for message in answer] for answer in answers])
+    dones = np.hstack([[message["done"] for message in answer] for answer in answers])
+    scaled, values, _, terminations, ends, gamma, gae_lambda = rollouts[0]
+    np.testing.assert_array_equal(terminations, dones)
+    np.testing.assert_array_equal(ends, dones)
+    assert 5 < dones.sum() < dones.size
     np.testing.assert_allclose(scaled / scaled[0, 0], rewards / rewards[0, 0], rtol=1e-5)
-    seen = [messages(game, "sent", "reset") + answer[:-1] for game, answer in zip(games, answers)]
-    seen = [[[o["obs"] + [o["last"]] for o in message["obs"]] for message in game] for game in seen]
-    seen = np.concatenate(seen, 1)  # (steps, agents, 3)
-    # `last` is one of two
-    flat = np.concatenate([1 - seen[..., 2:], seen[..., 2:], seen[..., :2]], -1)
-    np.testing.assert_allclose(obs, flat, rtol=1e-6)  # the first rollout's statistics are 0 and 1
-    agent = helpers.load(run_dir)["agent"]
-    np.testing.assert_allclose(agent["obs_stats.mean"], flat.mean((0, 1)), rtol=1e-5)
+    ((_, agent, batch),) = batches
+    rows = sorted(batch.obs.tolist())
+    np.testing.assert_allclose(rows, sorted(seen.reshape(-1, 4).tolist()), rtol=1e-6)
+    dist, expected = agent(batch.obs)
+    torch.testing.assert_close(batch.logprobs, dist.log_prob(batch.actions), rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(batch.values, expected, rtol=1e-4, atol=1e-5)
+    saved = helpers.load(run_dir)["agent"]
+    np.testing.assert_allclose(saved["obs_stats.mean"], seen.mean((0, 1)), rtol=1e-5)
+    # the evaluation's game is of the first agent
+    (played,) = [messages(game, "sent", "step") for game in found[2:]]
+    ends = [message["done"][0] for message in played]
+    first = [message["reward"][0] for message in played][: ends.index(True) + 1]
+    assert returns == [pytest.approx(sum(first))]
 
 
 # --- what can be wrong
@@ -125,6 +172,7 @@ WRONG = {
         "--num-envs 2 must be a multiple of the game's 4 agents",
     ),
     "images": (asked(fault="image"), "with images, are not supported"),
+    "agents that differ": (asked(fault="differ"), "of several policies or spaces"),
 }
 
 
@@ -134,12 +182,8 @@ def test_wrong_games(name, monkeypatch, capfd, tmp_path):
     if name == "never connects":
         monkeypatch.setattr(ppo_godot.GodotEnv, "DEFAULT_TIMEOUT", 0.5)
     monkeypatch.chdir(tmp_path)
-    assert (
-        helpers.command_line(
-            "ppo_godot", helpers.small_flags("ppo_godot", tmp_path / "runs", **flags)
-        )
-        == 1
-    )
+    words = helpers.small_flags("ppo_godot", tmp_path / "runs", **flags)
+    assert helpers.command_line("ppo_godot", words) == 1
     error = capfd.readouterr().err.splitlines()
     assert len(error) == 1
     assert error[0].startswith("error: ")
@@ -149,47 +193,34 @@ def test_wrong_games(name, monkeypatch, capfd, tmp_path):
 
 def test_a_game_that_ends(capfd, tmp_path):
     """godot-rl itself would read from the closed connection for ever. The run can be resumed."""
-    words = helpers.small_flags(
-        "ppo_godot", tmp_path / "runs", save_every=64, **asked(fault="dies")
-    )
+    flags = dict(save_every=64, **asked(fault="dies"))
+    words = helpers.small_flags("ppo_godot", tmp_path / "runs", **flags)
     assert helpers.command_line("ppo_godot", words) == 1
-    said = capfd.readouterr()
-    assert said.err.splitlines()[-1] == "ConnectionError: the game has ended"
-    assert "stopped. Resume at step 128 with --resume " in said.out.splitlines()[-1]
+    assert "ConnectionError: the game has ended" in capfd.readouterr().err.splitlines()
+    run_dir = helpers.only_run(tmp_path / "runs")
+    assert helpers.load(run_dir)["global_step"] == 128
     helpers.next_second()
-    flags = dict(resume=str(helpers.only_run(tmp_path / "runs")), total_timesteps=640)
-    helpers.main("ppo_godot", helpers.small_args("ppo_godot", tmp_path / "runs", **flags))
-    assert helpers.load(flags["resume"])["global_step"] == 640
+    flags = dict(resume=str(run_dir), total_timesteps=640)
+    helpers.train("ppo_godot", tmp_path / "runs", **flags)
+    assert helpers.load(run_dir)["global_step"] == 640
 
 
 # --- processes, and Godot itself
-def children(process):
-    """The games of a script that runs in a process of its own."""
-    return psutil.Process(process.pid).children(recursive=True)
-
-
-def start(folder, **flags):
-    words = helpers.small_flags("ppo_godot", folder, total_timesteps=10**7, **flags)
-    command = [sys.executable, "-m", "cleanrl_lite.ppo_godot", *map(str, words)]
-    return helpers.in_background(command, helpers.ROOT)
-
-
-def under_way(folder):
-    """Until it has trained for a while."""
-    helpers.wait_for(lambda: any(path.stat().st_size > 5_000 for path in folder.glob("*/events*")))
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("fault", ["silent", "hangs"])
 def test_no_game_is_left_behind(fault, tmp_path):
     """Neither one that never connects nor one that does not end when it is asked to."""
-    flags = asked(fault=fault, log=str(tmp_path / "log"))
-    log = tmp_path / "log"
-    process = start(tmp_path / "runs", **flags)
+    log, runs = tmp_path / "log", tmp_path / "runs"
+    flags = dict(total_timesteps=10**7, **asked(fault=fault, log=str(log)))
+    words = helpers.small_flags("ppo_godot", runs, **flags)
+    command = [sys.executable, "-m", "cleanrl_lite.ppo_godot", *map(str, words)]
+    process = helpers.in_background(command, helpers.ROOT)
     helpers.wait_for(lambda: log.exists() and '"start"' in log.read_text())
-    if fault == "hangs":
-        under_way(tmp_path / "runs")
-    games = children(process)
+    if fault == "hangs":  # once it has trained for a while
+        helpers.wait_for(lambda: any(x.stat().st_size > 5_000 for x in runs.glob("*/events*")))
+    games = psutil.Process(process.pid).children(recursive=True)
     assert games
     process.send_signal(signal.SIGINT)
     process.communicate(timeout=120)

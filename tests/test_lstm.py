@@ -1,225 +1,194 @@
 """ppo_lstm.py, ppo_continuous_lstm.py and ppo_atari_lstm.py: the LSTM against torch's, where
-memory begins and ends, what sequences hold."""
+memory begins and ends, sequences. test_rollouts.py has what their rollouts hold."""
 
 import numpy as np
 import pytest
 import torch
 from torch import nn
+from torch.distributions import Categorical, Independent, Normal
 
-from cleanrl_lite import ppo_atari_lstm, ppo_continuous, ppo_continuous_lstm, ppo_lstm
-from tests import helpers
+from cleanrl_lite import ppo, ppo_atari_lstm, ppo_lstm, utils
+from tests import helpers, probe_envs
 from tests.probe_envs import probe
+from tests.test_rollouts import torchs
 
 # With vectors. Their class LSTM is one text: test_consistency.py sees to it.
 VECTORS = ["ppo_lstm", "ppo_continuous_lstm"]
-each = pytest.mark.parametrize("script", VECTORS)
-
-
-def reference(network):
-    """torch's LSTM with these weights; its gates are in the order i, f, g, o."""
-    lstm = nn.LSTM(64, 64)
-    order = torch.arange(4 * 64).view(4, 64)[[0, 1, 3, 2]].flatten()
-    state = {
-        "weight_ih_l0": network.inputs.weight[order],
-        "weight_hh_l0": network.recurrent.weight[order],
-        "bias_ih_l0": network.inputs.bias[order],
-        "bias_hh_l0": network.recurrent.bias[order],
-    }
-    lstm.load_state_dict(state)
-    return lstm
-
-
-def random_network(inputs=3, outputs=2):
-    network = ppo_lstm.LSTM(inputs, outputs, last_gain=1.0)
-    for layer in network.children():
-        nn.init.normal_(layer.bias)
-    return network
-
-
-def sequence(steps=12, batch=5):
-    """Observations that end with the flag, 0, and a state before them."""
-    obs = torch.randn(steps, batch, 3)
-    obs[..., -1] = 0
-    return obs, torch.randn(batch, 2, 64)
 
 
 @torch.no_grad()
 def test_the_lstm_is_torchs():
-    """In sequences, and step by step in numpy."""
-    network = random_network()
-    obs, state = sequence()
-    h, c = (part[None].contiguous() for part in state.unbind(1))
-    lstm = reference(network)
-    encoded = network.encoder(obs).tanh()
-    hidden, (h, c) = lstm(encoded, (h, c))
-    expected = network.output(hidden)
-    expected_state = torch.stack((h[0], c[0]), 1)
+    """In sequences, and step by step in numpy. Where the flag is 1, it is as if a sequence began
+    there with zeros, for that row only."""
+    network = ppo_lstm.LSTM(3, 2, last_gain=1.0)
+    for layer in network.children():
+        nn.init.normal_(layer.bias)
+    obs, state = torch.randn(12, 5, 3), torch.randn(5, 2, 64)
+    obs[..., -1] = 0
+    obs[7, 2, -1] = 1
+    reference, hidden, expected = torchs(network), state.clone(), []
+    for t in range(12):
+        if t == 7:
+            hidden[2] = 0
+        h, c = reference(network.encoder(obs[t]).tanh(), hidden.unbind(1))
+        hidden = torch.stack((h, c), 1)
+        expected.append(network.output(h))
+    expected = torch.stack(expected)
     outputs, after = network(obs, state)
     torch.testing.assert_close(outputs, expected, rtol=1e-4, atol=1e-5)
-    torch.testing.assert_close(after, expected_state, rtol=1e-4, atol=1e-5)
-    step = network.in_numpy()
-    state = state.numpy()
+    torch.testing.assert_close(after, hidden, rtol=1e-4, atol=1e-5)
+    step, state = network.in_numpy(), state.numpy()
     for t in range(12):
         output, state = step(obs[t].numpy(), state)
         np.testing.assert_allclose(output, expected[t], rtol=1e-4, atol=1e-5)
-    np.testing.assert_allclose(state, expected_state, rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(state, hidden, rtol=1e-4, atol=1e-5)
+    whole, _ = network(obs * torch.tensor([1, 1, 0]), torch.from_numpy(state))
+    assert (whole[7:, 2] - outputs[7:, 2]).abs().max() > 1e-3
+
+
+def stepwise(agent, obs, state):
+    """What agent(obs, state) should be, by its networks one step at a time."""
+    outputs, values = [], []
+    actor, critic = state[:, :2], state[:, 2:]
+    for row in obs:
+        row = agent.normalize(row) if hasattr(agent, "normalize") else row
+        output, actor = agent.actor(row[None], actor)
+        value, critic = agent.critic(row[None], critic)
+        outputs.append(output[0])
+        values.append(value[0, :, 0])
+    outputs = torch.stack(outputs)
+    if hasattr(agent, "actor_logstd"):
+        dist = Independent(Normal(outputs, agent.actor_logstd.exp()), 1)
+    else:
+        dist = Categorical(logits=outputs)
+    return dist, torch.stack(values)
+
+
+@pytest.mark.parametrize("script", VECTORS)
+def test_the_loss_of_sequences(script):
+    """It is ppo.py's, of policies and values that know the sequence so far, from the state before
+    it: of the states inside of it nothing is used, and gradients go back to its beginning."""
+    args, agent = helpers.agent_of(script, env_id=probe("Logged", script))
+    obs = torch.randn(6, 4, 3)
+    obs[..., -1] = 0
+    obs[3, 1, -1] = 1
+    states = torch.randn(6, 4, 4, 64)
+    if script == "ppo_lstm":
+        actions = torch.randint(3, (6, 4))
+    else:
+        actions = torch.randn(6, 4, 3)
+        agent.obs_stats.mean[:2] = 0.5
+        agent.obs_stats.var[:2] = 4.0
+    rest = torch.randn(4, 6, 4)
+    with torch.no_grad():
+        rest[0] = stepwise(agent, obs, states[0])[0].log_prob(actions) + 0.2 * torch.randn(6, 4)
+    module = helpers.module(script)
+    loss, metrics = module.ppo_loss(args, agent, module.Batch(obs, states, actions, *rest))
+    batch = ppo.Batch(obs, actions, *rest)
+    expected, same = ppo.ppo_loss(args, lambda x: stepwise(agent, x, states[0]), batch)
+    torch.testing.assert_close(loss, expected)
+    for tag, metric in metrics.items():
+        torch.testing.assert_close(metric, same[tag], rtol=1e-4, atol=1e-5, msg=tag)
+    params = [*agent.parameters()]
+    grads = [torch.autograd.grad(x, params) for x in (loss, expected)]
+    for mine, theirs in zip(*grads, strict=True):
+        torch.testing.assert_close(mine, theirs, rtol=1e-3, atol=1e-5)
+
+
+@pytest.mark.parametrize("script", VECTORS)
+def test_sequences_are_of_one_environment(script, monkeypatch, tmp_path):
+    """Its steps follow each other, within an episode or into the next; each step is in one
+    sequence of every epoch."""
+    batches = helpers.spy_on_calls(monkeypatch, script, "ppo_loss")
+    flags = dict(env_id=probe("Logged", script), num_envs=3, num_steps=24, num_minibatches=3)
+    probe_envs.TRANSITIONS.clear()
+    helpers.train(script, tmp_path, **flags, update_epochs=2, total_timesteps=72)
+    expected = {}
+    for env, obs, *_ in probe_envs.TRANSITIONS[:72]:
+        expected.setdefault(env, []).append(obs.tolist())
+    sequences = [steps[k : k + 8] for steps in expected.values() for k in (0, 8, 16)]
+    assert len(batches) == 6
+    orders = []
+    for epoch in batches[:3], batches[3:]:
+        obs = torch.cat([batch.obs for *_, batch in epoch], 1)[..., :2].swapaxes(0, 1)
+        orders.append(obs.tolist())
+        assert sorted(obs.tolist()) == sorted(sequences)
+    assert orders[0] != orders[1]
 
 
 @torch.no_grad()
-def test_the_flag_forgets():
-    """It is as if a sequence began there with zeros, for that row only; in numpy too."""
-    network = random_network()
-    obs, state = sequence()
-    whole, _ = network(obs, state)
-    obs[7, 2, -1] = 1
-    cut, _ = network(obs, state)
-    others = [0, 1, 3, 4]
-    torch.testing.assert_close(cut[:, others], whole[:, others])
-    torch.testing.assert_close(cut[:7], whole[:7])
-    rest, _ = network(obs[7:, 2:3], torch.zeros(1, 2, 64))
-    torch.testing.assert_close(cut[7:, 2:3], rest)
-    differences = (cut[7:, 2] - whole[7:, 2]).abs()
-    assert differences.min(0).values.max() > 1e-3
-    step = network.in_numpy()
-    state = state.numpy()
-    for t in range(12):
-        output, state = step(obs[t].numpy(), state)
-        np.testing.assert_allclose(output, cut[t], rtol=1e-4, atol=1e-5)
-
-
-def rollout_of(script, monkeypatch, tmp_path, **flags):
-    """The variables of main() at the first update of each rollout, copied; and the agent, which
-    does not learn."""
-    found = []
-
-    def check(update, main, tensors):
-        if not found or not torch.equal(found[-1]["b_states"], main["b_states"]):
-            copied = dict(main)
-            for name, x in main.items():
-                if torch.is_tensor(x):
-                    copied[name] = x.clone()
-            found.append(copied)
-        return update(*tensors)
-
-    helpers.spy_on_updates(monkeypatch, check)
-    with torch.enable_grad():
-        helpers.train(script, tmp_path, learning_rate=1e-20, **flags)
-    return found
-
-
-@torch.no_grad()
-@pytest.mark.parametrize(
-    "script, env_id",
-    [
-        ("ppo_lstm", "CartPole-v1"),
-        ("ppo_continuous_lstm", "InvertedPendulum-v4"),
-        *[(script, probe("Scripted", script)) for script in VECTORS],
-    ],
-)
-def test_states_of_the_rollout(script, env_id, monkeypatch, tmp_path):
-    """Each stored state is what torch's LSTM has after all observations of the episode so far,
-    across rollouts; those of ppo_continuous_lstm are normalised, and the flag is not."""
-    rollouts = rollout_of(script, monkeypatch, tmp_path, env_id=env_id, total_timesteps=384)
-    assert len(rollouts) == 3
-    agent = rollouts[0]["agent"]
-    steps = 32
-    obs = torch.cat([main["b_obs"].view(steps, 4, -1) for main in rollouts])
-    states = torch.cat([main["b_states"].view(steps, 4, 4, 64) for main in rollouts])
-    begins = obs[..., -1] == 1
-    assert set(obs[..., -1].flatten().tolist()) == {0, 1}
-    assert 4 < begins.sum() < begins.numel()
-    assert states[~begins].abs().amax((1, 2)).min() > 0
-    for k, network in enumerate((agent.actor, agent.critic)):
-        lstm = reference(network)
-        for n in range(4):
-            for t in range(96):
-                first = 2 * k
-                stored = states[t, n, first : first + 2]
-                if begins[t, n]:  # the network takes zeros, whatever is stored
-                    hidden = torch.zeros(2, 1, 64)
-                else:
-                    torch.testing.assert_close(stored, hidden[:, 0], rtol=1e-3, atol=1e-5)
-                encoded = network.encoder(obs[t, n][None]).tanh()
-                _, hidden = lstm(encoded, hidden.unbind())
-                hidden = torch.stack(hidden)
-
-
-@torch.no_grad()
-@each
-def test_next_values_know_what_happened(script, monkeypatch, tmp_path):
-    """next_values[t] is the critic's after step t: the next step's value inside of an episode,
-    and at its end the value of the last observation with the memory of that episode, though the
-    next one has begun."""
-    rollouts = helpers.spy_on_calls(monkeypatch, script)
-    seen = []
-
-    def note(envs, actions, result):
-        obs, *_, infos = result
-        obs = obs.copy()
-        for n, last_obs in infos.get("final_obs", {}).items():
-            obs[n] = last_obs
-        seen.append(obs)
-
-    sizes = dict(
-        env_id=probe("Scripted", script),
-        num_envs=1,
-        num_steps=64,
-        total_timesteps=128,  # the second rollout is normalised
-        num_minibatches=1,
-    )
-    helpers.spy_on_steps(monkeypatch, script, note)
-    agents = helpers.spy_on_agents(monkeypatch, script)
-    batch = []
-
-    def check(update, main, tensors):
-        batch.append(main["b_obs"].clone())
-        return update(*tensors)
-
-    helpers.spy_on_updates(monkeypatch, check)
-    with torch.enable_grad():
-        helpers.train(script, tmp_path, learning_rate=1e-20, update_epochs=1, **sizes)
-    assert len(rollouts) == 2
-    for rollout in reversed(rollouts):
-        _, values, next_values, terminations, dones = (x[:, 0] for x in rollout[:5])
-        assert 0 < terminations.sum() < dones.sum()
-        inner = ~dones[:-1]
-        np.testing.assert_allclose(next_values[:-1][inner], values[1:][inner], rtol=1e-4, atol=1e-5)
-    start = 0
-    obs = batch[0]
-    for end in np.flatnonzero(dones):
-        last_obs = torch.as_tensor(np.float32(seen[end]))
-        episode = torch.cat([obs[start : end + 1], last_obs])
-        nothing = torch.zeros(1, 2, 64)
-        value, _ = agents[0].critic(episode[:, None], nothing)
-        np.testing.assert_allclose(next_values[end], value[-1, 0, 0], rtol=1e-4, atol=1e-5)
-        start = end + 1
-
-
-@torch.no_grad()
-def test_act_normalises_and_remembers():
-    """ppo_continuous_lstm's act() takes raw observations: it gives the mean for the normalised
-    ones, and the next episode does not know of it. The flag is never normalised."""
-    agent = ppo_continuous_lstm.Agent(3, 2)
-    agent.obs_stats.mean[:2] = torch.tensor([5.0, -1.0])
-    agent.obs_stats.var[:2] = torch.tensor([4.0, 0.25])
+@pytest.mark.parametrize("script", VECTORS)
+def test_act_remembers(script):
+    """act() takes raw observations, one by one: it is greedy in what it knows of the episode, and
+    the next one does not know of it. The flag is never normalised. sampler() follows too."""
+    args, agent = helpers.agent_of(script, env_id=probe("Logged", script))
     nn.init.normal_(agent.actor.output.weight)
-    raw = torch.randn(40, 3, dtype=torch.float64) + 5
-    raw[:, -1] = (torch.arange(40) % 20 == 0).double()
+    if script == "ppo_continuous_lstm":
+        agent.obs_stats.mean[:2] = torch.tensor([5.0, -1.0])
+        agent.obs_stats.var[:2] = torch.tensor([4.0, 0.25])
+    raw = torch.randn(40, 1, 3)
+    raw[..., -1] = (torch.arange(40) % 20 == 0)[:, None]
     raw[20:] = raw[:20]
-    plain = ppo_continuous.Agent(2, 2)
-    stats = agent.obs_stats.state_dict()
-    for name in ("mean", "var"):
-        stats[name] = stats[name][:2]
-    plain.obs_stats.load_state_dict(stats)
-    numbers = plain.normalize(raw[:, :2].float())
-    flag = raw[:, 2:].float()
-    obs = torch.cat([numbers, flag], 1)
-    torch.testing.assert_close(agent.normalize(raw.float()), obs, rtol=0, atol=0)
-    dist, _ = agent(obs[:20, None], torch.zeros(1, 4, 64))
-    actions = torch.cat([agent.act(row[None]) for row in raw])
-    for episode in (actions[:20], actions[20:]):
-        torch.testing.assert_close(episode, dist.mean[:, 0])
-    assert (actions[1:20] - actions[:19]).abs().min() > 0
+    dist, _ = stepwise(agent, raw, torch.randn(1, 4, 64))
+    best = dist.mean if script == "ppo_continuous_lstm" else dist.logits.argmax(-1)
+    actions = torch.stack([agent.act(obs) for obs in raw])
+    torch.testing.assert_close(actions, best)
+    assert torch.equal(actions[:20], actions[20:])
+    state = np.random.standard_normal((1, 4, 64)).astype(np.float32)
+    sample, state = agent.sampler(), np.repeat(state, 4000, 0)
+    for t in range(3):
+        samples, state = sample(raw[t].numpy().repeat(4000, 0), state)
+    if script == "ppo_lstm":
+        frequencies = np.bincount(samples, minlength=3) / 4000
+        np.testing.assert_allclose(frequencies, dist.probs[2, 0], atol=0.04)
+    else:
+        np.testing.assert_allclose(samples.mean(0), dist.mean[2, 0], atol=0.1)
+
+
+# --- Atari
+
+
+def test_games_begin_with_a_row_of_ones():
+    """In training's environments and evaluation's; the last frame of a game has none."""
+    kwargs = dict(env_kwargs='{"max_num_frames_per_episode": 40}')
+    args = helpers.small_args("ppo_atari_lstm", "unused", num_envs=2, **kwargs)
+    envs = utils.Envs(args, ppo_atari_lstm.Games(args))
+    env = ppo_atari_lstm.make_env(args)
+    assert envs.single_observation_space == env.observation_space
+    rows = [envs.obs[:, -1]]
+    for t in range(1, 12):
+        next_obs, *_ = envs.step(np.ones(2, int))
+        assert not next_obs[:, -1].any()
+        rows.append(envs.obs[:, -1])
+    assert [row.min() for row in rows] == [row.max() for row in rows] == [1] + 9 * [0] + [1, 0]
+    assert env.reset(seed=1)[0][-1].all()
+    assert not env.step(0)[0][-1].any()
+
+
+@torch.no_grad()
+def test_an_agent_of_games():
+    """The convolutions do not see the row; where it is 1, the game before is forgotten, by act()
+    too."""
+    args, agent = helpers.agent_of("ppo_atari_lstm")
+    frames = torch.randint(256, (3, 2, 85, 84), dtype=torch.uint8)
+    frames[:, :, -1] = 0
+    state = torch.randn(2, 2, 128)
+    frames[1, 0, -1] = 1
+    dist, values, after = agent(frames, state)
+    for n in range(2):
+        begin = 1 - n  # of what this environment remembers
+        features = agent.network(frames[begin:, n : n + 1, :-1] / 255.0)
+        h, c = torch.zeros(2, 1, 128) if n == 0 else agent.lstm(features[:1], state[1:].unbind(1))
+        for x in features[n:]:
+            h, c = agent.lstm(x[None], (h, c))
+        torch.testing.assert_close(after[n], torch.cat([h, c]), rtol=1e-4, atol=1e-5)
+        torch.testing.assert_close(values[-1, n], agent.critic(h)[0, 0], rtol=1e-4, atol=1e-5)
+        torch.testing.assert_close(
+            dist.logits[-1, n], Categorical(logits=agent.actor(h)).logits[0], rtol=1e-4, atol=1e-5
+        )
+    agent.memory = torch.randn(1, 2, 128)
+    actions = [agent.act(obs[:1]) for obs in frames[1:]]
+    assert torch.equal(torch.cat(actions), dist.logits[1:, 0].argmax(-1))
 
 
 FLAGS = dict(
@@ -231,73 +200,17 @@ FLAGS = dict(
     clip_vloss=False,
     ent_coef=0.0,
     total_timesteps=6_016,
+    eval_episodes=50,
 )
-LSTM = dict(seq_len=4)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "script, without", [("ppo_lstm", "ppo"), ("ppo_continuous_lstm", "ppo_continuous")]
-)
-def test_recalls_what_was_seen_first(script, without, tmp_path):
+@pytest.mark.parametrize("script", VECTORS)
+def test_recalls_what_was_seen_first(script, tmp_path):
     """The first observation says which action is right three steps later. Without memory half of
     the episodes fail."""
-    flags = dict(env_id=probe("Recall", script), **FLAGS, eval_episodes=50)
-    _, returns = helpers.train(script, tmp_path, **LSTM, **flags)
+    flags = dict(env_id=probe("Recall", script), **FLAGS)
+    _, returns = helpers.train(script, tmp_path, seq_len=4, **flags)
     assert set(returns) == {1.0}
-    _, returns = helpers.train(without, tmp_path, **flags)
+    _, returns = helpers.train(helpers.PARENT[script], tmp_path, **flags)
     assert 0.2 < np.mean(returns) < 0.8
-
-
-# --- Atari
-
-
-def test_games_that_are_cut(monkeypatch, tmp_path):
-    """In rollouts with several games: stored values are those of each game from its beginning,
-    and a truncated one bootstraps from its last observation, with its memory."""
-    kinds = ppo_atari_lstm
-    rollouts = helpers.spy_on_calls(monkeypatch, "ppo_atari_lstm")
-    finals = {}
-    batch = {}
-    settings = kinds.game_settings
-
-    def short(args):
-        return settings(args) | dict(max_num_frames_per_episode=160)
-
-    monkeypatch.setattr(kinds, "game_settings", short)
-
-    steps = []
-
-    def note(envs, actions, result):
-        _, _, _, truncations, infos = result
-        for n in np.flatnonzero(truncations):
-            last_obs = infos["final_obs"][n].copy()
-            finals[len(steps), n] = torch.from_numpy(last_obs)
-        steps.append(1)
-
-    def check(update, main, tensors):
-        batch.setdefault("b_obs", main["b_obs"].clone())
-        return update(*tensors)
-
-    agents = helpers.spy_on_agents(monkeypatch, "ppo_atari_lstm")
-    helpers.spy_on_steps(monkeypatch, "ppo_atari_lstm", note)
-    helpers.spy_on_updates(monkeypatch, check)
-    flags = dict(num_steps=96, total_timesteps=192, learning_rate=1e-20, update_epochs=1)
-    helpers.train("ppo_atari_lstm", tmp_path, **flags)
-    _, values, next_values, terminations, dones = rollouts[0][:5]
-    frames = batch["b_obs"].view(96, 2, 85, 84)
-    cuts = [at for at in finals if at[0] < 96]
-    assert len(cuts) == 4  # two games in each environment
-    for end, n in cuts:
-        *_, begin = (t for t in range(end + 1) if frames[t, n, -1, 0])
-        no_flag = torch.zeros(1, 84, dtype=torch.uint8)
-        last = torch.cat([finals[end, n][0], no_flag])
-        steps = slice(begin, end + 1)
-        game = torch.cat([frames[steps, n], last[None]])
-        with torch.no_grad():
-            _, value, _ = agents[0](game[:, None], torch.zeros(1, 2, 128))
-        expected = value[:, 0].numpy()
-        np.testing.assert_allclose(values[steps, n], expected[:-1], rtol=1e-3, atol=1e-5)
-        assert next_values[end, n] == pytest.approx(expected[-1], rel=1e-3, abs=1e-5)
-        assert dones[end, n]
-        assert not terminations[end, n]

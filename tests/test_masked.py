@@ -1,16 +1,17 @@
-"""ppo_masked.py: the masked distribution of several parts, where masks come from, and what
-ppo.py would do."""
+"""ppo_masked.py, and what ppo_selfplay.py shares with it: the masked distribution of several parts,
+where masks come from, and what ppo.py would do. test_rollouts.py has what a rollout holds."""
 
 import json
 
+import gymnasium as gym
 import numpy as np
 import pytest
 import torch
+from gymnasium.spaces import Box, Discrete, MultiBinary, MultiDiscrete
 from torch.distributions import Categorical
 
 from cleanrl_lite import ppo_masked, utils
 from tests import helpers
-from tests.test_probe import values
 
 MASKED = "tests.probe_envs:ProbeMasked-v0"
 SOURCES = ["info", "method", "obs", "parts"]
@@ -20,116 +21,125 @@ def of(source):
     return dict(env_id=MASKED, env_kwargs=json.dumps(dict(source=source)))
 
 
-def env_of(source, mask=True):
-    return ppo_masked.make_env(ppo_masked.Args(mask=mask, **of(source)))
-
-
-def test_the_masked_distribution():
-    """Three choices of which the second is invalid, and two in a part that is padded: torch's,
-    of what remains."""
-    agent = ppo_masked.Agent(4, 2, 3)
+def agent_and_obs(script, mask):
+    """An agent with three choices in one part and two in the other, and observations with this
+    mask."""
+    args = helpers.small_args(script, "unused")
+    spaces = Box(-np.inf, np.inf, (10,)), MultiDiscrete([3, 2])
+    agent = helpers.module(script).Agent(args, *spaces)
     torch.nn.init.normal_(agent.actor[-1].weight)
     obs = torch.randn(500, 4)
-    masks = torch.tensor([1.0, 0, 1, 1, 1, -1]).expand(500, 6)
-    masked = torch.cat([obs, masks], 1)
+    return agent, obs, torch.cat([obs, torch.tensor(mask).float().expand(500, 6)], 1)
+
+
+@pytest.mark.parametrize("script", ["ppo_masked", "ppo_selfplay"])
+def test_the_masked_distribution(script):
+    """Three choices of which the second is invalid, and two in a part that is padded: torch's, of
+    what remains; so are samples, and what is best. What is invalid has no gradient."""
+    agent, obs, masked = agent_and_obs(script, [1, 0, 1, 1, 1, -1])
     dist, value = agent(masked)
     logits = agent.actor(obs)
     one = Categorical(logits=logits[:, [0, 2]])
     two = Categorical(logits=logits[:, 3:5])
-    actions = dist.sample()
-    assert set(actions[:, 0].tolist()) == {0, 2}
-    assert set(actions[:, 1].tolist()) == {0, 1}
+    sampled = torch.from_numpy(agent.sampler()(masked.numpy()))
+    for actions in dist.sample(), sampled:
+        assert set(actions[:, 0].tolist()) == {0, 2}
+        assert set(actions[:, 1].tolist()) == {0, 1}
     first = one.log_prob(actions[:, 0] // 2)
     second = two.log_prob(actions[:, 1])
     torch.testing.assert_close(dist.log_prob(actions), first + second)
     torch.testing.assert_close(dist.entropy(), one.entropy() + two.entropy())
-    assert dist.entropy().shape == value.shape == (500,)
-    best_first = 2 * one.probs.argmax(-1)
-    best_second = two.probs.argmax(-1)
-    best = torch.stack([best_first, best_second], 1)
-    assert torch.equal(agent.act(masked.double()), best)
     torch.testing.assert_close(value, agent.critic(obs)[:, 0])  # the mask is no input
+    assert dist.entropy().shape == value.shape == (500,)
+    best = torch.stack([2 * one.probs.argmax(-1), two.probs.argmax(-1)], 1)
+    assert torch.equal(agent.act(masked), best)
+    utils.check_policy(agent, masked[:4].numpy())
     loss = (dist.log_prob(actions) + dist.entropy()).sum()
     (gradient,) = torch.autograd.grad(loss, agent.actor[-1].bias)
     assert gradient[[1, 5]].tolist() == [0, 0]
     assert gradient[[0, 2, 3, 4]].all()
 
 
-def test_a_part_in_which_nothing_is_valid_has_no_gradient():
+@pytest.mark.parametrize("script", ["ppo_masked", "ppo_selfplay"])
+def test_a_part_in_which_nothing_is_valid_has_no_gradient(script):
     """Not in the log-probability and not in the entropy; the others are as without that part."""
-    obs = torch.randn(50, 4)
-    idle = torch.tensor([1.0, 1, 0, 0, 0, -1]).expand(50, 6)
-    for script in ("ppo_masked", "ppo_selfplay"):
-        agent = helpers.module(script).Agent(4, 2, 3)
-        torch.nn.init.normal_(agent.actor[-1].weight)
-        dist, _ = agent(torch.cat([obs, idle], 1))
-        actions = dist.sample()
-        last = agent.actor[-1]
-        loss = (dist.log_prob(actions) + dist.entropy()).sum()
-        weight, bias = torch.autograd.grad(loss, [last.weight, last.bias])
-        assert not weight[2:].any(), script
-        assert not bias[2:].any(), script
-        logits = agent.actor(obs)[:, :2]
-        one = Categorical(logits=logits)
-        loss = (one.log_prob(actions[:, 0]) + one.entropy()).sum()
-        (expected,) = torch.autograd.grad(loss, last.weight)
-        assert weight.any()
-        torch.testing.assert_close(weight, expected)
+    agent, obs, idle = agent_and_obs(script, [1, 1, 0, 0, 0, -1])
+    dist, _ = agent(idle)
+    actions = dist.sample()
+    weight = agent.actor[-1].weight
+    (found,) = torch.autograd.grad((dist.log_prob(actions) + dist.entropy()).sum(), weight)
+    one = Categorical(logits=agent.actor(obs)[:, :2])
+    loss = (one.log_prob(actions[:, 0]) + one.entropy()).sum()
+    (expected,) = torch.autograd.grad(loss, weight)
+    torch.testing.assert_close(found, expected)
+    assert not found[2:].any()
+    assert found[:2].any(1).all()
 
 
 @pytest.mark.parametrize("source", SOURCES)
 def test_where_masks_come_from(source):
-    """After the reset and after every step, in training's environments too; the observation
-    comes first."""
-    env = utils.Checked(env_of(source))
-    obs, _ = env.reset(seed=1)
+    """After the reset and after every step; the observation comes first, -1 is what a part does
+    not have. --no-mask: all is valid."""
+    args = helpers.small_args("ppo_masked", "unused", **of(source), num_envs=2)
+    envs = utils.make_envs(args, ppo_masked.make_env)
     seen = set()
-
-    def mask():
-        return env.unwrapped.mask.tolist()
-
     for _ in range(20):
-        assert env.observation_space.contains(obs)
-        assert obs.tolist() == [3, *mask(), -1]
-        seen.add(mask()[0])
-        obs, *_, info = env.step(np.array([1, 0]))
-        assert obs.tolist() == [3, *mask(), -1]
-        assert info["statistics"][0] == 0.5
-        obs, _ = env.reset()
+        for obs, env in zip(envs.obs, envs.env.envs, strict=True):
+            assert obs.tolist() == [3, *env.unwrapped.mask, -1]
+            seen.add(obs[1])
+        next_obs, rewards, *_ = envs.step(np.array([[1, 0], [2, 1]]))
+        assert rewards.tolist() == [0.5, 1.0]
+        assert envs.observation_space.contains(next_obs)
     assert seen == {0, 1}
+    args.mask = False
+    env = ppo_masked.make_env(args)
+    for seed in range(5):
+        obs, _ = env.reset(seed=seed)
+        assert obs.tolist() == [3, 1, 1, 1, 1, 1, -1]
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("source", SOURCES)
-def test_the_best_of_what_is_valid(source, monkeypatch, tmp_path):
-    """The probe refuses invalid actions; the value says that the better choice is taken whenever
-    it is valid."""
-    agents = helpers.spy_on_agents(monkeypatch, "ppo_masked")
-    flags = dict(
-        num_envs=4,
-        num_steps=32,
-        num_minibatches=2,
-        total_timesteps=6_016,
-        learning_rate=1e-2,
-        gamma=0.9,
-        clip_vloss=False,
-        ent_coef=0.0,
-    )
-    _, returns = helpers.train("ppo_masked", tmp_path, **of(source), **flags, eval_episodes=50)
-    assert set(returns) == {2.0, 1.5}
-    obs = torch.tensor([[3.0, 1, 1, 1, 1, 1, -1], [3.0, 0, 1, 1, 1, 1, -1]])
-    assert agents[0].act(obs).tolist() == [[0, 1], [1, 1]]
-    assert values(agents[0], [3.0]) == pytest.approx(1.75, abs=0.1)
+def test_a_mask_of_another_size_is_refused():
+    with pytest.raises(SystemExit, match="a mask has 4 numbers, not 5"):
+        ppo_masked.make_env(helpers.small_args("ppo_masked", "", **of("wrong"))).reset()
+
+
+class Echo(gym.Env):
+    """Its last action is in its info."""
+
+    observation_space = Box(-1, 1, (1,))
+
+    def __init__(self, action_space):
+        self.action_space = action_space
+
+    def reset(self, seed=None, options=None):
+        return np.zeros(1, np.float32), {}
+
+    def step(self, action):
+        assert self.action_space.contains(action)
+        return np.zeros(1, np.float32), 0.0, False, False, dict(action=action)
 
 
 @pytest.mark.parametrize(
-    "flags", [dict(compile=False), pytest.param(dict(compile=True), marks=pytest.mark.slow)]
+    "space, vector, action",
+    [
+        (Discrete(3, start=2), [1], 3),
+        (MultiBinary(2), [1, 0], [1, 0]),
+        (MultiDiscrete([[2, 3], [4, 2]], start=[[0, 5], [0, 0]]), [1, 2, 3, 0], [[1, 7], [3, 0]]),
+    ],
 )
-def test_one_part_without_a_mask_is_ppo(flags, tmp_path):
-    """The same random numbers, so the same run: curves, networks, random generators."""
-    flags |= dict(
-        env_id="CartPole-v1", num_envs=4, num_steps=64, total_timesteps=1024, max_episode_steps=None
-    )
+def test_vectors_become_actions(space, vector, action):
+    """In the environment's shape, counted from where it starts."""
+    env = ppo_masked.ActionMask(Echo(space), True)
+    *_, info = env.step(np.array(vector))
+    assert np.array(info["action"]).tolist() == action
+    assert env.action_space.contains(np.array(vector))
+    assert len(env.action_space) == len(vector)
+
+
+def test_one_part_without_a_mask_is_ppo(tmp_path):
+    """The same random numbers, so the same run: curves and networks."""
+    flags = dict(env_id="CartPole-v1", num_envs=4, num_steps=64, total_timesteps=1024)
+    flags["max_episode_steps"] = None
     masked, returns = helpers.train("ppo_masked", tmp_path / "masked", **flags)
     plain, same = helpers.train("ppo", tmp_path / "ppo", **flags)
     assert returns == same
@@ -140,6 +150,20 @@ def test_one_part_without_a_mask_is_ppo(flags, tmp_path):
             [value for _, value in theirs[tag]], rel=1e-4, abs=1e-5
         )
     one, other = (helpers.load(run) for run in (masked, plain))
-    helpers.assert_same_state(one["rng"], other["rng"])
     for name, weight in one["agent"].items():
         torch.testing.assert_close(weight, other["agent"][name], rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("source", SOURCES)
+def test_the_best_of_what_is_valid(source, monkeypatch, tmp_path):
+    """The probe refuses invalid actions; the value says that the better choice is taken whenever
+    it is valid."""
+    agents = helpers.spy_on_agents(monkeypatch, "ppo_masked")
+    flags = dict(num_envs=4, num_steps=32, num_minibatches=2, total_timesteps=6_016)
+    flags |= dict(learning_rate=1e-2, gamma=0.9, clip_vloss=False, ent_coef=0.0)
+    _, returns = helpers.train("ppo_masked", tmp_path, **of(source), **flags, eval_episodes=50)
+    assert set(returns) == {2.0, 1.5}
+    obs = torch.tensor([[3.0, 1, 1, 1, 1, 1, -1], [3.0, 0, 1, 1, 1, 1, -1]])
+    assert agents[0].act(obs).tolist() == [[0, 1], [1, 1]]
+    assert agents[0](obs)[1].tolist() == pytest.approx([1.75] * 2, abs=0.1)

@@ -1,4 +1,5 @@
-"""ppo_microrts.py: the distribution of many units' actions by hand, and a made-up game."""
+"""ppo_microrts.py: the distribution of many units' actions by hand, and a made-up game.
+test_rollouts.py has what a rollout holds."""
 
 import gymnasium as gym
 import numpy as np
@@ -46,18 +47,8 @@ class March(gym.Env):
         kind, direction = action[self.cell, :2]
         assert kind in (0, 1), "an invalid action"
         right = float(kind == 1 and direction == self.direction)
-        self.rewards = np.array([right, 1, 0, 0, 0, 0])
-        return self.observe(), right, self.steps == 5, False, {}
-
-
-@pytest.fixture
-def march(monkeypatch):
-    monkeypatch.setattr(ppo_microrts, "MicroRTS", March)
-
-
-def split(numbers):
-    """The 78 numbers of a cell as views of its seven parts."""
-    return np.split(numbers, np.cumsum(PARTS)[:-1])
+        info = dict(rewards=np.array([right, 1, 0, 0, 0, 0]))
+        return self.observe(), right, self.steps == 5, False, info
 
 
 def masks(rng, batch, cells, units):
@@ -66,7 +57,7 @@ def masks(rng, batch, cells, units):
     mask = np.zeros((batch, cells, 78))
     for sample in mask:
         for cell in rng.permutation(cells)[:units]:
-            parts = split(sample[cell])
+            parts = np.split(sample[cell], np.cumsum(PARTS)[:-1])
             parts[0][0] = 1
             for action in range(1, 6):
                 if rng.random() < 0.6:
@@ -77,19 +68,19 @@ def masks(rng, batch, cells, units):
     return mask
 
 
-def distribution(logits, mask, orders=None):
+def distribution(logits, mask):
     """As Agent.forward makes it, of the logits of all cells."""
     mask = torch.as_tensor(mask).byte()
     batch, cells, _ = mask.shape
-    units = mask[..., 0].topk(orders or cells).indices
+    units = mask[..., 0].topk(cells).indices
     index = torch.arange(batch)[:, None], units
     return ppo_microrts.UnitActions(logits[index], mask[index], index, cells)
 
 
 def probabilities(logits, mask):
     """Those of each part of one cell, with the exponential; 0 where nothing is valid."""
-    weights = np.exp(logits) * mask
-    return [part / (part.sum() or 1) for part in split(weights)]
+    parts = np.split(np.exp(logits) * mask, np.cumsum(PARTS)[:-1])
+    return [part / (part.sum() or 1) for part in parts]
 
 
 def entropy_of(probs):
@@ -112,23 +103,21 @@ def by_hand(logits, mask, actions):
     return logprob, entropy
 
 
-def counted(mask, actions):
-    """Sample, cell and part of everything that counts."""
-    for sample, cell in np.argwhere(mask[..., 0]):
-        for part in COUNTS[actions[sample, cell, 0]]:
-            yield sample, cell, part
-
-
 def test_log_probability_and_entropy_by_hand():
+    """What is invalid, does not count, or is not a waiting unit's has no gradient either."""
     rng = np.random.default_rng(1)
-    logits = torch.randn(6, 5, 78)
+    logits = torch.randn(6, 5, 78, requires_grad=True)
     mask = masks(rng, 6, 5, 3)
     dist = distribution(logits, mask)
     actions = dist.sample()
-    samples = zip(logits.numpy(), mask, actions.numpy())
+    samples = zip(logits.detach().numpy(), mask, actions.numpy())
     logprobs, entropies = zip(*(by_hand(*sample) for sample in samples))
-    np.testing.assert_allclose(dist.log_prob(actions), logprobs, rtol=1e-4)
-    np.testing.assert_allclose(dist.entropy(), entropies, rtol=1e-4)
+    logprob, entropy = dist.log_prob(actions), dist.entropy()
+    np.testing.assert_allclose(logprob.detach(), logprobs, rtol=1e-4)
+    np.testing.assert_allclose(entropy.detach(), entropies, rtol=1e-4)
+    (gradient,) = torch.autograd.grad((logprob + entropy).sum(), logits)
+    assert not gradient[torch.from_numpy(mask) == 0].any()
+    assert gradient[torch.from_numpy(mask) == 1].bool().float().mean() > 0.5
 
 
 def test_what_is_sampled():
@@ -138,40 +127,61 @@ def test_what_is_sampled():
     dist = distribution(logits, mask)
     for greedy in (False, True):
         actions = dist.sample(greedy).numpy()
-        for n, cell, part in counted(mask, actions):
+        assert not actions[mask[..., 0] == 0].any()
+        for n, cell in np.argwhere(mask[..., 0]):
             probs = probabilities(logits[n, cell].numpy(), mask[n, cell])
-            probs = probs[part]
-            chosen = actions[n, cell, part]
-            assert probs[chosen] > 0
-            assert not greedy or chosen == probs.argmax()
+            for part in COUNTS[actions[n, cell, 0]]:
+                chosen = actions[n, cell, part]
+                assert probs[part][chosen] > 0
+                assert not greedy or chosen == probs[part].argmax()
         kinds = actions[mask[..., 0] == 1, 0]
         assert set(kinds) == set(range(6))
 
 
-def test_learns_to_march(march, monkeypatch, tmp_path):
-    """Which unit waits, and where to: the greedy policy makes no mistake. Rewards are weighted
-    for learning only."""
-    agents = helpers.spy_on_agents(monkeypatch, "ppo_microrts")
-    rollouts = helpers.spy_on_calls(monkeypatch, "ppo_microrts")
-    flags = dict(
-        num_envs=8,
-        num_steps=32,
-        num_minibatches=2,
-        total_timesteps=3_000,
-        learning_rate=5e-3,
-        gamma=0.5,
-        reward_weights="2,0.5,9,9,9,9",
-        eval_episodes=20,
-    )
+@torch.no_grad()
+def test_an_agent_of_units():
+    """Its distribution is of the cells where units wait, with the logits of their own features;
+    --max-orders: no more units get an order, and the others wait."""
+    spaces = Box(0, 1, (5, 4, 105), np.uint8), MultiDiscrete([PARTS] * 20)
+    mask = masks(np.random.default_rng(0), 3, 20, 4)
+    planes = torch.randint(2, (3, 5, 4, 27))
+    obs = torch.cat([planes, torch.from_numpy(mask).reshape(3, 5, 4, 78)], -1).byte()
+    for orders in 16, 2:
+        args = helpers.small_args("ppo_microrts", "unused", max_orders=orders)
+        agent = ppo_microrts.Agent(args, *spaces)
+        torch.nn.init.normal_(agent.actor[-1].weight)
+        dist, value = agent(obs)
+        actions = agent.act(obs)
+        assert value.shape == (3,)
+        assert actions.shape == (3, 20, 7)
+        near = agent.near(planes.permute(0, 3, 1, 2).float())
+        far = agent.far(near)
+        for n, cell in np.argwhere(mask[..., 0]):
+            if orders == 2:
+                continue
+            y, x = divmod(cell, 4)
+            features = torch.cat([near[n, :, y, x], far[n, :, y // 2, x // 2]])
+            logits = agent.actor(features).masked_fill(torch.from_numpy(mask[n, cell]) == 0, -1e9)
+            assert actions[n, cell, 0] == logits[:6].argmax()
+        torch.testing.assert_close(value, agent.critic(far)[:, 0])
+        given = dist.waits.sum((1, 2)).tolist()
+        assert given == [min(orders, 4)] * 3
+
+
+@pytest.mark.slow
+def test_learns_to_march(monkeypatch, tmp_path):
+    """Which unit waits, and where to: the greedy policy makes no mistake. Returns are not
+    weighted."""
+    monkeypatch.setattr(ppo_microrts, "MicroRTS", March)
+    flags = dict(num_envs=8, num_steps=32, num_minibatches=2, total_timesteps=3_000, gamma=0.5)
+    flags |= dict(learning_rate=5e-3, reward_weights="2,0.5,9,9,9,9", eval_episodes=20)
     run_dir, returns = helpers.train("ppo_microrts", tmp_path, **flags)
     assert returns == [5.0] * 20
-    rewards = np.concatenate([rollout[0] for rollout in rollouts])
-    assert set(rewards.flat) == {0.5, 2.5}
     episodes = helpers.scalars(run_dir)["charts/episodic_return"]
     assert {value for _, value in episodes} <= set(range(6))
-    env = March("", [])
-    obs, _ = env.reset(seed=3)
-    _, value = agents[0](torch.as_tensor(obs[None]))
-    # of 1 to 5 steps that are left: it cannot count them
-    returns = np.cumsum(2.5 * 0.5 ** np.arange(5))
-    assert value.item() == pytest.approx(returns.mean(), rel=0.25)
+
+
+@pytest.mark.parametrize("weights", ["1,2,3", "1,2,3,4,5,x", "1,2,3,4,5,6,7"])
+def test_weights_that_are_not_six_numbers(weights, tmp_path):
+    with pytest.raises(SystemExit, match="must be six numbers"):
+        helpers.train("ppo_microrts", tmp_path, reward_weights=weights)

@@ -1,102 +1,72 @@
-"""ppo_continuous_mjx.py and fast_td3_mjx.py: what is learned from a batch of tensors, of a stand-in
-for the simulator."""
-
-from types import SimpleNamespace
+"""ppo_continuous_mjx.py and fast_td3_mjx.py: what is learned from a batch of tensors, with a stand-in
+for class Brax; and class Brax itself, where brax is installed."""
 
 import numpy as np
 import pytest
 import torch
 
-from cleanrl_lite import fast_td3_mjx, ppo_continuous, ppo_continuous_mjx
-from tests import helpers
-from tests.test_off_policy import learns_as_often_after_a_resume
+from cleanrl_lite import fast_td3_mjx, ppo_continuous, ppo_continuous_mjx, utils
+from tests import helpers, probe_envs
 
-SCRIPT = "ppo_continuous_mjx"
-LOGGED = dict(
-    num_envs=3,
-    num_steps=40,
-    num_minibatches=2,
-    update_epochs=2,
-    total_timesteps=360,
-    max_episode_steps=9,
-)
+SCRIPTS = ["ppo_continuous_mjx", "fast_td3_mjx"]
 
 
 # --- without JAX
-def stand_in(steps):
-    """ppo_continuous_mjx.simulator for environments of torch: points that walk at random and are
-    lost beyond 2.
+def make_env(args, render_mode=None):
+    """Logged, in a box of -1 to 1 as brax has it: each transition is in TRANSITIONS."""
+    env = probe_envs.Logged(True)
+    env.action_space = ppo_continuous_mjx.Box(-1, 1, (3,))
+    return env
 
-    A batch is (state, returns, lengths, generators' numbers); `steps` gets what each step was
-    given and answered.
-    """
 
-    def draw(numbers, low, high):
-        """Another number between low and high for each, and the numbers that come after."""
-        numbers = (numbers * 1_103_515_245 + 12_345) % 2**31
-        return low + (high - low) * numbers.float() / 2**31, numbers
+class LikeBrax:
+    """With its names: tensors, and the returns and lengths of the episodes so far."""
 
-    def start(numbers):
-        position, numbers = draw(numbers, -1, 1)
-        zeros = torch.zeros_like(position)
-        return [SimpleNamespace(obs=torch.stack([position, zeros], 1)), zeros, zeros, numbers]
+    def __init__(self, args):
+        self.envs = utils.make_envs(args, make_env)
+        self.single_observation_space = self.envs.single_observation_space
+        self.single_action_space = self.envs.single_action_space
+        self.begin()
 
-    def simulator(env_id, backend, env_kwargs, max_episode_steps, cuda):
-        def step(batch, actions):
-            state, totals, lengths, numbers = batch
-            push, numbers = draw(numbers, -1, 1)
-            position = state.obs[:, 0] + push + 0.1 * torch.as_tensor(actions)[:, 0]
-            rewards = 1 - position.abs()
-            lengths = lengths + 1
-            totals = totals + rewards
-            obs = torch.stack([position, lengths / 10], 1)
-            terminated = position.abs() > 2
-            done = terminated | (lengths >= max_episode_steps)
-            ended = [SimpleNamespace(obs=obs), totals, lengths, numbers]
-            pairs = zip(leaves(start(numbers)), leaves(ended), strict=True)
-            parts = [
-                torch.where(done.reshape(-1, *[1] * (new.dim() - 1)), new, old)
-                for new, old in pairs
-            ]
-            batch = unflatten(None, parts)
-            results = batch[0].obs, rewards, terminated, done, obs, totals, lengths
-            # in evaluations, and in the step that compiles, they are numpy's
-            if torch.is_tensor(actions):
-                steps.append([state.obs.numpy(), *(result.numpy() for result in results)])
-            return batch, results
+    def begin(self, step=0):
+        self.envs.begin(step)
+        self.obs = torch.from_numpy(self.envs.obs)
+        self.totals = np.zeros((2, len(self.obs)), np.float32)
+        self.returns = []
 
-        def leaves(batch):
-            return [batch[0].obs, *batch[1:]]
+    def step(self, actions):
+        results = self.envs.step(actions.numpy())
+        next_obs, rewards, terminations, truncations, _ = results
+        rewards = rewards.astype(np.float32)
+        self.obs = torch.from_numpy(self.envs.obs)
+        self.totals += rewards, np.ones_like(rewards)
+        dones = terminations | truncations
+        found = next_obs, rewards, terminations, dones, *self.totals.copy()
+        self.totals *= ~dones
+        return [torch.from_numpy(x) for x in found]
 
-        def unflatten(_, leaves):
-            return [SimpleNamespace(obs=leaves[0]), *leaves[1:]]
-
-        tree = SimpleNamespace(leaves=leaves, structure=lambda batch: None, unflatten=unflatten)
-
-        def put(arrays, device):
-            return [torch.from_numpy(array) for array in arrays]
-
-        jax = SimpleNamespace(tree=tree, device_put=put, devices=lambda: [None])
-        env = SimpleNamespace(observation_size=2, action_size=1, dt=0.05)
-        return jax, env, lambda seeds: start(torch.as_tensor(seeds)), step
-
-    return simulator
+    def close(self):
+        self.envs.close()
 
 
 @pytest.fixture
-def steps(monkeypatch):
-    """(observation before, and the results of Brax.step) of every step of training."""
-    steps = []
+def like_brax(monkeypatch):
     for script in ppo_continuous_mjx, fast_td3_mjx:
-        monkeypatch.setattr(script, "simulator", stand_in(steps))
-    return steps
+        monkeypatch.setattr(script, "Brax", LikeBrax)
+        monkeypatch.setattr(script, "make_env", make_env)
+    probe_envs.TRANSITIONS.clear()
 
 
-def played(steps, part=slice(None)):
-    """Arrays (steps, environments): observations, rewards, terminated, done, next observations,
-    returns, lengths."""
-    obs, _, *results = map(np.stack, zip(*steps[part]))
-    return obs, *results
+def played(steps, num_envs=3):
+    """Arrays (steps, num_envs, ...): observations, actions, rewards, next observations, which were
+    terminations, and which ended an episode."""
+    rows = [row[1:] for row in probe_envs.TRANSITIONS[: steps * num_envs]]
+    arrays = [np.array(x).reshape(steps, num_envs, -1) for x in zip(*rows)]
+    obs, actions, rewards, next_obs, terminations = arrays
+    after = np.concatenate([obs[1:], obs[-1:] * 0])
+    ended = (after != next_obs).any(-1)
+    ended[-1] = next_obs[-1, :, 1] == np.rint(next_obs[-1, :, 0] * 10) % 7 + 1
+    return obs, actions, rewards[..., 0], next_obs, terminations[..., 0], ended
 
 
 def test_advantages_are_the_parents():
@@ -109,78 +79,107 @@ def test_advantages_are_the_parents():
     np.testing.assert_allclose(actual, expected, atol=1e-5)
 
 
-def test_a_batch_is_what_was_played(monkeypatch, tmp_path, steps):
-    """Normalised observations, and returns that bootstrap where an episode was cut, from its own
-    last observation."""
-    first = []
-
-    def check(update, main, tensors):
-        # the networks and the statistics of the observations are those of the rollout
-        if not first:
-            obs, rewards, terminated, done, next_obs, _, _ = played(steps)
-            assert done.sum() > terminated.sum() > 3
-            # mean 0 and variance 1 as yet
-            np.testing.assert_allclose(main["b_obs"], obs.reshape(-1, 2), rtol=1e-6)
-            with torch.no_grad():
-                values = [
-                    main["agent"].critic(torch.from_numpy(x)).squeeze(-1).numpy()
-                    for x in (obs, next_obs)
-                ]
-            under_way = np.ones(3)
-            running = np.zeros(3)
-            discounted = []
-            for reward, over in zip(rewards, done):
-                running = reward + 0.99 * under_way * running
-                under_way = ~over
-                discounted.append(running)
-            scaled = rewards / np.sqrt(np.var(discounted) + 1e-8)
-            advantages = ppo_continuous.compute_gae(scaled, *values, terminated, done, 0.99, 0.95)
-            np.testing.assert_allclose(main["b_advantages"], advantages.flatten(), atol=1e-4)
-            np.testing.assert_allclose(
-                main["b_returns"], (advantages + values[0]).flatten(), atol=1e-4
-            )
-            first.append(True)
-        return update(*tensors)
-
-    helpers.spy_on_updates(monkeypatch, check)
-    run_dir, _ = helpers.train(SCRIPT, tmp_path, **LOGGED)
-    assert first
+def test_a_rollout_holds_what_was_played(like_brax, monkeypatch, tmp_path):
+    """Observations, actions, log-probabilities; scaled rewards; advantages that bootstrap from the
+    last observation of what was cut. The mean of a rollout's episodes is logged."""
+    monkeypatch.setattr(np.random, "permutation", np.arange)
+    losses = helpers.spy_on_calls(monkeypatch, "ppo_continuous_mjx", "ppo_loss")
+    flags = dict(num_envs=3, num_steps=40, total_timesteps=240, learning_rate=1e-20)
+    flags |= dict(num_minibatches=1, update_epochs=1)
+    run_dir, _ = helpers.train("ppo_continuous_mjx", tmp_path, **flags)
+    obs, actions, rewards, next_obs, terminations, ended = played(80)
+    assert 3 < terminations.sum() < ended.sum()
+    running, discounted = np.zeros(3), []
+    for reward, over in zip(rewards, ended):
+        running = reward + 0.99 * running
+        discounted.append(running)
+        running = running * ~over
+    for k, (_, agent, batch) in enumerate(losses):
+        rows = slice(40 * k, 40 * k + 40)
+        np.testing.assert_array_equal(batch.obs, obs[rows].reshape(120, -1))
+        np.testing.assert_allclose(batch.actions.clamp(-1, 1), actions[rows].reshape(120, -1))
+        assert batch.actions.abs().max() > 1
+        with torch.no_grad():
+            dist, values = agent(batch.obs)
+            _, after = agent(torch.from_numpy(next_obs[rows]))
+        torch.testing.assert_close(batch.logprobs, dist.log_prob(batch.actions))
+        torch.testing.assert_close(batch.values, values)
+        scaled = (rewards / np.sqrt(np.var(discounted[: rows.stop]) + 1e-8)).clip(-10, 10)[rows]
+        rollout = scaled, values.view(40, 3).numpy(), after.numpy(), terminations[rows], ended[rows]
+        advantages = ppo_continuous.compute_gae(*rollout, 0.99, 0.95).flatten()
+        np.testing.assert_allclose(batch.advantages, advantages, atol=1e-4)
+        np.testing.assert_allclose(batch.returns, advantages + values.numpy(), atol=1e-4)
     agent = helpers.load(run_dir)["agent"]
-    obs, *_ = played(steps)
-    assert agent["obs_stats.count"] == agent["return_stats.count"] == 360
     np.testing.assert_allclose(agent["obs_stats.mean"], obs.mean((0, 1)), atol=1e-5)
     np.testing.assert_allclose(agent["obs_stats.var"], obs.var((0, 1)), rtol=1e-4)
+    logged = helpers.scalars(run_dir)
+    lengths = [next_obs[k : k + 40][ended[k : k + 40]][:, 1].mean() for k in (0, 40)]
+    assert [step for step, _ in logged["charts/episodic_return"]] == [120, 240]
+    assert [value for _, value in logged["charts/episodic_length"]] == pytest.approx(lengths)
 
 
-# --- fast_td3_mjx without JAX
-FAST = dict(
-    num_envs=3,
-    train_frequency=3,
-    batch_size=8,
-    buffer_size=300,
-    learning_starts=60,
-    total_timesteps=240,
-    max_episode_steps=9,
-    v_min=-10.0,
-    v_max=10.0,
-)
-
-
-def test_the_buffer_holds_what_was_played(tmp_path, steps):
+def test_the_buffer_holds_what_was_played(like_brax, tmp_path):
     """Each transition leads to its episode's own last observation; only what terminated is
     marked."""
-    run_dir, _ = helpers.train("fast_td3_mjx", tmp_path, **FAST)
-    obs, rewards, terminated, done, next_obs, _, lengths = played(steps)
-    assert done.sum() > terminated.sum() > 3
-    rows = helpers.load(run_dir)["replay"]["rows"].reshape(-1, 3, 8)
+    flags = dict(num_envs=3, train_frequency=3, batch_size=8, buffer_size=300, v_min=-10.0)
+    flags |= dict(v_max=10.0, learning_starts=60, total_timesteps=240)
+    run_dir, _ = helpers.train("fast_td3_mjx", tmp_path, **flags)
+    obs, actions, rewards, next_obs, terminations, ended = played(80)
+    assert 3 < terminations.sum() < ended.sum()
+    rows = helpers.load(run_dir)["replay"]["rows"].reshape(-1, 3, 10)
     np.testing.assert_array_equal(rows[..., 0:2], obs)
-    assert rows[..., 2].abs().max() <= 1
-    np.testing.assert_array_equal(rows[..., 3], rewards)
-    np.testing.assert_array_equal(rows[..., 4:6], next_obs)
-    np.testing.assert_array_equal(rows[..., 6], terminated)
-    np.testing.assert_array_equal(rows[..., 7], lengths)
+    np.testing.assert_array_equal(rows[..., 2:5], actions)
+    np.testing.assert_array_equal(rows[..., 5], np.float32(rewards))
+    np.testing.assert_array_equal(rows[..., 6:8], next_obs)
+    np.testing.assert_array_equal(rows[..., 8], terminations)
+    np.testing.assert_array_equal(rows[..., 9], next_obs[..., 1])
 
 
-def test_a_resumed_actor_learns_as_often(monkeypatch, tmp_path, steps):
-    flags = dict(v_min=-10.0, v_max=10.0, max_episode_steps=9)
-    learns_as_often_after_a_resume("fast_td3_mjx", monkeypatch, tmp_path, **flags)
+# --- with brax
+@pytest.mark.parametrize("script", SCRIPTS)
+def test_steps_of_brax(script):
+    """Each environment has a seed of its own, and each episode begins in a state of its own; the
+    true last observation of what ends, by the limit or by itself; actions are clipped; other
+    episodes after a resume. One environment for evaluations steps as its row does."""
+    module = helpers.module(script)
+    args = helpers.small_args(script, "unused", num_envs=3, max_episode_steps=6)
+    envs = module.Brax(args)
+    firsts = [envs.obs.clone()]
+    one = module.make_env(args)
+    obs, _ = one.reset(seed=args.seed)
+    np.testing.assert_allclose(obs, envs.obs[0], atol=1e-6)
+    lengths = torch.zeros(3)
+    cut = 0
+    for t in range(14):
+        action = 3 * torch.sin(torch.arange(3.0) + t)[:, None]
+        before = envs.obs.clone()
+        next_obs, rewards, terminations, dones, returns, found = envs.step(action)
+        lengths += 1
+        assert torch.equal(found.float(), lengths)
+        assert torch.equal(dones, terminations | (lengths == 6))
+        cut += int((dones & ~terminations).sum())
+        assert torch.equal(next_obs[~dones], envs.obs[~dones])
+        assert (next_obs[dones] != envs.obs[dones]).any(-1).all()
+        assert (next_obs - before).abs().max() < 3
+        if not dones[0]:
+            results = one.step(np.clip(action[0].numpy(), -1, 1))
+            np.testing.assert_allclose(results[0], next_obs[0], atol=1e-4)
+        else:
+            *_, terminated, truncated, _ = one.step(np.clip(action[0].numpy(), -1, 1))
+            assert (terminated, truncated) == (bool(terminations[0]), not terminations[0])
+            obs, _ = one.reset()
+            np.testing.assert_allclose(obs, envs.obs[0], atol=1e-4)
+        if dones.any():
+            firsts.append(envs.obs[dones].clone())
+        lengths *= ~dones
+    assert cut >= 3
+    envs.begin(600)
+    firsts = torch.cat([*firsts, envs.obs])
+    assert len(firsts.unique(dim=0)) == len(firsts)
+
+
+@pytest.mark.parametrize("script", SCRIPTS)
+def test_it_trains_on_brax(script, tmp_path):
+    run_dir, returns = helpers.train(script, tmp_path)
+    assert np.isfinite(returns).all()
+    assert helpers.load(run_dir)["global_step"] == helpers.SMALL[script]["total_timesteps"]

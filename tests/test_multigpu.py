@@ -6,16 +6,17 @@ import json
 import multiprocessing
 import os
 import socket
-import tempfile
 from concurrent.futures import ProcessPoolExecutor
+from types import SimpleNamespace
 from unittest import mock
 
 import numpy as np
 import pytest
 import torch
+from gymnasium.spaces import Discrete
 from torch.distributions import Categorical
 
-from cleanrl_lite import ppo_atari_multigpu
+from cleanrl_lite import ppo_atari_multigpu, utils
 from tests import helpers
 
 SCRIPT, ENVS = "ppo_atari_multigpu", 4
@@ -25,22 +26,14 @@ FLAGS |= dict(env_id="CarnivalNoFrameskip-v4", env_kwargs=GAMES)  # they bring r
 RANK = int(os.environ.get("RANK", 0))
 
 
-def free_port():
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
-
-
 class Pair:
     """Two processes that run jobs, functions of this module, as torchrun's processes would."""
 
     def __init__(self):
-        names = dict(
-            WORLD_SIZE="2",
-            MASTER_ADDR="127.0.0.1",
-            MASTER_PORT=str(free_port()),
-            OMP_NUM_THREADS="1",
-        )
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            port = str(probe.getsockname()[1])
+        names = dict(WORLD_SIZE="2", MASTER_ADDR="127.0.0.1", MASTER_PORT=port, OMP_NUM_THREADS="1")
         spawn = multiprocessing.get_context("spawn")
         self.pools = []
         for rank in "01":
@@ -50,14 +43,11 @@ class Pair:
 
     def __call__(self, job, *args, **kwargs):
         """What the job returns in each; raises what one of them raised, the first one's first."""
-        futures = self.submit(job, *args, **kwargs)
+        futures = [pool.submit(job, *args, **kwargs) for pool in self.pools]
         errors = [future.exception(400) for future in futures]
         for error in filter(None, errors):
             raise error
         return [future.result() for future in futures]
-
-    def submit(self, job, *args, **kwargs):
-        return [pool.submit(job, *args, **kwargs) for pool in self.pools]
 
     def end(self):
         for pool in self.pools:
@@ -72,23 +62,110 @@ def pair():
     pair.end()
 
 
+# --- by direct calls
+
+
+def learn(max_grad_norm):
+    """Two steps of Adam on samples of which each process has its half: the weights after them, and
+    the metrics."""
+    torch.manual_seed(1)
+    rank, world_size = ppo_atari_multigpu.join_processes(torch.device("cpu"))
+    args = helpers.small_args(SCRIPT, "unused")
+    agent = ppo_atari_multigpu.Agent(args, None, Discrete(4))
+    adam = ppo_atari_multigpu.Adam(agent.parameters(), 1e-3, max_grad_norm, eps=1e-5)
+    size = 12
+    mine = slice(rank * size // world_size, (rank + 1) * size // world_size)
+    metrics = []
+    for _ in range(2):
+        obs = torch.randint(256, (size, 4, 84, 84), dtype=torch.uint8)
+        actions = torch.randint(4, (size,))
+        rest = torch.randn(4, size)
+        rest[2, :6] += 3  # the processes' advantages have different means
+        with torch.no_grad():
+            rest[0] = agent(obs)[0].log_prob(actions) + 0.05
+        batch = ppo_atari_multigpu.Batch(*[x[mine] for x in (obs, actions, *rest)])
+        loss, found = ppo_atari_multigpu.ppo_loss(args, agent, batch)
+        found["losses/grad_norm"] = adam.minimize(loss)
+        metrics.append({tag: x.item() for tag, x in found.items()})
+    weights = torch.cat([param.detach().flatten() for param in agent.parameters()])
+    return weights.numpy(), adam.exp_avg.numpy(), metrics
+
+
+@pytest.mark.parametrize("max_grad_norm", [0.05, 100.0])
+def test_two_halves_are_a_whole(pair, max_grad_norm):
+    """Advantages are normalised by all samples; gradients are averaged, and then clipped, where
+    their norm is too large."""
+    weights, moments, metrics = learn(max_grad_norm)
+    norms = [each["losses/grad_norm"] for each in metrics]
+    assert 0.1 < min(norms)
+    assert max(norms) < 50
+    halves = pair(learn, max_grad_norm)
+    for mine, mean, found in halves:
+        assert np.abs(mine - weights).max() < 0.1 * 1e-3  # of a step
+        np.testing.assert_allclose(mean, moments, rtol=1e-2, atol=1e-3 * np.abs(moments).max())
+        assert [each["losses/grad_norm"] for each in found] == pytest.approx(norms, rel=1e-4)
+    np.testing.assert_array_equal(halves[0][0], halves[1][0])
+    for tag in metrics[0]:
+        means = np.mean([[each[tag] for each in half[2]] for half in halves], 0)
+        assert means == pytest.approx([each[tag] for each in metrics], rel=1e-3, abs=1e-5), tag
+
+
+def begin(step):
+    """What a process has after begin_together: step, weights, moments, games, random numbers."""
+    ppo_atari_multigpu.join_processes(torch.device("cpu"))
+    args, agent = helpers.agent_of(SCRIPT, num_envs=2)
+    adam = ppo_atari_multigpu.Adam(agent.parameters(), 1e-3)
+    torch.nn.init.constant_(agent.critic.bias, 7 + RANK)
+    adam.exp_avg.fill_(RANK + 1)
+    adam.step.fill_(5 - RANK)
+    envs = utils.Envs(args, ppo_atari_multigpu.Games(args))
+    utils.seed_all(args.seed)
+    run = SimpleNamespace(step=step if RANK == 0 else 0)
+    ppo_atari_multigpu.begin_together(args, run, envs, agent, adam)
+    for _ in range(20):
+        envs.step(np.array([2, 2]))
+    state = {name: x.clone() for name, x in {**agent.state_dict(), **adam.state_dict()}.items()}
+    draws = np.random.random(), torch.rand(()).item()
+    return run.step, state, [frames.tobytes() for frames in envs.obs], draws
+
+
+def test_all_begin_where_the_first_does(pair):
+    """With its weights, moments and step, but with games and random numbers of their own; other
+    ones after a resume."""
+    games = []
+    for step in 0, 640:
+        (first, state, one, draws), (second, same, other, others) = pair(begin, step)
+        assert first == second == step
+        helpers.assert_same_state(same, state)
+        assert state["critic.bias"] == 7
+        assert state["exp_avg"].unique() == 1
+        assert state["step"] == 5
+        assert draws[0] != others[0]
+        assert draws[1] != others[1]
+        games.append((one, other))
+        assert not {*one} & {*other}
+    assert games[0][1] != games[1][1]
+
+
+# --- whole runs
+
+
 def train(runs_dir, *patches, **flags):
     """A small run; its directory, in the first process."""
     with contextlib.ExitStack() as stack:
         for patch in patches:
             stack.enter_context(patch())
-        if RANK > 0:
-            # it never evaluates
-            stack.enter_context(mock.patch.object(ppo_atari_multigpu, "make_env", None))
-        elif "resume" not in flags:
+        if RANK == 0:
             return helpers.train(SCRIPT, runs_dir, **FLAGS | flags)[0]
-        helpers.main(SCRIPT, helpers.small_args(SCRIPT, runs_dir, **FLAGS | flags))
+        # it never evaluates
+        stack.enter_context(mock.patch.object(ppo_atari_multigpu, "make_env", None))
+        assert helpers.main(SCRIPT, helpers.small_args(SCRIPT, runs_dir, **FLAGS | flags)) is None
 
 
 @contextlib.contextmanager
 def same_numbers():
     """Actions, and the order of samples, are drawn such that one process has the minibatches
-    that two have together."""
+    that two have together; and games are seeded so."""
     draws, world = itertools.count(), int(os.environ.get("WORLD_SIZE", 1))
 
     def sample(dist):
@@ -109,9 +186,16 @@ def same_numbers():
         ]
         return orders[RANK] if world == 2 else np.stack(both, 1).ravel()
 
+    reset = ppo_atari_multigpu.Games.reset
+
+    def seeded(games, *, seed, options=None):
+        seeds = [11, 12, 13, 14]
+        return reset(games, seed=np.split(np.array(seeds), ENVS // games.num_envs)[RANK])
+
     with (
         mock.patch.object(Categorical, "sample", sample),
         mock.patch.object(np.random, "permutation", permutation),
+        mock.patch.object(ppo_atari_multigpu.Games, "reset", seeded),
     ):
         yield
 
@@ -119,20 +203,15 @@ def same_numbers():
 @pytest.mark.slow
 def test_two_processes_are_one(pair, tmp_path):
     """All that is logged and saved, to rounding: losses, episodes, schedule, steps, weights,
-    Adam. The first one evaluates, and the only files are its own."""
-    tmp = tmp_path / "tmp"
-    tmp.mkdir()
+    Adam. The first one evaluates, and the only run is its own."""
     flags = dict(learning_rate=1e-3, eval_every=32)
-    both, none = pair(train_below, tmp_path / "two", tmp, same_numbers, **flags)
+    both, none = pair(train, tmp_path / "two", same_numbers, **flags)
     one = train(tmp_path / "one", same_numbers, **flags)
-    assert (
-        none is None and both == helpers.only_run(tmp_path / "two") and not list(tmp.glob("tmp*"))
-    )
+    assert none is None
+    assert both == helpers.only_run(tmp_path / "two")
     mine, theirs = helpers.scalars(one), helpers.scalars(both)
-    assert (
-        mine.keys() == theirs.keys()
-        and [step for step, _ in mine["charts/episodic_length"]] == [40] * 4 + [80] * 4
-    )
+    assert mine.keys() == theirs.keys()
+    assert [step for step, _ in mine["charts/episodic_length"]] == [37, 38, 39, 40, 77, 78, 79, 80]
     assert len({value for _, value in mine["charts/episodic_return"]}) > 2
     assert [step for step, _ in mine["charts/learning_rate"]] == [32, 64, 96]
     assert [step for step, _ in mine["eval/episodic_return"]] == [32, 64, 96]
@@ -146,30 +225,3 @@ def test_two_processes_are_one(pair, tmp_path):
     torch.testing.assert_close(
         one["adam"]["exp_avg"], both["adam"]["exp_avg"], rtol=1e-3, atol=1e-6
     )
-
-
-def train_below(runs_dir, folder, *patches, **flags):
-    with mock.patch.object(tempfile, "tempdir", str(folder)):
-        return train(runs_dir, *patches, **flags)
-
-
-def gradient_of(rank):
-    return torch.randn(12, generator=torch.Generator().manual_seed(rank))
-
-
-@torch.no_grad()
-def step_of_adam():
-    ppo_atari_multigpu.join_processes(torch.device("cpu"))
-    params = [torch.nn.Parameter(torch.zeros(size)) for size in ((2, 2), (8,))]
-    adam = ppo_atari_multigpu.Adam(params)
-    norm = adam.update(gradient_of(RANK).split([4, 8]), torch.tensor(0.1), 0.5)
-    return norm.item(), adam.exp_avg.tolist()
-
-
-def test_averaged_gradients_by_hand(pair):
-    """The mean of both; it is clipped, not each of them."""
-    mean = (gradient_of(0) + gradient_of(1)) / 2
-    assert mean.norm() > 0.5
-    for norm, exp_avg in pair(step_of_adam):
-        assert norm == pytest.approx(mean.norm().item(), rel=1e-5)
-        assert exp_avg == pytest.approx((0.1 * 0.5 * mean / mean.norm()).tolist(), rel=1e-4)

@@ -1,4 +1,6 @@
-"""ppo_selfplay.py: what it learns by playing against itself, random openings."""
+"""ppo_selfplay.py: games against an opponent, who the opponent is, random openings, what it learns
+by playing against itself. test_rollouts.py has what a rollout holds: next values and advantages
+change sides."""
 
 import numpy as np
 import pytest
@@ -8,7 +10,10 @@ from cleanrl_lite import ppo_selfplay
 from tests import helpers
 
 NIM = "tests.probe_envs:ProbeNim-v0"
-FLAGS = dict(env_id=NIM, num_envs=16, num_steps=32, learning_rate=5e-3, random_moves=2)
+
+
+def args_of(**flags):
+    return helpers.small_args("ppo_selfplay", "unused", **flags)
 
 
 def position(left):
@@ -16,96 +21,101 @@ def position(left):
     return torch.cat([torch.eye(11)[left], (torch.arange(1, 4) <= left).float()])[None]
 
 
-@pytest.fixture(scope="module")
-def nim(tmp_path_factory):
-    """A trained agent and its run directory."""
-    with pytest.MonkeyPatch.context() as patch:
-        agents = helpers.spy_on_agents(patch, "ppo_selfplay")
-        run_dir, returns = helpers.train(
-            "ppo_selfplay",
-            tmp_path_factory.mktemp("nim"),
-            **FLAGS,
-            total_timesteps=12_000,
-            eval_episodes=20,
-        )
-    return agents[0], run_dir, returns
-
-
-@pytest.mark.slow
-def test_learns_the_perfect_play_of_nim(nim):
-    """Whoever leaves a multiple of four wins: the right move, and the sign of the value of every
-    position."""
-    agent, _, returns = nim
-    for left in range(1, 11):
-        move = agent.act(position(left)).item() + 1
-        value = agent(position(left))[1].item()
-        assert move == left % 4 or left % 4 == 0, (left, move)
-        assert value > 0.5 if left % 4 else value < -0.5, (left, value)
-    assert np.mean(returns[::2]) == 1  # the games in which it begins, against random moves
-
-
-@pytest.mark.slow
-def test_the_opponent_of_evaluations_does_not_change_training(nim, tmp_path):
-    _, run_dir, _ = nim
-    runs = []
-    for opponent in (helpers.module("ppo_selfplay").Args.opponent, str(run_dir)):
-        folder = tmp_path / str(len(runs))
-        runs += helpers.train("ppo_selfplay", folder, env_id=NIM, opponent=opponent)[:1]
-    helpers.assert_same_state(*[helpers.load(run)["agent"] for run in runs])
+def left_in(obs):
+    return int(obs[:11].argmax())
 
 
 def test_a_reward_is_the_opponents_loss():
     """From the view of one player: 1 after its own last move, -1 after the other's; it begins
-    every second game."""
+    every second game. An episode that the player ends has no answer."""
 
     def three(obs):
-        return np.array([min(3, obs[:11].argmax()) - 1])
+        return np.array([min(3, left_in(obs)) - 1])
 
-    env = ppo_selfplay.Against(
-        ppo_selfplay.make_game(ppo_selfplay.Args(env_id=NIM, random_moves=0)), three
-    )
+    env = ppo_selfplay.Against(ppo_selfplay.make_game(args_of(random_moves=0)), three)
     seen = []
     for _ in range(4):
         obs, _ = env.reset()
-        left = [int(obs[:11].argmax())]
+        left = [left_in(obs)]
         total = 0.0
         over = False
         while not over:
             obs, reward, over, _, _ = env.step(np.array([1 if left[-1] == 2 else 0]))
-            left = [*left, int(obs[:11].argmax())]
-            total = total + reward
+            left.append(left_in(obs))
+            total += reward
         seen.append((left, total))
     assert seen == [([10, 6, 2, 0], 1.0), ([7, 3, 0], -1.0)] * 2
 
 
-def test_advantages_change_sides(monkeypatch, tmp_path):
-    """Next values and what flows back of the next advantage are the other player's: negated, in
-    each rollout."""
-    calls = helpers.spy_on_calls(monkeypatch, "ppo_selfplay")
-    helpers.train("ppo_selfplay", tmp_path, **FLAGS, total_timesteps=512)
-    (rewards, values, next_values, terminations, dones, gamma, gae_lambda) = calls[0]
-    going_on = ~dones[:-1]
-    np.testing.assert_allclose(
-        next_values[:-1][going_on], -values[1:][going_on], rtol=1e-4, atol=1e-6
-    )
-    advantages = ppo_selfplay.compute_gae(
-        rewards, values, next_values, terminations, dones, gamma, gae_lambda
-    )
-    expected = np.zeros_like(values[0])
-    for t in reversed(range(len(values))):  # by hand
-        delta = rewards[t] + gamma * next_values[t] * ~terminations[t] - values[t]
-        expected = delta - gamma * ppo_selfplay.Args().gae_lambda * ~dones[t] * expected
-        np.testing.assert_allclose(advantages[t], expected, rtol=1e-4, atol=1e-5)
+def moves_of(opponent, left, runs=2000, **flags):
+    """How often make_env's opponent takes one, two and three."""
+    env = ppo_selfplay.make_env(args_of(opponent=opponent, **flags))
+    obs = position(left)[0].numpy()
+    return np.bincount([env.opponent(obs).item() for _ in range(runs)], minlength=3) / runs
+
+
+def test_opponents(tmp_path):
+    """Random ones play what is valid, builtin ones as the environment says, checkpoints draw from
+    their policy; none of them draws from the random numbers of training."""
+    args, agent = helpers.agent_of("ppo_selfplay")
+    torch.nn.init.normal_(agent.actor[-1].weight)
+    torch.save(dict(agent=agent.state_dict()), tmp_path / "checkpoint.pt")
+    with torch.no_grad():
+        dist, _ = agent(position(7))
+        probs = dist.base_dist.probs[0, 0].numpy()
+    assert probs.max() < 0.99
+    draws = np.random.get_state()[1].tolist(), torch.get_rng_state().tolist()
+    np.testing.assert_allclose(moves_of("random", 2), [0.5, 0.5, 0], atol=0.05)
+    np.testing.assert_allclose(moves_of("random", 7), [1 / 3] * 3, atol=0.05)
+    assert moves_of("builtin", 7).tolist() == [1, 0, 0]
+    assert draws == (np.random.get_state()[1].tolist(), torch.get_rng_state().tolist())
+    found = moves_of(str(tmp_path), 7)  # making an agent draws weights
+    np.testing.assert_allclose(found, probs, atol=0.05)
+    assert moves_of(str(tmp_path), 2)[2] == 0
+    with pytest.raises(SystemExit, match="has no builtin opponent"):
+        ppo_selfplay.make_env(args_of(opponent="builtin", env_id="CartPole-v1"))
+    with pytest.raises(SystemExit, match="cannot load"):
+        ppo_selfplay.make_env(args_of(opponent=str(tmp_path / "none")))
+
+
+def test_evaluations_are_against_the_opponent(tmp_path):
+    """The builtin one takes one each time; the policy takes what it is told."""
+    args, agent = helpers.agent_of("ppo_selfplay", opponent="builtin")
+    for param in agent.parameters():
+        param.data.zero_()
+    agent.actor[-1].bias.data[:] = torch.tensor([0.0, 0.0, 5.0])
+    torch.save(dict(agent=agent.state_dict(), global_step=0), tmp_path / "checkpoint.pt")
+    args.evaluate, args.eval_episodes = str(tmp_path), 4
+    record = helpers.main("ppo_selfplay", args)
+    # 10 7 6 3 2, and two are not enough for three: it takes what is valid, one, and loses
+    assert record["returns"] == [-1.0, 1.0] * 2
 
 
 def test_random_openings():
     """Up to this many valid moves, each as likely as the others; a game that they end begins
     again."""
-    env = ppo_selfplay.make_game(ppo_selfplay.Args(env_id=NIM, random_moves=6))
+    env = ppo_selfplay.make_game(args_of(random_moves=6))
     np.random.seed(0)
-    left = [int(env.reset()[0][:11].argmax()) for _ in range(2000)]
+    left = [left_in(env.reset()[0]) for _ in range(2000)]
     assert set(left) == set(range(1, 11))
     assert 2000 / 7 < left.count(10) < 2000 / 7 * 1.6
     moves = [ppo_selfplay.random_move(position(2)[0].numpy(), (1, 3)).item() for _ in range(2000)]
     assert set(moves) == {0, 1}
     assert 900 < sum(moves) < 1100
+
+
+@pytest.mark.slow
+def test_learns_the_perfect_play_of_nim(monkeypatch, tmp_path):
+    """Whoever leaves a multiple of four wins: the right move, and the sign of the value of every
+    position. A run against it learns the same as one against random moves."""
+    agents = helpers.spy_on_agents(monkeypatch, "ppo_selfplay")
+    flags = dict(env_id=NIM, num_envs=16, num_steps=32, learning_rate=5e-3, random_moves=2)
+    run_dir, returns = helpers.train(
+        "ppo_selfplay", tmp_path, **flags, total_timesteps=12_000, eval_episodes=20
+    )
+    for left in range(1, 11):
+        move = agents[0].act(position(left)).item() + 1
+        value = agents[0](position(left))[1].item()
+        assert move == left % 4 or left % 4 == 0, (left, move)
+        assert value > 0.5 if left % 4 else value < -0.5, (left, value)
+    assert np.mean(returns[::2]) == 1  # the games in which it begins, against random moves

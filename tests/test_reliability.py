@@ -102,7 +102,7 @@ def stop_flags(script):
     """Of a run of which a stop falls between two updates of a delayed actor."""
     if helpers.default(script, "policy_frequency") is None:
         return {}
-    return {"policy_frequency": 3, "train_frequency": 2, "total_timesteps": 300}
+    return {"policy_frequency": 3, "train_frequency": 2, "total_timesteps": 302}
 
 
 STOPPED = [
@@ -137,17 +137,33 @@ def test_a_resumed_run_has_all_that_it_had(script, monkeypatch, tmp_path):
     assert updates_of(run_dir) == updates_of(whole)
     if flags:
         assert updates_of(run_dir).get("actor_adam", 1) > 0
-        assert int(between["critic_adam"]["step"]) % 3
+        # a rhythm that starts anew at the resume would give another number
+        assert int(between["critic_adam"]["step"]) % 3 == 1
+        assert updates_of(run_dir)["critic_adam"] % 3 == 0
     rest = helpers.scalars(run_dir)
     for tag in {"charts/learning_rate", "charts/epsilon", "charts/beta"} & rest.keys():
         if script != "ppo_continuous_adaptive":  # where it is found by the policy
             np.testing.assert_allclose(rest[tag], logged[tag], rtol=1e-6, err_msg=tag)
+    if helpers.default(script, "anneal_lr") and script != "ppo_continuous_adaptive":
+        rate = helpers.default(script, "learning_rate")
+        every = logged["charts/SPS"][0][0]
+        expected = [(step, rate * (1 - (step - every) / total)) for step, _ in logged["charts/SPS"]]
+        np.testing.assert_allclose(rest["charts/learning_rate"], expected, rtol=1e-5)
     helpers.assert_same_run(run_dir, again)
 
 
 def test_new_episodes_after_a_resume(monkeypatch, tmp_path):
     """With other seeds than the first ones: not the same episodes again."""
     flags = dict(env_id=probe("Scripted", "ppo"))
+    draws = []
+
+    class Noted(utils.Run):
+        def __init__(self, *args, **parts):
+            super().__init__(*args, **parts)
+            with utils.keep_random_states():
+                draws.append([random.random(), np.random.random(), torch.rand(()).item()])
+
+    monkeypatch.setattr(utils, "Run", Noted)
     run_dir = helpers.stopped("ppo", tmp_path, 128, monkeypatch, **flags)
     helpers.train("ppo", tmp_path, **flags, resume=str(run_dir), total_timesteps=256)
     episodes = helpers.scalars(run_dir)["charts/episodic_return"]
@@ -155,6 +171,7 @@ def test_new_episodes_after_a_resume(monkeypatch, tmp_path):
     second = [value for step, value in episodes if step > 128]
     assert min(len(first), len(second)) > 10
     assert not {*first} & {*second}
+    assert not {*draws[0]} & {*draws[1]}
 
 
 def test_points_after_the_checkpoint_are_dropped(tmp_path):

@@ -88,7 +88,9 @@ def setup(args):
     threadpool_limits(args.threads or None)
     seed_all(args.seed)
     torch.backends.cudnn.deterministic = True
-    return torch.device("cuda" if args.cuda and torch.cuda.is_available() else "cpu")
+    cuda = args.cuda and torch.cuda.is_available()
+    check(cuda or args.evaluate or not vars(args).get("cuda_graph"), "--cuda-graph needs a GPU")
+    return torch.device("cuda" if cuda else "cpu")
 
 
 def seed_all(seed):
@@ -467,7 +469,6 @@ def compiled(args, function):
 
 def recorded(args, function):
     """With --cuda-graph: `function` is recorded at its fourth call, and then replayed."""
-    check(not args.cuda_graph or torch.cuda.is_available(), "--cuda-graph needs a GPU")
     calls = 0
     graph = inputs = results = None
 

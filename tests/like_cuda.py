@@ -103,7 +103,9 @@ def call(function, args, kwargs):
     return tree_map(lambda x: x.as_subclass(kind) if type(x) in (Cuda, torch.Tensor) else x, result)
 
 
-def to(module, device, **_):
+def to(module, device=None, **_):
+    if device is None:  # another memory format
+        return module
     for part in module.modules() if device.type == "cuda" else ():
         for name, param in part._parameters.items():
             if param is not None:

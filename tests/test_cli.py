@@ -212,7 +212,6 @@ BAD = [
     bad("ppo", r"--num-envs must be positive", num_envs=0),
     bad("dqn", r"--total-timesteps must be positive", total_timesteps=0),
     bad("ppo", r"multiple of --num-minibatches", num_envs=3, num_minibatches=5),
-    bad("ppo", r"--no-norm-adv", num_minibatches=128),
     bad("rainbow", r"--n-step must be positive", n_step=0),
     bad("rainbow", r"--buffer-size must be at least 1200", n_step=600),
     bad("rainbow", r"--priority-beta must be <= 1, got 2.0", priority_beta=2.0),

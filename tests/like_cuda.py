@@ -83,7 +83,8 @@ def call(function, args, kwargs):
             torch.device(device).type,
             [torch.device("cpu") if x is device else x for x in args],
         )
-    if reason := refused(name, args, tensors, to):
+    forced = name == "numpy" and kwargs.get("force")
+    if not forced and (reason := refused(name, args, tensors, to)):
         raise RuntimeError(f"{name}: {reason}")
     if name == "__get__" and isinstance(args[0], Cuda):
         known = dict(device=torch.device("cuda"), is_cuda=True)
@@ -102,7 +103,9 @@ def call(function, args, kwargs):
     return tree_map(lambda x: x.as_subclass(kind) if type(x) in (Cuda, torch.Tensor) else x, result)
 
 
-def to(module, device, **_):
+def to(module, device=None, **_):
+    if device is None:  # another memory format
+        return module
     for part in module.modules() if device.type == "cuda" else ():
         for name, param in part._parameters.items():
             if param is not None:
@@ -134,7 +137,7 @@ def graph(_):
 def cuda():
     """torch as if this machine had a GPU."""
     fakes = dict(
-        is_available=lambda: True, device_count=lambda: 1, mem_get_info=lambda: (10**12, 10**12)
+        is_available=lambda: True, device_count=lambda: 0, mem_get_info=lambda: (10**12, 10**12)
     )
     fakes |= dict(
         get_rng_state_all=list, set_rng_state_all=lambda _: None, CUDAGraph=Graph, graph=graph

@@ -53,7 +53,7 @@ FLAGS = {
 SAMPLER = (SystemExit, "error: sampler(), which acts, is not the policy of forward()")
 ACT = (SystemExit, "error: act(), which is evaluated, is not the policy of forward()")
 STOPS = {
-    "dropout": SAMPLER,
+    "dropout": (SystemExit, "is not the policy of forward()"),
     "std_in_one_place": SAMPLER,
     "sampler_in_one_place": SAMPLER,
     "act_in_one_place": ACT,

@@ -80,12 +80,13 @@ def test_ways_to_start(script, way, tmp_path):
     )
     assert done.returncode == 0, done.stderr
     run_dir, total = helpers.only_run(tmp_path / "runs"), helpers.SMALL[script]["total_timesteps"]
-    assert re.fullmatch(rf"{helpers.SMALL[script]['env_id']}__{script}__1__\d{{10}}", run_dir.name)
+    assert re.fullmatch(
+        rf"{helpers.SMALL[script]['env_id']}__{script}__1__\d{{10}}\.\d\d", run_dir.name
+    )
     assert check_run_dir(run_dir, script) == total
-    first, *_, step, evaluation, last = done.stdout.splitlines()
+    first, evaluation, last = done.stdout.splitlines()
     assert first == f"run directory: {run_dir} (cpu)" and last == f"finished: {run_dir}"
-    assert step.startswith(f"step {total} of {total} | ")
-    assert evaluation.startswith(f"evaluation at step {total}: mean return ")
+    assert evaluation.startswith(f"evaluation at step {total:,}: mean return ")
     assert "out of date" not in done.stderr
 
 
@@ -95,24 +96,6 @@ def parse(script, words):
     docstring = mock.patch.object(sys.modules["__main__"], "__doc__", module.__doc__)
     with argv, docstring:
         return utils.parse(module.Args)
-
-
-@pytest.mark.parametrize(
-    "kind, reason",
-    [
-        ("Plain", "render_mode"),  # which it does not take
-        ("Blind", "no pictures"),  # as it says when one is due
-    ],
-)
-def test_no_video_where_it_cannot_be_made(kind, reason, capfd, tmp_path):
-    """Only the video is missing: one line says so at each evaluation."""
-    env_id = f"{PROBES}{kind}-v0"
-    run_dir, returns = helpers.train("ppo", tmp_path, env_id=env_id, capture_video=True)
-    plain = helpers.small_args("ppo", tmp_path, env_id=env_id, evaluate=str(run_dir))
-    said = capfd.readouterr().out
-    assert len(re.findall(f"^no video: .*{reason}", said, re.M)) == said.count("no video") == 1
-    assert not list(run_dir.rglob("*.mp4"))
-    assert helpers.main("ppo", plain)["returns"] == returns
 
 
 @pytest.mark.parametrize(
@@ -138,6 +121,33 @@ def test_environments(script, env_id, tmp_path):
     run_dir, _ = helpers.train(script, tmp_path, env_id=env_id)
     assert run_dir.name.startswith(re.sub("[/:]", "-", env_id))
     assert check_run_dir(run_dir, script) == helpers.SMALL[script]["total_timesteps"]
+
+
+def test_a_users_own_modules(tmp_path):
+    """utils.py and tools of the current folder are the user's, also in a program; a checkpoint
+    imports a module only where the command names it."""
+    (tmp_path / "utils.py").write_text("LENGTH = 7\n")
+    (tmp_path / "tools").mkdir()
+    (tmp_path / "tools/__init__.py").write_text("REWARD = 3.0\n")
+    (tmp_path / "mine.py").write_text(
+        "import gymnasium as gym, tools, utils\n"
+        "gym.register('Mine-v0', lambda render_mode=None: gym.wrappers.TransformReward("
+        "gym.make('CartPole-v1', max_episode_steps=utils.LENGTH), lambda r: tools.REWARD))\n"
+    )
+    flags = helpers.small_flags("dqn", "runs", env_id="mine:Mine-v0", total_timesteps=150)
+    script = helpers.SOURCE / "dqn.py"
+    program = "from cleanrl_lite.dqn import *; main(Args(env_id='mine:Mine-v0', "
+    program += "total_timesteps=20, runs_dir='runs', eval_episodes=1))"
+    for words in ([script, *flags], ["-c", program]):
+        done = helpers.run([sys.executable, *words], cwd=tmp_path)
+        assert done.returncode == 0, done.stderr
+        assert "mean return 21.00" in done.stdout
+    words = [sys.executable, script, "--evaluate", sorted((tmp_path / "runs").iterdir())[0]]
+    done = helpers.run(words, cwd=tmp_path)
+    assert done.returncode == 1
+    assert_one_line(done.stderr, r"imports a module\. To allow it: --env-id mine:Mine-v0")
+    done = helpers.run([*words, "--env-id", "mine:Mine-v0"], cwd=tmp_path)
+    assert done.returncode == 0 and "mean return 21.00" in done.stdout
 
 
 @pytest.mark.slow
@@ -187,28 +197,29 @@ IMAGE, MASKED, COUNTED = (
 BAD = [
     # ids and paths
     bad("ppo", r"--env-id CartPole-v7 .*v1", env_id="CartPole-v7"),
-    bad("ppo", r"CartPol.*Did you mean: `CartPole`", env_id="CartPol-v1"),
+    bad("ppo", r"CartPol-v1", env_id="CartPol-v1"),
     bad("dqn_atari", r"BreakoutNoFramskip", env_id="BreakoutNoFramskip-v4"),
     bad("ppo", r"no_such_module", env_id="no_such_module:Env-v0"),
     bad("ppo", r"ppo_atari\.py", env_id="ALE/Pong-v5"),
-    bad("ppo", r"Namespace foo .*see docs/guides/environments\.md", env_id="foo/Bar-v0"),
+    bad("ppo", r"Namespace foo ", env_id="foo/Bar-v0"),
     bad("c51_atari", r"CartPole-v1 is not an Atari game.*ppo_image\.py", env_id="CartPole-v1"),
     bad("ppo", r"cannot load /nowhere/at/all: FileNotFound", resume="/nowhere/at/all"),
     bad("ppo_atari", r"cannot load /nowhere/at/all: FileNotFound", evaluate="/nowhere/at/all"),
+    bad("ppo", r"--env-kwargs null: no JSON object", env_kwargs="null"),
+    bad("ppo", r"--env-kwargs \{a: 1\}: ", env_kwargs="{a: 1}"),
+    bad("ppo", r"--env-id Cart Pole-v1", env_id="Cart Pole-v1"),
     # sizes
+    bad("ppo", r"--num-envs must be positive", num_envs=0),
+    bad("dqn", r"--total-timesteps must be positive", total_timesteps=0),
     bad("ppo", r"multiple of --num-minibatches", num_envs=3, num_minibatches=5),
-    bad("ppo", r"--no-norm-adv", num_minibatches=128),
-    bad("rainbow", r"--n-step must be > 0, got 0", n_step=0),
+    bad("rainbow", r"--n-step must be positive", n_step=0),
     bad("rainbow", r"--buffer-size must be at least 1200", n_step=600),
     bad("rainbow", r"--priority-beta must be <= 1, got 2.0", priority_beta=2.0),
     bad("c51_atari", r"--v-min", v_min=3.0, v_max=2.0),
     bad("dqn_atari", r"--learning-starts .* --num-envs", learning_starts=3),
     bad("sac", r"--buffer-size must", batch_size=10**6),
-    bad("sac", r"--buffer-size 10{13} does not fit into memory", buffer_size=10**13),
-    bad("ppo_image", r"--image-size must be at least 36.*, got 35", image_size=35),
-    bad("ppo", "--learning-rate must be finite and not negative, got nan", learning_rate="nan"),
-    bad("ppo", "--seed must be finite and not negative, got -1", seed=-1),
-    bad("dqn", "--eval-episodes must be > 0", eval_episodes=0),  # not after hours
+    bad("ppo_image", r"--image-size must be at least 36", image_size=35),
+    bad("dqn", "--eval-episodes must be positive", eval_episodes=0),  # not after hours
     # spaces: what the script takes, and a script for the others
     bad("ppo_masked", r"must be discrete, not Box.*\bppo_cont", env_id="Pendulum-v1"),
     bad("ppo_image", r"one uint8 image, .* not Box.*\bppo\.py", env_id="CartPole-v1"),
@@ -216,20 +227,17 @@ BAD = [
     bad(
         "ppo_hybrid", "must be Discrete or Box, with finite bounds", env_kwargs='{"kind": "whole"}'
     ),
-    bad("sac", r"low < high must hold", env_id=f"{PROBES}Fixed-v0"),
-    bad("sac", r"space is Sequence.*not a few", env_id=probe("SequenceObs", "sac")),
-    bad("td3", r"unbounded.*ppo_continuous\.py", env_id=f"{PROBES}Unbounded-v0"),
-    bad("td3", r"unbounded.*ppo_continuous\.py", env_id=f"{PROBES}Huge-v0"),
+    bad("sac", "no bounds", env_id=f"{PROBES}Fixed-v0"),
+    bad("sac", r"are Sequence.*not a few", env_id=probe("SequenceObs", "sac")),
+    bad("td3", r"no bounds.*ppo_continuous\.py", env_id=f"{PROBES}Unbounded-v0"),
+    bad("td3", r"no bounds.*ppo_continuous\.py", env_id=f"{PROBES}Huge-v0"),
     bad("dqn", r"must be Discrete, from 0, not Discrete\(2, start=1\)", env_id=COUNTED),
     bad("dqn", r"must be Discrete, .* MultiDiscrete.*\bppo_masked\.py", env_id=MASKED),
-    bad("dqn", r"observation space is Box.*64, 3.*\bppo_image\.py", env_id=IMAGE),
+    bad("dqn", r"observations are Box.*64, 3.*\bppo_image\.py", env_id=IMAGE),
 ]
 for name in ("ppo", "pqn", "dqn", "c51", "sac_discrete"):
     other = "ppo_continuous" if name in helpers.FAMILIES["ppo"] else "sac"
     BAD.append(bad(name, rf"must be Discrete, .* Box.*\b{other}\.py", env_id="Pendulum-v1"))
-for name in helpers.CONTINUOUS_SCRIPTS:
-    told = "must be a 1-D Box of floats, not"
-    BAD.append(bad(name, rf"{told} Box\(0, 5, .*int64\)", env_id=f"{PROBES}Whole-v0"))
 if not torch.cuda.is_available():
     BAD.append(bad("ppo", r"--cuda-graph needs a GPU", cuda_graph=True))
 
@@ -243,7 +251,8 @@ def assert_one_line(err, pattern):
     lines = [
         line
         for line in lines
-        if not line.lstrip().startswith(("gym.logger", "logger.", "A.L.E", "["))
+        if "it/s" not in line
+        and not line.lstrip().startswith(("gym.logger", "logger.", "A.L.E", "["))
     ]
     assert len(lines) == 1 and lines[0].startswith("error: "), err
     assert re.search(pattern, lines[0]), err
@@ -276,7 +285,7 @@ def test_bad_input_in_a_real_process(tmp_path):
         [sys.executable, "-m", "cleanrl_lite.dqn", "--env-id", "PongNoFrameskip-v4"], cwd=tmp_path
     )
     assert (done.returncode, done.stdout) == (1, "")
-    assert_one_line(done.stderr, r"PongNoFrameskip-v4.*see docs/guides/environments\.md")
+    assert_one_line(done.stderr, r"PongNoFrameskip-v4")
     assert not list(tmp_path.iterdir())
 
 
@@ -338,7 +347,7 @@ def test_a_bad_checkpoint(how, flag, trained, capfd, tmp_path):
             r"cannot load .*checkpoint\.pt: RuntimeError\W+Error\(s\) in loading state_dict",
         ),
         ("ppo", ["--env-id", "Acrobot-v1"], r"cannot load .*size mismatch"),
-        ("ppo", ["--num-envs", "2"], r"--resume needs this version's checkpoint, --num-envs"),
+        ("ppo", ["--num-envs", "2"], r"--resume needs --num-envs 4"),
     ],
 )
 def test_a_checkpoint_of_another_run(script, words, told, trained, capfd):

@@ -45,6 +45,18 @@ def remembering(path, memory):
     return act
 
 
+def args_of(script, run_dir):
+    """A run's arguments; an older version of the script may have had flags that are gone."""
+    Args = helpers.module(script).Args
+    saved = helpers.load(run_dir)["args"].items()
+    return Args(**{name: x for name, x in saved if hasattr(Args, name)})
+
+
+def export(script, run_dir):
+    env_id = args_of(script, run_dir).env_id
+    export_onnx.export(run_dir, run_dir / "policy.onnx", env_id=env_id)
+
+
 def evaluate(script, run_dir, monkeypatch, act):
     """--evaluate with act(agent, obs): the returns, and each step's observation and action."""
     steps = []
@@ -55,9 +67,9 @@ def evaluate(script, run_dir, monkeypatch, act):
         return steps[-1][1]
 
     monkeypatch.setattr(module.Agent, "act", watched)
-    record = helpers.main(
-        script, module.Args(**helpers.load(run_dir)["args"] | dict(evaluate=str(run_dir)))
-    )
+    args = args_of(script, run_dir)
+    args.evaluate = str(run_dir)
+    record = helpers.main(script, args)
     return record["returns"], *map(torch.cat, zip(*steps))
 
 
@@ -70,11 +82,11 @@ def clipped(actions, space):
 
 def assert_plays_alike(script, run_dir, monkeypatch):
     """The same actions for an evaluation's observations, as one batch, and the same returns. Returns the actions."""
-    export_onnx.export(run_dir, run_dir / "policy.onnx")
+    export(script, run_dir)
     module = helpers.module(script)
     exported = policy(run_dir / "policy.onnx")
     returns, obs, actions = evaluate(script, run_dir, monkeypatch, module.Agent.act)
-    args = module.Args(**helpers.load(run_dir)["args"])
+    args = args_of(script, run_dir)
     space = module.make_env(args).action_space
     torch.testing.assert_close(exported(obs), clipped(actions, space), rtol=0, atol=2e-5)
 
@@ -117,10 +129,10 @@ def test_memory(script, tmp_path, monkeypatch):
     """Fed back for whole episodes, the file plays as the evaluation does, and remembers what act()
     remembers."""
     run_dir, _ = helpers.train(script, tmp_path, eval_episodes=3, learning_rate=1e-2)
-    export_onnx.export(run_dir, run_dir / "policy.onnx")
+    export(script, run_dir)
     module = helpers.module(script)
     remembered = []
-    args = module.Args(**helpers.load(run_dir)["args"])
+    args = args_of(script, run_dir)
     space = module.make_env(args).action_space
     own_act = module.Agent.act
 
@@ -172,11 +184,28 @@ def test_what_torch_cannot_trace(tmp_path, monkeypatch):
     assert not any(tmp_path.iterdir())
 
 
+@needs_onnx
+def test_a_script_of_your_own(tmp_path, monkeypatch):
+    """Named on the command line, as is the module of its environment: else neither is imported."""
+    run_dir, _ = helpers.train("ppo", tmp_path, env_id="tests.probe_envs:ProbeDictObsDiscrete-v0")
+    shutil.copy(helpers.SOURCE / "ppo.py", run_dir / "my_idea.py")
+    saved = helpers.load(run_dir)
+    torch.save({**saved, "script": "my_idea"}, run_dir / "checkpoint.pt")
+    words = ["export_onnx", str(run_dir), str(tmp_path / "policy.onnx")]
+    script = [str(run_dir / "my_idea.py")]
+    module = ["--env-id", saved["args"]["env_id"]]
+    for extra, message in (([], "another my_idea.py"), (script, "imports a module")):
+        monkeypatch.setattr("sys.argv", [*words, *extra])
+        with pytest.raises(SystemExit, match=message):
+            export_onnx.main()
+    monkeypatch.setattr("sys.argv", [*words, *script, *module])
+    export_onnx.main()
+    assert (tmp_path / "policy.onnx").exists()
+
+
 def test_refusals(tmp_path):
-    with pytest.raises(SystemExit, match="is not a run directory: it has no checkpoint.pt"):
+    with pytest.raises(SystemExit, match="cannot load .* a run directory"):
         export_onnx.export(tmp_path, tmp_path / "policy.onnx")
     torch.save(dict(script="ppo_godot"), tmp_path / "checkpoint.pt")
-    with pytest.raises(
-        SystemExit, match="a game's agents play together. Play them with ppo_godot.py --evaluate"
-    ):
+    with pytest.raises(SystemExit, match="agents play together: ppo_godot.py --evaluate"):
         export_onnx.export(tmp_path, tmp_path / "policy.onnx")

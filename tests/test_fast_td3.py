@@ -1,8 +1,6 @@
 """fast_td3.py's windows, distributions, noise and statistics, and its losses, by loops of their
 own."""
 
-import copy
-
 import numpy as np
 import pytest
 import torch
@@ -111,20 +109,6 @@ def test_windows(module, num_envs, buffer_size, n_step):
     journal.check(draws=2000)
     newest = num_envs * len(journal.lists[0])
     assert journal.drawn == set(range(newest - journal.buffer.capacity, newest))
-
-
-def test_a_loaded_buffer_draws_the_same():
-    journal = Journal(3, 60, 4)
-    for _ in range(27):
-        journal.step()
-    other = fast_td3.ReplayBuffer(60, 3, Journal.SHAPES, CPU, 4)
-    other.load_state_dict(copy.deepcopy(journal.buffer.state_dict()))
-    drawn = []
-    for buffer in (journal.buffer, other):
-        torch.manual_seed(5)
-        drawn.append(buffer.sample(200))
-    for mine, theirs in zip(*drawn, strict=True):
-        assert torch.equal(mine, theirs)
 
 
 # --- losses

@@ -1,6 +1,7 @@
 """cleanrl_lite/tools/hub.py: a finished run as a folder of its own, to share."""
 
 import json
+import re
 import shutil
 import sys
 from pathlib import Path
@@ -35,13 +36,22 @@ def test_a_folder_that_stands_alone(finished, tmp_path):
     done = helpers.run([*HUB, "export", finished, folder], cwd=helpers.ROOT)
     assert done.returncode == 0 and done.stdout.strip() == str(folder), done.stderr
     names = {path.name for path in folder.iterdir()}
-    assert {"checkpoint.pt", "args.json", "eval.json", "replay.mp4", "README.md", "ppo.py"} <= names
+    assert {
+        "checkpoint.pt",
+        "args.json",
+        "eval.json",
+        "replay.mp4",
+        "README.md",
+        "ppo.py",
+        "utils.py",
+    } <= names
     state = torch.load(folder / "checkpoint.pt", weights_only=True)
-    assert (
-        "adam" not in state and "rng" not in state and (folder / "replay.mp4").stat().st_size > 1000
-    )
+    assert {*state} == {"script", "args", "global_step", "agent"}
+    assert (folder / "replay.mp4").stat().st_size > 1000
     elsewhere = shutil.copytree(folder, tmp_path / "far" / "away")
-    done = helpers.run([sys.executable, "ppo.py", "--evaluate", "."], cwd=elsewhere)
+    (elsewhere / "tyro.py").write_text("raise SystemExit(3)")  # what a stranger's folder may have
+    command = re.search(r"^python (-m .*) FOLDER ", (folder / "README.md").read_text(), re.M)[1]
+    done = helpers.run([sys.executable, *command.split(), elsewhere], cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert evaluation(elsewhere)["returns"] == helpers.read_json(finished / "eval.json")["returns"]
     text, mean = (
@@ -53,7 +63,8 @@ def test_a_folder_that_stands_alone(finished, tmp_path):
 
 
 def test_the_card_of_a_copy(finished, tmp_path):
-    """Its command trains as long as the run was to; nobody knows on which machine that was."""
+    """Its command trains as long as the run was to; where that was, only a launcher's run knows. It
+    is evaluated from another folder, with the module that the environment is in."""
     run_dir = shutil.copytree(finished, tmp_path / "run")
     saved = helpers.load(run_dir)
     saved["script"] = "my_idea"
@@ -65,10 +76,16 @@ def test_the_card_of_a_copy(finished, tmp_path):
     command = f"python my_idea.py --env-id CartPole-v1 --seed 1 --total-timesteps {steps} "
     assert command in text
     assert f"| environment steps | {saved['global_step']:,} |" in text
-    assert "| trained on | not recorded; torch " in text
-    (run_dir / "machine.json").write_text(json.dumps({"hardware": "a PC", "versions": {"x": "1"}}))
+    assert "trained on" not in text and "commit" not in text
+    assert "run a copy of my_idea.py in another folder" in text
+    assert "\npython my_idea.py --evaluate FOLDER --eval-episodes 100\n" in text
+    machine = {"hardware": "a PC", "versions": {"x": "1"}, "commit": "abc"}
+    (run_dir / "machine.json").write_text(json.dumps(machine))
+    saved["args"]["env_id"] = "mine:Env-v0"
+    torch.save(saved, run_dir / "checkpoint.pt")
     text = (hub.export(run_dir, tmp_path / "other") / "README.md").read_text()
-    assert "| trained on | a PC; x 1 |" in text
+    assert "| seed | 1 |\n| commit | abc |\n| trained on | a PC; x 1 |\n\nTrained" in text
+    assert "--evaluate FOLDER --eval-episodes 100 --env-id mine:Env-v0\n" in text
 
 
 def test_refusals(finished, tmp_path):

@@ -41,7 +41,7 @@ signal.signal(signal.SIGTERM, lambda *_: (save(), sys.exit(143)))
 print(f"run directory: {run_dir} (cpu)")
 while step < 20:
     step += 1
-    print(f"step {step} of 20 | 10 SPS")
+    print(f"{5 * step:3}%|###  | {step}/20 [00:00<00:01, 10.00it/s, return 1.0]", end="\\r")
     save()
     time.sleep(0.3 if args.env_id == "slow" else 0)
 (run_dir / "eval.json").write_text(json.dumps({"mean": float(args.rate or 0)}))
@@ -154,8 +154,10 @@ def test_states(monkeypatch, capsys):
     helpers.wait_for(lambda: saved(RUNS) > 1)
     capsys.readouterr()
     run(monkeypatch, "fake", "--env-ids", "quick", "wrong", "slow", "--seeds", "1", "2", "--status")
-    states = {line.split()[0]: line.split()[1] for line in capsys.readouterr().out.splitlines()}
+    printed = capsys.readouterr().out.splitlines()
+    states = {line.split()[0]: line.split()[1] for line in printed}
     assert process.wait(60) == 0
+    assert "100%" in next(line for line in printed if "quick-1" in line)
     assert states == {
         "fake-quick-1": "finished",
         "fake-quick-2": "waiting",

@@ -1,44 +1,21 @@
-"""Every script as on a GPU, in name only (like_cuda.py): each tensor where it belongs, no wait
-inside a CUDA graph."""
+"""Scripts as on a GPU, in name only (like_cuda.py): each tensor where it belongs, no wait inside a
+CUDA graph."""
 
 import pytest
 import torch
 
-from cleanrl_lite import ppo_microrts, utils
 from tests import helpers, like_cuda
-from tests.test_microrts import March
 
-OTHERS = {
-    "ppo_atari_multigpu",
-    *helpers.MJX_SCRIPTS,
-    *([] if helpers.GODOT else helpers.GODOT_SCRIPTS),
-}
-QUICK = {"ppo", "dqn", "td3"}
+OTHERS = {"ppo_atari_multigpu", *helpers.MJX_SCRIPTS, *helpers.JAVA_SCRIPTS}
+OTHERS |= set() if helpers.GODOT else {*helpers.GODOT_SCRIPTS}
+SCRIPTS = [name for name in helpers.SCRIPTS if name not in OTHERS]
 
 
-@pytest.mark.parametrize(
-    "script",
-    [
-        pytest.param(x, marks=[pytest.mark.slow] * (x not in QUICK))
-        for x in helpers.SCRIPTS
-        if x not in OTHERS
-    ],
-)
+@pytest.mark.parametrize("script", helpers.others_slow(SCRIPTS, ["ppo", "dqn", "td3"]))
 def test_scripts(script, fake_envpool, monkeypatch, tmp_path):
-    """A run with --cuda-graph, where the script has it, its evaluation included, without
+    """A run with --cuda-graph, where the script has it, its evaluations included, without
     checkpoints: these tensors cannot be pickled."""
-    monkeypatch.setattr(ppo_microrts, "MicroRTS", March)
-    goes_on = utils.Run.goes_on
-
-    def without_saving(run, global_step, *rest, **values):
-        run.last_save = global_step
-        run.parts = {}
-        return goes_on(run, global_step, *rest, **values)
-
-    monkeypatch.setattr(utils.Run, "goes_on", without_saving)
-    monkeypatch.setattr(torch, "save", lambda *what, **options: None)
+    monkeypatch.setattr(torch, "save", lambda state, path, **options: path.touch())
     flags = {} if script in helpers.PLAIN_SCRIPTS else {"cuda_graph": True}
     with like_cuda.cuda():
-        helpers.main(
-            script, helpers.small_args(script, tmp_path, cuda=True, eval_every=64, **flags)
-        )
+        helpers.train(script, tmp_path, cuda=True, eval_every=64, **flags)

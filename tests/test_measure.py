@@ -43,15 +43,17 @@ def test_both_sides_are_timed_over_as_many_iterations(monkeypatch, tmp_path):
     def measure(side, script, env_id, args, iterations, core, cache):
         asked.append((side, iterations))
         speeds = {"sb3": 2.0, "compiled": 8.0, "eager": 5.0}
-        return {"sps": speeds[side], "first_update_s": 1.0, "peak_mb": 1}
+        seconds = 4.0 if iterations == 1 else 30.0  # compiled in the midst of it
+        return {"sps": speeds[side], "first_update_s": seconds, "peak_mb": 1}
 
     monkeypatch.setattr(speed, "measure", measure)
     speed.compare("dqn", "CartPole-v1", ["compiled", "eager"], 2, 0, 7)
-    cold, *rounds = asked
-    assert cold == ("compiled", 1)
+    cold, warm, *rounds = asked
+    assert cold == warm == ("compiled", 1)
     assert rounds == 2 * [("sb3", 7), ("compiled", 7), ("eager", 7)]
     records = [helpers.read_json(path) for path in sorted((tmp_path / "speed").glob("*.json"))]
     assert [record["ratios"] for record in records] == [[4.0, 4.0], [2.5, 2.5]]
+    assert records[0]["ours"] == {"sps": 8.0, "first_update_s": 4.0, "peak_mb": 1}
 
 
 @pytest.mark.parametrize("script, delay", [("ddpg", 2), ("td3", 2), ("dqn", None)])

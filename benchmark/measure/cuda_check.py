@@ -36,59 +36,36 @@ MODES = {
 NOT_COMPILED = {"eager": []}  # the modes of the scripts to learn from
 OFF_POLICY = "--learning-starts 1000"
 ATARI = "--env-id PongNoFrameskip-v4 --threads 1 --eval-episodes 1"
+VECTORS = "ppo ppo_continuous vpg a2c ppo_simple a2c_continuous ppo_simple_continuous "
+VECTORS += "ppo_continuous_adaptive ppo_masked ppo_envpool ppo_continuous_envpool ppo_lstm "
+VECTORS += "ppo_continuous_lstm pqn"
+REPLAYS = "dqn sac_discrete c51 rainbow ddpg td3 sac tqc crossq"
+GAMES = "ppo_atari ppo_atari_multigpu ppo_atari_lstm pqn_atari"
+GAME_REPLAYS = "dqn_atari sac_atari c51_atari rainbow_atari"
+FRAMES = f"{ATARI} {OFF_POLICY} --total-timesteps 2000 --num-envs 2"
+PROBE = "--env-id tests.probe_envs:Probe"
 CHECK = {  # a few seconds of each
-    "ppo": "--total-timesteps 4096",
-    "ppo_continuous": "--total-timesteps 4096",
-    "vpg": "--total-timesteps 8192",
-    "a2c": "--total-timesteps 8192",
-    "ppo_simple": "--total-timesteps 8192",
-    "a2c_continuous": "--total-timesteps 8192",
-    "ppo_simple_continuous": "--total-timesteps 4096",
-    "ppo_continuous_adaptive": "--total-timesteps 4096",
-    "ppo_continuous_mjx": "--env-id inverted_pendulum --total-timesteps 262144",
-    "ppo_hybrid": "--env-id tests.probe_envs:ProbeMixed-v0 --total-timesteps 8192",
-    "ppo_continuous_asymmetric": (
-        "--env-id tests.probe_envs:ProbePrivileged-v0 --total-timesteps 4096"
-    ),
-    "ppo_masked": "--total-timesteps 4096",
-    "ppo_multiagent": "--env-id tests.probe_envs:ProbeTeam-v0 --total-timesteps 4096",
-    "ppo_envpool": "--total-timesteps 8192",
-    "ppo_continuous_envpool": "--total-timesteps 4096",
-    "ppo_selfplay": "--env-id tests.probe_envs:ProbeNim-v0 --total-timesteps 8192",
+    **dict.fromkeys(VECTORS.split(), "--total-timesteps 8192"),
+    **dict.fromkeys(REPLAYS.split(), f"{OFF_POLICY} --total-timesteps 3000"),
+    **dict.fromkeys(GAMES.split(), f"{ATARI} --total-timesteps 4096"),
+    **dict.fromkeys(GAME_REPLAYS.split(), FRAMES),
+    "ppo_atari_visual": f"{ATARI} --total-timesteps 4096 --capture-video",
+    "dqn_atari_visual": f"{FRAMES} --capture-video",
+    "c51_atari_visual": f"{FRAMES} --capture-video",
+    "ppo_hybrid": f"{PROBE}Mixed-v0 --total-timesteps 8192",
+    "ppo_continuous_asymmetric": f"{PROBE}Privileged-v0 --total-timesteps 8192",
+    "ppo_multiagent": f"{PROBE}Team-v0 --total-timesteps 8192",
+    "ppo_selfplay": f"{PROBE}Nim-v0 --total-timesteps 8192",
+    "ppo_image": f"{PROBE}Drawn-v0 --image-size 36 --threads 1 --total-timesteps 4096",
+    "sac_her": f"{PROBE}Reach-v0 {OFF_POLICY} --total-timesteps 2000",
+    "fast_td3": f"{OFF_POLICY} --total-timesteps 8000",
     "ppo_microrts": "--total-timesteps 4096 --eval-episodes 1",
     "ppo_godot": "--env-path tests/like_godot.x86_64 --total-timesteps 8192",
-    "ppo_lstm": "--total-timesteps 4096",
-    "ppo_continuous_lstm": "--total-timesteps 4096",
-    "ppo_atari": f"{ATARI} --total-timesteps 4096",
-    "ppo_atari_multigpu": f"{ATARI} --total-timesteps 4096",
-    "ppo_atari_lstm": f"{ATARI} --total-timesteps 4096",
-    "ppo_atari_visual": f"{ATARI} --total-timesteps 4096 --capture-video",
-    "ppo_image": (
-        "--env-id tests.probe_envs:ProbeDrawn-v0 --image-size 36 --threads 1 --total-timesteps 4096"
-    ),
-    "pqn": "--total-timesteps 4096",
-    "pqn_atari": f"{ATARI} --total-timesteps 4096",
-    "dqn": f"{OFF_POLICY} --total-timesteps 3000",
-    "dqn_atari": f"{ATARI} {OFF_POLICY} --total-timesteps 2000 --num-envs 2",
-    "dqn_atari_visual": f"{ATARI} {OFF_POLICY} --total-timesteps 2000 --num-envs 2 --capture-video",
-    "sac_discrete": f"{OFF_POLICY} --total-timesteps 3000",
-    "sac_atari": f"{ATARI} {OFF_POLICY} --total-timesteps 2000 --num-envs 2",
-    "c51": f"{OFF_POLICY} --total-timesteps 3000",
-    "c51_atari": f"{ATARI} {OFF_POLICY} --total-timesteps 2000 --num-envs 2",
-    "c51_atari_visual": f"{ATARI} {OFF_POLICY} --total-timesteps 2000 --num-envs 2 --capture-video",
-    "rainbow": f"{OFF_POLICY} --total-timesteps 3000",
-    "rainbow_atari": f"{ATARI} {OFF_POLICY} --total-timesteps 2000 --num-envs 2",
-    "ddpg": f"{OFF_POLICY} --total-timesteps 2000",
-    "td3": f"{OFF_POLICY} --total-timesteps 2000",
-    "fast_td3": f"{OFF_POLICY} --total-timesteps 8000",
+    "ppo_continuous_mjx": "--env-id inverted_pendulum --total-timesteps 262144",
     "fast_td3_mjx": (
         "--env-id inverted_pendulum --num-envs 64 --train-frequency 64 --batch-size 512 "
         "--learning-starts 1280 --total-timesteps 20000 --v-min 0 --v-max 100"
     ),
-    "sac": f"{OFF_POLICY} --total-timesteps 2000",
-    "tqc": f"{OFF_POLICY} --total-timesteps 2000",
-    "crossq": f"{OFF_POLICY} --total-timesteps 2000",
-    "sac_her": f"--env-id tests.probe_envs:ProbeReach-v0 {OFF_POLICY} --total-timesteps 2000",
 }
 SPEED = [  # script, mode, flags
     ("sac", "compiled-graph", f"{OFF_POLICY} --total-timesteps 8000"),

@@ -21,13 +21,13 @@ from pathlib import Path
 import torch
 
 from benchmark import shared
+from benchmark.measure.torture import EPISODES, same
 from benchmark.shared import ROOT
 
 DQN = "--learning-starts 500 --buffer-size 2000 --total-timesteps 3000"
 DDPG = "--env-id Hopper-v4 --learning-starts 500 --buffer-size 1000 --total-timesteps 1500"
 ATARI = "--env-id BreakoutNoFrameskip-v4 --num-envs 2 --threads 1 --eval-episodes 1"
 FRAMES = f"{ATARI} --learning-starts 100 --buffer-size 300 --batch-size 16 --total-timesteps 400"
-EPISODES = "charts/episodic_", "charts/success_rate"
 RUNS = {
     "ppo": "--env-id CartPole-v1 --total-timesteps 5000 --eval-every 2000",
     "ppo_continuous": "--env-id Hopper-v4 --num-steps 512 --total-timesteps 5000",
@@ -124,12 +124,6 @@ def leaves(tree, name=""):
             yield from leaves(value, f"{name}{key}.")
         elif isinstance(value, torch.Tensor):
             yield f"{name}{key}", value
-
-
-def same(a, b):
-    if isinstance(a, torch.Tensor) and isinstance(b, torch.Tensor):
-        return torch.equal(a, b)
-    return a == b
 
 
 def compare(before, script, compiled):

@@ -26,6 +26,9 @@ Both sides do the same work, except for these points, which are left as Stable-B
 - SAC: one actor step per step, ours two at every second step; one learning rate for all networks,
   that of the actor.
 
+Our updates are eager at first; in these short runs torch compiles the tenth. The first update's
+seconds come from runs of their own, which start as every run does.
+
 Peak memory is VmHWM of the process itself, without compilers, with a cold or a warm cache,
 whichever is more. Our replay buffer takes its memory as it fills, like theirs; a short run fills
 little of it. The machine should be idle. Raw figures go to benchmark/results/speed/*.json, and the
@@ -58,6 +61,7 @@ from benchmark.shared import (
     script_defaults,
     versions,
 )
+from cleanrl_lite import utils
 
 # Iterations of a run, the same on both sides and in all modes: a longer run may be a faster one.
 ITERATIONS = {
@@ -239,7 +243,7 @@ def train_sb3(script, env_id, args, steps, every, folder):
 def run(command, folder, core, cache, enough=None):
     """Runs Python pinned to `core`; returns when it began and its peak resident memory in MB.
 
-    `cache` is its folder of temporary files, where torch keeps what it has compiled. SIGTERM ends
+    `cache` is its folder of temporary files, where torch keeps what it has compiled. SIGKILL ends
     it as soon as enough() is true.
     """
     log = Path(folder, "log.txt")
@@ -264,11 +268,10 @@ def run(command, folder, core, cache, enough=None):
         found = re.search(r"VmHWM:\s*(\d+)", status)
         peak = max(peak, int(found[1]) if found else 0)
         if enough and not stopped and enough():
-            process.terminate()
+            process.kill()
             stopped = True
         time.sleep(0.05)
-    # Our scripts exit with 143 after SIGTERM; others are killed by it.
-    good = process.returncode == 0 or (stopped and process.returncode in (143, -signal.SIGTERM))
+    good = process.returncode == 0 or (stopped and process.returncode == -signal.SIGKILL)
     if not good or "continuing in eager mode" in log.read_text():
         status = f"exit status {process.returncode}\n{log.read_text()[-2000:]}"
         raise SystemExit(f"error: {' '.join(command)}: {status}")
@@ -293,16 +296,17 @@ def run_sb3(script, env_id, args, total, every, folder, core, cache):
     return began, peak, times["marks"], {"policy_delay": times["policy_delay"]}
 
 
-def run_ours(script, env_id, mode, total, learning_starts, folder, core, cache):
+def run_ours(script, env_id, mode, total, learning_starts, folder, core, cache, eager_calls):
     """When it began, its peak memory, [(step, time)] and the median of charts/SPS."""
-    command = [f"cleanrl_lite/{script}.py", "--env-id", env_id, "--total-timesteps", str(total)]
-    command += ["--threads", "1", "--no-cuda", "--eval-episodes", "1", "--runs-dir", folder]
+    command = shared.compiled_after(eager_calls, script)
+    command += ["--env-id", env_id, "--total-timesteps", str(total), "--threads", "1", "--no-cuda"]
+    command += ["--eval-episodes", "1", "--runs-dir", folder]
     for name, value in shortened(script).items():
         command.append(f"--{name.replace('_', '-')}={value}")
 
     def trained():
-        """Has training ended? Then SIGTERM skips the evaluation, which may be a long game."""
-        return "atari" in script and f"step {total:,} of" in Path(folder, "log.txt").read_text()
+        """Is the last checkpoint there? The evaluation that follows may be a long game."""
+        return "atari" in script and any(Path(folder).glob("*/checkpoint.pt"))
 
     began, peak = run([*command, *MODES[mode]], folder, core, cache, trained)
     (path,) = Path(folder).glob("*/args.json")
@@ -323,7 +327,10 @@ def measure(side, script, env_id, args, iterations, core, cache):
             log_every = 100 if script in EVERY else every
             found = run_sb3(script, env_id, args, total, log_every, folder, core, cache)
         else:
-            found = run_ours(script, env_id, side, total, learning_starts, folder, core, cache)
+            calls = 10 if iterations > 1 else utils.EAGER_CALLS
+            found = run_ours(
+                script, env_id, side, total, learning_starts, folder, core, cache, calls
+            )
     began, peak, marks, result = found
     ends = [when for step, when in marks if step % every == 0]
     sps = [round(every / (end - start), 1) for start, end in itertools.pairwise(ends)]
@@ -351,11 +358,12 @@ def compare(script, env_id, modes, pairs, core, iterations):
     args = {**script_defaults(script), **shortened(script)}
     length = iterations or ITERATIONS[script]
     runs = {side: [] for side in ("sb3", *modes)}
-    cold = {}
+    cold, warm = {}, {}
     with tempfile.TemporaryDirectory() as caches:
         for mode in modes:
             if "eager" not in mode:  # the first run has an empty cache
-                cold[mode] = measure(mode, script, env_id, args, 1, core, f"{caches}/{mode}")
+                for found in (cold, warm):
+                    found[mode] = measure(mode, script, env_id, args, 1, core, f"{caches}/{mode}")
         for pair in range(pairs):
             for side in runs:
                 cache = f"{caches}/{side}"
@@ -382,7 +390,7 @@ def compare(script, env_id, modes, pairs, core, iterations):
             "cold": cold.get(mode),
             "ratio": median(ratios),
             "ratios": ratios,
-            "ours": medians(runs[mode]),
+            "ours": medians(runs[mode]) | first_update(warm.get(mode)),
             "sb3": medians(runs["sb3"]),
             "ours_runs": runs[mode],
             "sb3_runs": runs["sb3"],
@@ -393,6 +401,10 @@ def compare(script, env_id, modes, pairs, core, iterations):
 def medians(results):
     names = ("sps", "first_update_s", "peak_mb")
     return {name: median(result[name] for result in results) for name in names}
+
+
+def first_update(result):
+    return {"first_update_s": result["first_update_s"]} if result else {}
 
 
 def write(record):

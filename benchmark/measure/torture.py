@@ -35,23 +35,20 @@ OFF_POLICY = "--learning-starts 1000 --save-every 100 --eval-every 4000"
 ATARI = "--env-id PongNoFrameskip-v4 --num-envs 4 --save-every 100 --eval-episodes 1"
 FRAMES = f"{ATARI} --total-timesteps 1200 --learning-starts 400 --buffer-size 5000"
 PIXELS = f"{ATARI} --total-timesteps 1024 --num-steps 32"
+CARTPOLE = "--env-id CartPole-v1 --total-timesteps 120000"
+HOPPER = "--env-id Hopper-v4 --total-timesteps 30000 --num-steps 256 --save-every 256"
+PENDULUM = f"--env-id Pendulum-v1 --total-timesteps 2500 --num-envs 2 {OFF_POLICY}"
 # A few seconds each, with a checkpoint about every 0.1 s
 RUNS = {
-    "ppo": "--env-id CartPole-v1 --total-timesteps 120000 --save-every 512 --eval-every 40000",
-    "ppo_continuous": (
-        "--env-id Hopper-v4 --total-timesteps 30000 --num-steps 256 --save-every 256 "
-        "--eval-every 8000"
-    ),
-    "vpg": "--env-id CartPole-v1 --total-timesteps 120000 --save-every 512",
-    "a2c": "--env-id CartPole-v1 --total-timesteps 120000 --save-every 512",
-    "ppo_simple": "--env-id CartPole-v1 --total-timesteps 120000 --save-every 512",
+    **dict.fromkeys(["vpg", "a2c", "ppo_simple"], f"{CARTPOLE} --save-every 512"),
+    **dict.fromkeys(["ppo_simple_continuous", "ppo_continuous_adaptive"], HOPPER),
+    **dict.fromkeys(["tqc", "crossq"], PENDULUM),
+    **dict.fromkeys(["ppo_atari", "ppo_atari_multigpu", "ppo_atari_visual", "pqn_atari"], PIXELS),
+    **dict.fromkeys(["dqn_atari", "dqn_atari_visual", "c51_atari", "c51_atari_visual"], FRAMES),
+    **dict.fromkeys(["sac_atari", "rainbow_atari"], FRAMES),
+    "ppo": f"{CARTPOLE} --save-every 512 --eval-every 40000",
+    "ppo_continuous": f"{HOPPER} --eval-every 8000",
     "a2c_continuous": "--env-id Hopper-v4 --total-timesteps 120000 --save-every 512",
-    "ppo_simple_continuous": (
-        "--env-id Hopper-v4 --total-timesteps 30000 --num-steps 256 --save-every 256"
-    ),
-    "ppo_continuous_adaptive": (
-        "--env-id Hopper-v4 --total-timesteps 30000 --num-steps 256 --save-every 256"
-    ),
     "ppo_hybrid": (
         "--env-id tests.probe_envs:ProbeMixedPendulum-v0 --total-timesteps 60000 --save-every 2048"
     ),
@@ -87,26 +84,19 @@ RUNS = {
         "--env-id Hopper-v4 --total-timesteps 30000 --num-steps 64 --save-every 512 "
         "--eval-every 15000 --seq-len 8 --num-minibatches 4 --update-epochs 2"
     ),
-    "pqn": "--env-id CartPole-v1 --total-timesteps 120000 --save-every 512 --eval-every 40000",
+    "pqn": f"{CARTPOLE} --save-every 512 --eval-every 40000",
     "dqn": f"--env-id CartPole-v1 --total-timesteps 16000 {OFF_POLICY}",
     "sac_discrete": f"--env-id CartPole-v1 --total-timesteps 10000 {OFF_POLICY}",
-    "sac_atari": FRAMES,
     "c51": f"--env-id Acrobot-v1 --total-timesteps 10000 {OFF_POLICY}",
     "rainbow": f"--env-id Acrobot-v1 --total-timesteps 6000 {OFF_POLICY}",
     "ddpg": f"--env-id Pendulum-v1 --total-timesteps 4000 --num-envs 2 {OFF_POLICY}",
     "td3": f"--env-id Hopper-v4 --total-timesteps 3000 {OFF_POLICY}",
     "fast_td3": f"--env-id Hopper-v4 --total-timesteps 16000 {OFF_POLICY}",
     "sac": f"--env-id HalfCheetah-v4 --total-timesteps 2500 --num-envs 2 {OFF_POLICY}",
-    "tqc": f"--env-id Pendulum-v1 --total-timesteps 2500 --num-envs 2 {OFF_POLICY}",
-    "crossq": f"--env-id Pendulum-v1 --total-timesteps 2500 --num-envs 2 {OFF_POLICY}",
     "sac_her": (
         f"--env-id tests.probe_envs:ProbeReach-v0 --total-timesteps 2500 --num-envs 2 {OFF_POLICY}"
     ),
-    "ppo_atari": PIXELS,
-    "ppo_atari_multigpu": PIXELS,
     "ppo_atari_lstm": f"{PIXELS} --seq-len 8",
-    "ppo_atari_visual": PIXELS,
-    "pqn_atari": PIXELS,
     "ppo_image": (
         "--env-id tests.probe_envs:ProbeDrawn-v0 --image-size 36 --total-timesteps 6000 "
         "--save-every 1000"
@@ -123,11 +113,6 @@ RUNS = {
         "--opponents passiveAI --max-episode-steps 200 --total-timesteps 2048 "
         "--num-steps 32 --num-envs 2 --save-every 64 --eval-episodes 1"
     ),
-    "dqn_atari": FRAMES,
-    "dqn_atari_visual": FRAMES,
-    "c51_atari": FRAMES,
-    "c51_atari_visual": FRAMES,
-    "rainbow_atari": FRAMES,
 }
 # What a run that continues has, written at once: its checkpoint again
 RESTORE = """
@@ -141,6 +126,7 @@ class Restored(utils.Run):
 
 utils.Run = Restored
 """
+EPISODES = "charts/episodic_", "charts/success_rate"
 SCHEDULES = "charts/learning_rate", "charts/epsilon"
 LONG = {  # long enough to fill the replay buffer
     "ppo": "--env-id CartPole-v1 --total-timesteps 500000",
@@ -158,9 +144,8 @@ def log_of(folder):
 
 def start(script, flags, folder, before=""):
     """The script in a process of its own, after these lines of Python."""
-    words = shared.compiled_after(shared.EAGER_CALLS, script)
-    words[1] = before + words[1]
-    command = [sys.executable, *words, *flags.split()]
+    option, code = shared.compiled_after(0, script)
+    command = [sys.executable, option, before + code, *flags.split()]
     paths = [str(ROOT), os.environ.get("PYTHONPATH")]
     environ = {
         **os.environ,
@@ -191,6 +176,14 @@ def only_run(folder):
 def has_saved_since(folder, moment):
     run_dir = only_run(folder)
     return run_dir and (run_dir / "checkpoint.pt").stat().st_mtime > moment
+
+
+def is_saving(folder, since):
+    """Is a checkpoint being written? A file from before is what an earlier kill has left."""
+    for path in folder.glob("*/checkpoint.tmp"):
+        with suppress(FileNotFoundError):
+            return path.stat().st_mtime > since
+    return False
 
 
 def alive_in(group, stat):
@@ -230,7 +223,8 @@ def interrupt(script, flags, folder, number, rng, longest):
         assert status == 0, log_of(folder).read_text()[-2000:]
         return None
     if number == signal.SIGKILL and rng.random() < 0.5:  # into the next checkpoint
-        while process.poll() is None and not list(folder.glob("*/checkpoint*.tmp")):
+        since = time.time()
+        while process.poll() is None and not is_saving(folder, since):
             pass
     sent = time.time()
     process.send_signal(number)
@@ -240,7 +234,7 @@ def interrupt(script, flags, folder, number, rng, longest):
     if status in (0, -number) and last_line(folder).startswith("finished: "):
         return None  # Python no longer handles signals while it exits
     state = torch.load(run_dir / "checkpoint.pt", weights_only=True)  # whole, or this raises
-    writing = bool(list(run_dir.glob("checkpoint*.tmp")))
+    writing = is_saving(folder, began)
     assert status == (-9 if number == signal.SIGKILL else 128 + number), status
     assert group_is_gone(process.pid), "it left processes behind"
     return {
@@ -273,59 +267,99 @@ def same(one, other):
         return one.keys() == other.keys() and all(same(one[key], other[key]) for key in one)
     if isinstance(one, list | tuple):
         return len(one) == len(other) and all(map(same, one, other))
-    if isinstance(one, np.ndarray):
-        return np.array_equal(one, other)
     return one == other
 
 
-def updates(state):
-    """How many steps each optimizer has taken."""
-    return {name: part["step"] for name, part in state.items() if name.endswith("adam")}
+def same_part(one, other):
+    """Is a part as it was saved? A replay of frames leaves out the newest of each environment's
+    game, which ends with the process."""
+    if not isinstance(one, dict) or "frames" not in one:
+        return same(one, other)
+    count = len(other["frames"])
+    changed = (one["rows"][:count] != other["rows"]).any(-1).sum() + len(one["rows"]) - count
+    return changed <= len(one["written"]) and same(one["frames"][:count], other["frames"])
 
 
-def compare(script, whole, parts):
-    """The names of what differs between the two runs; of RESTARTED ones only steps and counts."""
-    states = [torch.load(run / "checkpoint.pt", weights_only=True) for run in (whole, parts)]
-    for state in states:
-        state["rng"] = cloudpickle.loads(state["rng"])
-    curves = [scalars(run) for run in (whole, parts)]
+def state_of(run_dir):
+    """The checkpoint without what tells runs apart."""
+    state = torch.load(run_dir / "checkpoint.pt", weights_only=True)
+    return {name: part for name, part in state.items() if name not in ("args", "id")}
+
+
+def updates(part):
+    """How many steps each optimizer has taken, in the order in which they are saved."""
+    for name, value in part.items() if isinstance(part, dict) else []:
+        if name == "step":
+            yield int(value)
+        yield from updates(value)
+
+
+def returns(run_dir):
+    return json.loads((run_dir / "eval.json").read_text())["returns"]
+
+
+def against_whole(script, whole, parts):
+    """The names of what is wrong in a run that was interrupted."""
+    states = state_of(whole), state_of(parts)
     wrong = [] if states[0]["global_step"] == states[1]["global_step"] else ["global_step"]
-    if RESTARTED.search(script):
-        for tag in curves[0]:
-            if not tag.startswith(("charts/episodic", "charts/success_rate")):  # of episodes
-                steps = [[step for step, _ in curve.get(tag, [])] for curve in curves]
-                wrong += [tag] if steps[0] != steps[1] else []
-        return wrong + (["updates"] if updates(states[0]) != updates(states[1]) else [])
-    wrong += [tag for tag in curves[0] | curves[1] if curves[0].get(tag) != curves[1].get(tag)]
-    # Pickles of equal environments may differ in their bytes; the runs are in other folders.
-    names = states[0].keys() - {"args", "envs", "setting"}
-    wrong += sorted(name for name in names if not same(states[0][name], states[1][name]))
-    returns = [json.loads((run / "eval.json").read_text())["returns"] for run in (whole, parts)]
-    return wrong + (["eval.json"] if returns[0] != returns[1] else [])
+    wrong += [] if [*updates(states[0])] == [*updates(states[1])] else ["updates"]
+    curves, theirs = scalars(whole), scalars(parts)
+    for tag in curves.keys() | theirs.keys():
+        steps = [step for step, _ in theirs.get(tag, [])]
+        good = steps == sorted(set(steps))  # each once
+        if not tag.startswith(EPISODES):
+            good = steps == [step for step, _ in curves.get(tag, [])]
+        if tag in SCHEDULES and "adaptive" not in script:
+            good = theirs.get(tag) == curves.get(tag)
+        wrong += [] if good else [tag]
+    return sorted(wrong)
+
+
+def between(one, other):
+    """The names of what differs in two runs that continued the same checkpoint."""
+    curves, theirs = scalars(one), scalars(other)
+    wrong = [tag for tag in curves | theirs if curves.get(tag) != theirs.get(tag)]
+    states = state_of(one), state_of(other)
+    wrong += [name for name in states[0] if not same(states[0][name], states[1].get(name))]
+    wrong += [] if returns(one) == returns(other) else ["eval.json"]
+    return [f"{name} of a second resume" for name in sorted(wrong)]
 
 
 # === what is done
+def finish(script, flags, folder, before=""):
+    """Runs the script to its end; returns the run directory."""
+    assert start(script, flags, folder, before).wait() == 0, log_of(folder).read_text()[-2000:]
+    return only_run(folder)
+
+
 def torture(script, kills, terms, mode, folder, seed):
-    """A whole run of the script, an interrupted one, and how they differ."""
+    """A whole run of the script, an interrupted one, and what is wrong with that."""
     flags = f"{RUNS[script]} --resume auto {mode}"
     rng = random.Random(f"{seed} {script} {mode}")
-    whole = folder / "whole"
-    parts = folder / "parts"
+    whole, parts, again, restored = (folder / name for name in ("whole", "parts", "again", "copy"))
     for path in (whole, parts):
         path.mkdir(parents=True)
     began = time.time()
-    assert start(script, flags, whole).wait() == 0, log_of(whole).read_text()[-2000:]
+    finish(script, flags, whole)
     duration = time.time() - began
     order = [signal.SIGKILL] * kills + [signal.SIGTERM] * terms
     rng.shuffle(order)
     longest = max(duration - 3, 1) * 1.5 / len(order)
     events = [interrupt(script, flags, parts, number, rng, longest) for number in order]
-    assert start(script, flags, parts).wait() == 0, log_of(parts).read_text()[-2000:]
+    shutil.copytree(parts, again)
+    shutil.copytree(parts, restored)
+    saved, kept = (state_of(finish(script, flags, restored, RESTORE)), state_of(only_run(parts)))
+    wrong = [
+        f"{name} after a resume" for name in kept if not same_part(kept[name], saved.get(name))
+    ]
+    wrong += between(finish(script, flags, parts), finish(script, flags, again))
+    wrong += against_whole(script, only_run(whole), only_run(parts))
     return {
         "script": script,
         "flags": flags,
         "events": [event for event in events if event],
-        "differs": compare(script, only_run(whole), only_run(parts)),
+        "differs": wrong,
+        "right": "steps, counts and parts right",
     }
 
 
@@ -360,9 +394,8 @@ def kill_rows(runs):
         writing = sum(event["writing"] for event in kills)
         counts = [len(kills), writing, len(terms)]
         totals = [total + count for total, count in zip(totals, counts, strict=True)]
-        good = "steps and counts right" if RESTARTED.search(name) else "identical"
         slowest = f"{max(event['seconds'] for event in terms):.1f} s" if terms else ""
-        yield row([name, *map(str, counts), slowest, ", ".join(run["differs"]) or good])
+        yield row([name, *map(str, counts), slowest, ", ".join(run["differs"]) or run["right"]])
     yield f"| all | {totals[0]} | {totals[1]} | {totals[2]} | | |"
 
 

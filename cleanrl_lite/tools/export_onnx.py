@@ -122,13 +122,17 @@ def export(run_dir, path, script=None, **changed):
         Distribution.set_default_validate_args(True)
     saved = load(run_dir)
     args = {"script": saved["script"], "env_kwargs": "{}", **saved["args"]}
-    args["env_id"] = args["env_id"].removeprefix("envpool/")  # gymnasium's, which is evaluated
     exported.model.metadata_props.update(metadata(args, env))
     exported.save(path, external_data=False)
     return program(Path(path).name, args, env, agent, batch.numpy())
 
 
 # === what a program needs to know
+def env_id_of(args):
+    """gymnasium's, which is evaluated, where envpool's is trained in."""
+    return args["env_id"].removeprefix("envpool/")
+
+
 def metadata(args, env):
     space = env.action_space
     actions = {"space": str(space), "dtype": str(space.dtype)}
@@ -141,7 +145,7 @@ def metadata(args, env):
         "actions": actions,
     }
     texts = {name: json.dumps(value) for name, value in found.items()}
-    return {"script": args["script"], "env_id": args["env_id"], **texts}
+    return {"script": args["script"], "env_id": env_id_of(args), **texts}
 
 
 def finite(bounds):
@@ -200,7 +204,7 @@ def arguments(args):
     if args.get("max_episode_steps"):
         kwargs["max_episode_steps"] = args["max_episode_steps"]
     words = [f"{name}={value!r}" for name, value in kwargs.items()]
-    return ", ".join([f'"{args["env_id"]}"', *words])
+    return ", ".join([f'"{env_id_of(args)}"', *words])
 
 
 def main():

@@ -216,4 +216,4 @@ def test_what_is_stored_of_games(script, tmp_path):
     assert ages[101:105] == [1, 2, 3, 4]
     logged = helpers.scalars(run_dir)
     assert [step for step, _ in logged["charts/episodic_length"]] == [199, 200]
-    assert max(value for _, value in logged["charts/episodic_return"]) > 20
+    assert max(value for _, value in logged["charts/episodic_return"]) >= 20

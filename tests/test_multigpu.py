@@ -221,7 +221,7 @@ def test_two_processes_are_one(pair, tmp_path):
     mine, theirs = helpers.scalars(one), helpers.scalars(both)
     assert mine.keys() == theirs.keys()
     assert [step for step, _ in mine["charts/episodic_length"]] == [37, 38, 39, 40, 77, 78, 79, 80]
-    assert len({value for _, value in mine["charts/episodic_return"]}) > 2
+    assert {value for _, value in mine["charts/episodic_return"]} > {0}
     assert [step for step, _ in mine["charts/learning_rate"]] == [32, 64, 96]
     assert [step for step, _ in mine["eval/episodic_return"]] == [32, 64, 96]
     for tag in mine.keys() - helpers.UNSEEDED:

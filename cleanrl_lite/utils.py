@@ -155,7 +155,7 @@ class Player(gym.Wrapper):
         obs, reward, terminated, truncated, info = self.env.step(action)
         obs = self.own(obs)
         if not isinstance(reward, float):  # but a whole number, or one for each objective
-            reward = float(np.sum(np.asarray(reward)))
+            reward = float(np.asarray(reward).sum())
         self.episode["r"] += reward
         self.episode["l"] += 1
         if terminated or truncated:

@@ -29,6 +29,7 @@ def write_run(runs_dir, values, finished=True, text=TEXT, tag="charts/episodic_r
         "versions": {"torch": "2.13.0"},
         **args,
     }
+    machine = {"versions": args.pop("versions")}  # of the launcher
     number = len(list(runs_dir.glob("*"))) if runs_dir.exists() else 0
     folder = runs_dir / f"{args['env_id'].replace(':', '-')}__{args['exp_name']}__{number}"
     write_events(folder, tag, values)
@@ -36,7 +37,9 @@ def write_run(runs_dir, values, finished=True, text=TEXT, tag="charts/episodic_r
     for path in folder.glob("events*"):
         path.rename(folder / f"events.out.tfevents.{1_000_000 + number}.host.1.0")
     (folder / "args.json").write_text(json.dumps(args))
+    (folder / "machine.json").write_text(json.dumps(machine))
     (folder / f"{args['script']}.py").write_text(text)
+    (folder / "utils.py").write_text("")  # beside it since the fifth house
     if finished:
         record = {"global_step": args["total_timesteps"], "mean": 1.0}
         (folder / "eval.json").write_text(json.dumps(record))

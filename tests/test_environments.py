@@ -265,4 +265,4 @@ def test_a_scaled_run_resumes_and_evaluates(scaled, tmp_path):
     assert helpers.read_json(next(run_dir.glob("eval_*.json")))["returns"] == pytest.approx(returns)
     more = ["--resume", run_dir, *named, "--total-timesteps", "1024"]
     assert helpers.command_line(script, more) == 0
-    assert helpers.load(run_dir)["step"] == 1024
+    assert helpers.load(run_dir)["global_step"] == 1024

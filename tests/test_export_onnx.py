@@ -206,6 +206,6 @@ def test_a_script_of_your_own(tmp_path, monkeypatch):
 def test_refusals(tmp_path):
     with pytest.raises(SystemExit, match="cannot load .* a run directory"):
         export_onnx.export(tmp_path, tmp_path / "policy.onnx")
-    torch.save(dict(script="ppo_godot"), tmp_path / "checkpoint.pt")
+    torch.save(dict(script="ppo_godot", args={}), tmp_path / "checkpoint.pt")
     with pytest.raises(SystemExit, match="agents play together: ppo_godot.py --evaluate"):
         export_onnx.export(tmp_path, tmp_path / "policy.onnx")

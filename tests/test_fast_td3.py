@@ -139,7 +139,9 @@ def windows_of(script, n_step, rows=64, **flags):
     known = torch.rand(rows, 1) < 0.5  # where the episode ended; else the newest is reached
     steps = 5.0 + torch.where((ahead >= lengths) & known, ahead - 5 - lengths, ahead)
     stored = (ahead < lengths) | known
-    return args, agent, batch._replace(steps=steps), stored, lengths[:, 0].tolist()
+    ends = torch.randint(2, (rows, n_step)).float()
+    batch = batch._replace(steps=steps, terminations=ends)
+    return args, agent, batch, stored, lengths[:, 0].tolist()
 
 
 def returns_by_hand(batch, lengths):

@@ -227,8 +227,8 @@ def test_every_step_of_a_run(monkeypatch, tmp_path):
     monkeypatch.setattr(Reach, "step", counted)
     flags = dict(env_id=helpers.SMALL["sac_her"]["env_id"], num_envs=2, train_frequency=4)
     flags |= dict(learning_starts=40, batch_size=8, tau=0.1, policy_lr=3e-3, q_lr=2e-3)
-    run_dir = shadow.train(tmp_path, total_timesteps=92, **flags)
-    steps[0] = 92
+    run_dir = shadow.train(tmp_path, total_timesteps=88, **flags)
+    steps[0] = 88
     shadow.train(tmp_path, total_timesteps=160, resume=str(run_dir), **flags)
     assert shadow.events == expected_events("sac_her", shadow.args)
 

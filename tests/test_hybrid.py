@@ -119,13 +119,3 @@ def test_what_the_environment_gets(tmp_path):
     numbers = np.array([each["number"][0] for each in inner])
     assert (numbers.min(), numbers.max()) == (0, 10)
     assert 0.5 < np.mean((numbers > 0) & (numbers < 10)) < 0.85  # 0.68 of a Gaussian
-
-
-@pytest.mark.slow
-def test_learns_choices_and_a_number(tmp_path):
-    """The best is 3, by chance it is 1.6."""
-    flags = dict(num_envs=4, num_steps=64, num_minibatches=4, learning_rate=3e-3)
-    _, returns = helpers.train(
-        "ppo_hybrid", tmp_path, **flags, total_timesteps=20_480, eval_episodes=20
-    )
-    assert np.mean(returns) > 2.9

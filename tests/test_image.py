@@ -4,6 +4,7 @@ test_rollouts.py has what a rollout holds."""
 import json
 
 import cv2
+import gymnasium as gym
 import numpy as np
 import pytest
 import torch
@@ -116,3 +117,27 @@ def test_right_action(monkeypatch, tmp_path):
     obs = torch.from_numpy(np.stack(images).transpose(0, 3, 1, 2))[:, None]
     assert agents[0].act(obs).tolist() == [0, 1]
     assert agents[0](obs)[0].probs.max(-1).values.min() > 0.9
+
+
+class Rewriting(gym.Env):
+    """It writes each image into the same array, of the right size."""
+
+    observation_space = gym.spaces.Box(0, 255, (36, 36, 3), np.uint8)
+    action_space = gym.spaces.Discrete(2)
+    image = np.zeros((36, 36, 3), np.uint8)
+
+    def reset(self, seed=None, options=None):
+        self.image[:] = 0
+        return self.image, {}
+
+    def step(self, action):
+        self.image += 1
+        return self.image, 0.0, False, False, {}
+
+
+def test_frames_are_copies():
+    env = gym.wrappers.FrameStackObservation(ppo_image.Image(Rewriting(), 36), 3)
+    env.reset()
+    for _ in range(4):
+        obs, *_ = env.step(0)
+    assert obs[:, 0, 0, 0].tolist() == [2, 3, 4]

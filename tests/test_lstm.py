@@ -165,6 +165,17 @@ def test_games_begin_with_a_row_of_ones():
     assert not env.step(0)[0][-1].any()
 
 
+def test_a_lost_life_is_not_forgotten():
+    """It ends the episode that is learned from, but the game goes on."""
+    args = helpers.small_args("ppo_atari_lstm", "unused", env_kwargs="{}", num_envs=1)
+    envs = utils.Envs(args, ppo_atari_lstm.Games(args))
+    over = False
+    while not over:
+        _, _, (over,), _, (info,) = envs.step(np.zeros(1, int))
+    assert not info
+    assert not envs.obs[:, -1].any()
+
+
 @torch.no_grad()
 def test_an_agent_of_games():
     """The convolutions do not see the row; where it is 1, the game before is forgotten, by act()
@@ -205,12 +216,14 @@ FLAGS = dict(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("script", VECTORS)
-def test_recalls_what_was_seen_first(script, tmp_path):
+@pytest.mark.parametrize(
+    "script, without", [("ppo_lstm", "ppo"), ("ppo_continuous_lstm", "ppo_continuous")]
+)
+def test_recalls_what_was_seen_first(script, without, tmp_path):
     """The first observation says which action is right three steps later. Without memory half of
     the episodes fail."""
     flags = dict(env_id=probe("Recall", script), **FLAGS)
     _, returns = helpers.train(script, tmp_path, seq_len=4, **flags)
     assert set(returns) == {1.0}
-    _, returns = helpers.train(helpers.PARENT[script], tmp_path, **flags)
+    _, returns = helpers.train(without, tmp_path, **flags)
     assert 0.2 < np.mean(returns) < 0.8

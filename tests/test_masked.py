@@ -136,6 +136,15 @@ def test_vectors_become_actions(space, vector, action):
     assert len(env.action_space) == len(vector)
 
 
+def test_a_mask_leaves_out_what_a_part_does_not_have():
+    """Wherever in the rectangle that is; a list of parts is the same as one list."""
+    env = ppo_masked.ActionMask(Echo(MultiDiscrete([2, 3, 1])), True)
+    expected = [0, 1, -1, 1, 0, 1, 1, -1, -1]
+    for mask in np.array([[0, 1, 1, 0, 1, 1]]), ([0, 1], [1, 0, 1], [1]):
+        obs = env.append_mask(np.zeros(1, np.float32), dict(action_mask=mask))
+        assert obs.tolist() == [0, *expected]
+
+
 def test_one_part_without_a_mask_is_ppo(tmp_path):
     """The same random numbers, so the same run: curves and networks."""
     flags = dict(env_id="CartPole-v1", num_envs=4, num_steps=64, total_timesteps=1024)

@@ -151,7 +151,7 @@ def test_steps_of_brax(script):
     lengths = torch.zeros(3)
     cut = 0
     for t in range(14):
-        action = 3 * torch.sin(torch.arange(3.0) + t)[:, None]
+        action = torch.tensor([3 * np.sin(t), 0.01, -0.02], dtype=torch.float32)[:, None]
         before = envs.obs.clone()
         next_obs, rewards, terminations, dones, returns, found = envs.step(action)
         lengths += 1

@@ -23,7 +23,14 @@ SCRIPT, ENVS = "ppo_atari_multigpu", 4
 FLAGS = dict(num_envs=ENVS, num_steps=8, total_timesteps=96, num_minibatches=2, update_epochs=2)
 GAMES = json.dumps(dict(max_num_frames_per_episode=40))  # truncated after ten steps
 FLAGS |= dict(env_id="CarnivalNoFrameskip-v4", env_kwargs=GAMES)  # they bring rewards early
-RANK = int(os.environ.get("RANK", 0))
+
+
+def my_rank():
+    return int(os.environ.get("RANK", 0))
+
+
+def set_variables(names):
+    os.environ.update(names)
 
 
 class Pair:
@@ -33,13 +40,15 @@ class Pair:
         with socket.socket() as probe:
             probe.bind(("127.0.0.1", 0))
             port = str(probe.getsockname()[1])
-        names = dict(WORLD_SIZE="2", MASTER_ADDR="127.0.0.1", MASTER_PORT=port, OMP_NUM_THREADS="1")
-        spawn = multiprocessing.get_context("spawn")
+        # What both import is imported once; and neither has what this process did before.
+        context = multiprocessing.get_context("forkserver")
+        context.set_forkserver_preload([__name__])
         self.pools = []
         for rank in "01":
-            with mock.patch.dict(os.environ, **names, RANK=rank, LOCAL_RANK=rank):
-                self.pools.append(ProcessPoolExecutor(1, spawn))
-                self.pools[-1].submit(int)  # the process starts with this environment
+            names = dict(RANK=rank, LOCAL_RANK=rank, WORLD_SIZE="2", MASTER_PORT=port)
+            names |= dict(MASTER_ADDR="127.0.0.1", OMP_NUM_THREADS="1")
+            pool = ProcessPoolExecutor(1, context, set_variables, (names,))
+            self.pools.append(pool)
 
     def __call__(self, job, *args, **kwargs):
         """What the job returns in each; raises what one of them raised, the first one's first."""
@@ -115,12 +124,12 @@ def begin(step):
     ppo_atari_multigpu.join_processes(torch.device("cpu"))
     args, agent = helpers.agent_of(SCRIPT, num_envs=2)
     adam = ppo_atari_multigpu.Adam(agent.parameters(), 1e-3)
-    torch.nn.init.constant_(agent.critic.bias, 7 + RANK)
-    adam.exp_avg.fill_(RANK + 1)
-    adam.step.fill_(5 - RANK)
+    torch.nn.init.constant_(agent.critic.bias, 7 + my_rank())
+    adam.exp_avg.fill_(my_rank() + 1)
+    adam.step.fill_(5 - my_rank())
     envs = utils.Envs(args, ppo_atari_multigpu.Games(args))
     utils.seed_all(args.seed)
-    run = SimpleNamespace(step=step if RANK == 0 else 0)
+    run = SimpleNamespace(step=step if my_rank() == 0 else 0)
     ppo_atari_multigpu.begin_together(args, run, envs, agent, adam)
     for _ in range(20):
         envs.step(np.array([2, 2]))
@@ -155,7 +164,7 @@ def train(runs_dir, *patches, **flags):
     with contextlib.ExitStack() as stack:
         for patch in patches:
             stack.enter_context(patch())
-        if RANK == 0:
+        if my_rank() == 0:
             return helpers.train(SCRIPT, runs_dir, **FLAGS | flags)[0]
         # it never evaluates
         stack.enter_context(mock.patch.object(ppo_atari_multigpu, "make_env", None))
@@ -170,7 +179,7 @@ def same_numbers():
 
     def sample(dist):
         noise = np.random.default_rng(next(draws)).random(ENVS)
-        mine = torch.from_numpy(np.split(noise, world)[RANK])
+        mine = torch.from_numpy(np.split(noise, world)[my_rank()])
         return (dist.probs.cumsum(-1)[:, :-1] < mine[:, None]).sum(-1)
 
     def permutation(size):
@@ -184,13 +193,13 @@ def same_numbers():
             step * ENVS + env + rank * ENVS // 2
             for rank, (step, env) in enumerate(zip(steps, envs))
         ]
-        return orders[RANK] if world == 2 else np.stack(both, 1).ravel()
+        return orders[my_rank()] if world == 2 else np.stack(both, 1).ravel()
 
     reset = ppo_atari_multigpu.Games.reset
 
     def seeded(games, *, seed, options=None):
         seeds = [11, 12, 13, 14]
-        return reset(games, seed=np.split(np.array(seeds), ENVS // games.num_envs)[RANK])
+        return reset(games, seed=np.split(np.array(seeds), ENVS // games.num_envs)[my_rank()])
 
     with (
         mock.patch.object(Categorical, "sample", sample),
@@ -212,7 +221,7 @@ def test_two_processes_are_one(pair, tmp_path):
     mine, theirs = helpers.scalars(one), helpers.scalars(both)
     assert mine.keys() == theirs.keys()
     assert [step for step, _ in mine["charts/episodic_length"]] == [37, 38, 39, 40, 77, 78, 79, 80]
-    assert len({value for _, value in mine["charts/episodic_return"]}) > 2
+    assert {value for _, value in mine["charts/episodic_return"]} > {0}
     assert [step for step, _ in mine["charts/learning_rate"]] == [32, 64, 96]
     assert [step for step, _ in mine["eval/episodic_return"]] == [32, 64, 96]
     for tag in mine.keys() - helpers.UNSEEDED:

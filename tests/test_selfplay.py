@@ -59,7 +59,7 @@ def test_opponents(tmp_path):
     their policy; none of them draws from the random numbers of training."""
     args, agent = helpers.agent_of("ppo_selfplay")
     torch.nn.init.normal_(agent.actor[-1].weight)
-    torch.save(dict(agent=agent.state_dict()), tmp_path / "checkpoint.pt")
+    torch.save(dict(agent=agent.state_dict(), args=vars(args)), tmp_path / "checkpoint.pt")
     with torch.no_grad():
         dist, _ = agent(position(7))
         probs = dist.base_dist.probs[0, 0].numpy()
@@ -84,7 +84,8 @@ def test_evaluations_are_against_the_opponent(tmp_path):
     for param in agent.parameters():
         param.data.zero_()
     agent.actor[-1].bias.data[:] = torch.tensor([0.0, 0.0, 5.0])
-    torch.save(dict(agent=agent.state_dict(), global_step=0), tmp_path / "checkpoint.pt")
+    saved = dict(agent=agent.state_dict(), args=vars(args), global_step=0)
+    torch.save(saved, tmp_path / "checkpoint.pt")
     args.evaluate, args.eval_episodes = str(tmp_path), 4
     record = helpers.main("ppo_selfplay", args)
     # 10 7 6 3 2, and two are not enough for three: it takes what is valid, one, and loses

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from gymnasium.spaces import Box, Dict, Discrete, Tuple
 
-from cleanrl_lite.tools import export_onnx
+from cleanrl_lite.tools import export_onnx, runs
 from tests import helpers
 from tests.fake_runs import write_run
 
@@ -47,6 +47,13 @@ def test_from_an_empty_folder(tmp_path):
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout == "CartPole-v1\n  ppo: 1 seed\ncurves.png\n"
     assert (tmp_path / "curves.png").stat().st_size > 10_000
+
+
+def test_the_script_of_a_run_is_not_utils(tmp_path):
+    """Whose text lies beside it, before or after it in the alphabet."""
+    for script in ("ppo", "vpg"):
+        run_dir = write_run(tmp_path, np.arange(5.0), exp_name=script)
+        assert runs.source_of(run_dir) == run_dir / f"{script}.py"
 
 
 # --- what an ONNX file says about itself

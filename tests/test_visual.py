@@ -29,7 +29,6 @@ def test_a_run_is_its_parents(script, tmp_path):
     videos = sorted((run / "videos").glob("*/*.mp4"))
     assert len(videos) == 2
     frames = imageio.imread(videos[-1])
-    # evaluations of tests are cut after 40 steps
-    assert len(frames) >= 40
+    assert len(frames) > 30  # games of tests are cut after 40 steps, no-ops included
     assert frames.shape[1:] == (420, 640, 3)
     assert frames[:, :, 320:].max((1, 2, 3)).min() > 80

@@ -1,4 +1,4 @@
-"""ppo_image.py: what becomes of images, both kinds of actions, what is learned from pixels.
+"""ppo_image.py: what becomes of images, both kinds of actions.
 test_rollouts.py has what a rollout holds."""
 
 import json
@@ -100,23 +100,6 @@ def test_an_agent_of_pixels():
             actions = dist.sample()
             logprobs = expected.log_prob(actions).sum(1)
             torch.testing.assert_close(dist.log_prob(actions), logprobs)
-
-
-@pytest.mark.slow
-def test_right_action(monkeypatch, tmp_path):
-    """From pixels: which of two pictures asks for which action."""
-    agents = helpers.spy_on_agents(monkeypatch, "ppo_image")
-    flags = dict(num_envs=4, num_steps=32, num_minibatches=2, total_timesteps=1_024, stack_size=1)
-    flags |= dict(gamma=0.9, ent_coef=0.0, clip_vloss=False, learning_rate=1e-3)
-    kwargs = json.dumps(dict(env_id=f"{PROBES}RightActionDiscrete-v0"))
-    helpers.train("ppo_image", tmp_path, env_kwargs=kwargs, **flags)
-    images = [
-        cv2.resize(probe_envs.Drawn.draw(np.array([n])), (36, 36), interpolation=cv2.INTER_AREA)
-        for n in (-1, 1)
-    ]
-    obs = torch.from_numpy(np.stack(images).transpose(0, 3, 1, 2))[:, None]
-    assert agents[0].act(obs).tolist() == [0, 1]
-    assert agents[0](obs)[0].probs.max(-1).values.min() > 0.9
 
 
 class Rewriting(gym.Env):

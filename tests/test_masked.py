@@ -143,36 +143,3 @@ def test_a_mask_leaves_out_what_a_part_does_not_have():
     for mask in np.array([[0, 1, 1, 0, 1, 1]]), ([0, 1], [1, 0, 1], [1]):
         obs = env.append_mask(np.zeros(1, np.float32), dict(action_mask=mask))
         assert obs.tolist() == [0, *expected]
-
-
-def test_one_part_without_a_mask_is_ppo(tmp_path):
-    """The same random numbers, so the same run: curves and networks."""
-    flags = dict(env_id="CartPole-v1", num_envs=4, num_steps=64, total_timesteps=1024)
-    flags["max_episode_steps"] = None
-    masked, returns = helpers.train("ppo_masked", tmp_path / "masked", **flags)
-    plain, same = helpers.train("ppo", tmp_path / "ppo", **flags)
-    assert returns == same
-    mine, theirs = (helpers.scalars(run) for run in (masked, plain))
-    assert mine.keys() == theirs.keys()
-    for tag in set(mine) - helpers.UNSEEDED:
-        assert [value for _, value in mine[tag]] == pytest.approx(
-            [value for _, value in theirs[tag]], rel=1e-4, abs=1e-5
-        )
-    one, other = (helpers.load(run) for run in (masked, plain))
-    for name, weight in one["agent"].items():
-        torch.testing.assert_close(weight, other["agent"][name], rtol=1e-4, atol=1e-5)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("source", SOURCES)
-def test_the_best_of_what_is_valid(source, monkeypatch, tmp_path):
-    """The probe refuses invalid actions; the value says that the better choice is taken whenever
-    it is valid."""
-    agents = helpers.spy_on_agents(monkeypatch, "ppo_masked")
-    flags = dict(num_envs=4, num_steps=32, num_minibatches=2, total_timesteps=6_016)
-    flags |= dict(learning_rate=1e-2, gamma=0.9, clip_vloss=False, ent_coef=0.0)
-    _, returns = helpers.train("ppo_masked", tmp_path, **of(source), **flags, eval_episodes=50)
-    assert set(returns) == {2.0, 1.5}
-    obs = torch.tensor([[3.0, 1, 1, 1, 1, 1, -1], [3.0, 0, 1, 1, 1, 1, -1]])
-    assert agents[0].act(obs).tolist() == [[0, 1], [1, 1]]
-    assert agents[0](obs)[1].tolist() == pytest.approx([1.75] * 2, abs=0.1)

@@ -119,22 +119,6 @@ def test_the_loss_of_a_team(central):
         torch.testing.assert_close(mine, theirs, rtol=1e-4, atol=1e-6)
 
 
-def test_a_team_of_one_is_ppo(tmp_path):
-    """Who sees the state: the same random numbers, so the same run as ppo.py's."""
-    flags = dict(num_envs=4, num_steps=64, total_timesteps=1024, learning_rate=1e-3)
-    team, returns = helpers.train(
-        "ppo_multiagent", tmp_path / "team", env_id="tests.probe_envs:ProbeAlone-v0", **flags
-    )
-    plain, same = helpers.train("ppo", tmp_path / "ppo", env_id="CartPole-v1", **flags)
-    assert returns == same
-    mine, theirs = (helpers.scalars(run) for run in (team, plain))
-    assert mine.keys() == theirs.keys()
-    for tag in set(mine) - helpers.UNSEEDED:
-        expected = [value for _, value in theirs[tag]]
-        values = [value for _, value in mine[tag]]
-        assert values == pytest.approx(expected, rel=1e-4, abs=1e-5)
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("central", [True, False])
 def test_a_team_learns(central, monkeypatch, tmp_path):

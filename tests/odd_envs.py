@@ -14,24 +14,20 @@ class Odd(gym.Env):
     metadata = {"render_modes": ["rgb_array"], "render_fps": 10}
     observation_space = Box(-1, 1, (1,))
     action_space = Discrete(2)
-    same_info = {"is_success": True}
     alive = 0  # instances in this process
 
-    def __init__(self, render_mode=None, kind=""):
+    def __init__(self, render_mode=None, kind="", reward=1.0):
         self.render_mode = render_mode
         self.kind = kind
+        self.reward = reward
         if kind == "single":
             if Odd.alive:
                 raise RuntimeError("the robot is in use")
             Odd.alive += 1
         if kind == "bug":
             self.speed = self.velocity
-        if kind == "no_fps":
-            self.metadata = {**self.metadata, "render_fps": None}
         if kind == "key":
             self.observation_space = Dict({"v(t)": Box(-1, 1, (1,))})
-        if kind == "empty":
-            self.observation_space = Box(-1, 1, (0,))
 
     def observe(self):
         self.sign = self.np_random.choice([-1.0, 1.0])
@@ -41,8 +37,6 @@ class Odd(gym.Env):
     def info(self):
         if self.kind == "ragged_infos":
             return {"moves": np.arange(self.np_random.integers(1, 9)), "final_info": 3}
-        if self.kind == "same_infos":
-            return self.same_info
         if self.kind == "our_infos":
             return {"statistics": "mine", "episode": "mine", "_final_info": "mine"}
         return {"is_success": self.steps % 4 > 0, "distance": 0.5}
@@ -53,12 +47,10 @@ class Odd(gym.Env):
         return self.observe(), self.info()
 
     def step(self, action):
-        reward = float(action == (self.sign > 0))
+        reward = self.reward * float(action == (self.sign > 0))
         self.steps += 1
         obs = self.observe()
-        over = self.steps == 10 and self.kind != "endless"
-        if self.kind == "nan":
-            return np.ones((7, 7)), np.nan, over, False, {}
+        over = self.steps == 10
         if self.kind == "arrays":
             return obs, np.array([reward]), np.array([over]), np.array([False]), self.info()
         if self.kind == "tensors":
@@ -71,33 +63,10 @@ class Odd(gym.Env):
         size = 16 + 2 * self.steps if self.kind == "growing_frames" else 16
         if self.kind == "no_frames" and self.steps == 5:
             raise RuntimeError("the window is gone")
-        frame = np.zeros((size, size, 3), np.uint8)
-        return frame[..., 0] if self.kind == "gray_frames" else frame
+        return np.zeros((size, size, 3), np.uint8)
 
     def close(self):
         Odd.alive = 0
-        if self.kind == "bad_close":
-            raise RuntimeError("there is nothing to close")
-
-
-class Old(gym.Env):
-    """As before gym 0.26: reset takes no seed, step returns four values."""
-
-    observation_space = Box(-1, 1, (1,))
-    action_space = Discrete(2)
-
-    def reset(self):
-        return np.zeros(1, np.float32)
-
-    def step(self, action):
-        return np.zeros(1, np.float32), 0.0, True, {}
-
-
-class NoSeed(Odd):
-    """gymnasium's, but reset takes no seed: nothing for shimmy."""
-
-    def reset(self):
-        return super().reset()
 
 
 class Clock(Odd):
@@ -114,6 +83,4 @@ class Clock(Odd):
 
 
 gym.register("Odd-v0", Odd, disable_env_checker=True)
-gym.register("Old-v0", Old, disable_env_checker=True)
-gym.register("NoSeed-v0", NoSeed, disable_env_checker=True)
 gym.register("Seconds-v0", Clock, disable_env_checker=True)

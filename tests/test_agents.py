@@ -14,14 +14,11 @@ RANDOM = helpers.read_json(AGENTS.parent / "random.json")  # returns of random a
 PROBE = "tests.probe_envs:ProbeDictObsDiscrete-v0"
 
 
-NAMES = [path.name for path in AGENTS.iterdir() if path.is_dir()]
-NAMES.sort()
+NAMES = sorted(path.name for path in AGENTS.iterdir() if path.is_dir())
 FIRST = ["Hopper-v4__ppo_continuous_200k"]  # before every commit
-
-
-def only_evaluation(folder):
-    (path,) = folder.glob("eval_*.json")
-    return helpers.read_json(path)
+PLAYED = helpers.MLP_SCRIPTS + helpers.ENVPOOL_SCRIPTS + helpers.IMAGE_SCRIPTS
+PLAYED += helpers.GOAL_SCRIPTS + helpers.ATARI_SCRIPTS
+PLAYED += ["ppo_multiagent", "ppo_continuous_asymmetric", "ppo_hybrid", "ppo_selfplay"]
 
 
 @pytest.mark.parametrize("name", helpers.others_slow(NAMES, FIRST))
@@ -30,12 +27,11 @@ def test_a_trained_agent(name, tmp_path):
     means of ten episodes, whose difference has a deviation of 0.45 of an episode's."""
     folder = tmp_path / name
     recorded = helpers.read_json(AGENTS / name / "eval.json")
-    # of README's commands
-    evaluations = shutil.ignore_patterns("eval_*")
-    shutil.copytree(AGENTS / name, folder, ignore=evaluations)
+    shutil.copytree(AGENTS / name, folder, ignore=shutil.ignore_patterns("eval_*"))
     words = ["--evaluate", folder]
     assert helpers.command_line(name.split("__")[1].removesuffix("_200k"), words) == 0
-    record = only_evaluation(folder)
+    (evaluation,) = folder.glob("eval_*.json")
+    record = helpers.read_json(evaluation)
     assert len(record["returns"]) == 10
     assert len(recorded["returns"]) == 10
     assert record["global_step"] == recorded["global_step"]
@@ -47,22 +43,7 @@ def test_a_trained_agent(name, tmp_path):
         assert record["mean"] - random > 0.3 * expected
 
 
-def test_agents_are_small():
-    files = [path for path in AGENTS.rglob("*") if path.is_file()]
-    assert sum(path.stat().st_size for path in files) < 12e6
-
-
-@pytest.mark.parametrize(
-    "script",
-    [
-        *helpers.variants_slow(helpers.MLP_SCRIPTS),
-        *helpers.GOAL_SCRIPTS,
-        *helpers.ENVPOOL_SCRIPTS,
-        *helpers.IMAGE_SCRIPTS,
-        *["ppo_multiagent", "ppo_continuous_asymmetric", "ppo_hybrid", "ppo_selfplay"],
-        *[pytest.param(script, marks=pytest.mark.slow) for script in helpers.ATARI_SCRIPTS],
-    ],
-)
+@pytest.mark.parametrize("script", helpers.others_slow(PLAYED, ["ppo", "sac", "ppo_lstm"]))
 def test_a_trained_agent_from_python(script, fake_envpool, tmp_path):
     """cleanrl_lite/tools/agents.py: the loaded agent plays as the run's evaluation did."""
     run_dir, returns = helpers.train(script, tmp_path)

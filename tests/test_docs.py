@@ -45,15 +45,6 @@ def test_the_change_in_the_readme_is_a_tested_one():
     assert shown in [path.read_text() for path in (ROOT / "tests/changed_copies").glob("*.diff")]
 
 
-@pytest.mark.parametrize("page", TEXTS)
-def test_links_lead_to_files(page):
-    """Also on a code host, where nothing is built."""
-    text = re.sub(r"^```.*?^```$|`[^`\n]+`", "", (ROOT / page).read_text(), flags=re.M | re.S)
-    for target in re.findall(r"\]\(([^)#]+?)(?:#[^)]*)?\)", text):
-        if not re.match("https?://|mailto:", target):
-            assert ((ROOT / page).parent / target).exists(), target
-
-
 @pytest.mark.parametrize("page", PAGES)
 def test_tables_are_those_of_the_files(page):
     """Where this fails, run `make results`."""

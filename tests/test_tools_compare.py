@@ -86,7 +86,6 @@ def verdicts(tmp_path, monkeypatch, capsys, *words):
         ((4, 5, 6), {}, ("< 0.01", "▼ below, other seeds")),
         ((1, 2, 3), {"total_timesteps": 10_000}, ("", "other numbers of steps")),
         ((1, 2, 3), {"values": flat(np.nan)}, ("", "not finite")),
-        ((1, 2, 3), {"values": flat(np.inf)}, ("", "not finite")),
     ],
 )
 def test_no_verdict_without_grounds(seeds, others, verdict, tmp_path, monkeypatch, capsys):
@@ -95,17 +94,6 @@ def test_no_verdict_without_grounds(seeds, others, verdict, tmp_path, monkeypatc
     for seed in seeds:
         write_run(tmp_path, **{"values": flat(50 + seed), **others}, seed=seed, gamma=0.9)
     assert verdicts(tmp_path, monkeypatch, capsys) == verdict
-
-
-def test_until_beyond_the_end_of_a_run(tmp_path, monkeypatch, capsys):
-    """A short run says nothing about later steps; both do about earlier ones."""
-    for seed in (1, 2, 3):
-        write_run(tmp_path, flat(100 + seed, 100), seed=seed)
-        write_run(tmp_path, flat(50 + seed, 200), seed=seed, gamma=0.9)
-    assert verdicts(tmp_path, monkeypatch, capsys, "--until", 10_000) == ("< 0.01", "▼ below")
-    tables, _ = told(monkeypatch, capsys, tmp_path, "--by", "gamma", "--until", 20_000)
-    ((final, _),) = tables.values()
-    assert [row[0] for row in final[1:]] == ["gamma=0.9"]
 
 
 def test_measures(tmp_path):
@@ -124,16 +112,6 @@ def test_measures(tmp_path):
     assert found == {"final": 30, "area": area, "steps": 10_000}
     assert compare.measures(run, until=1000) == {"final": 10, "area": 10, "steps": 1000}
     assert compare.measures(run, until=20_000) is None
-
-
-def test_a_ceiling_that_is_reached_later(tmp_path):
-    """Both end at 1,000; that one has many short episodes at first decides nothing about the end."""
-    ends = []
-    for first in (40, 100):
-        folder = tmp_path / str(first)
-        write_run(folder, [*np.linspace(0, 1000, first), *flat(1000, 200 - first)])
-        ends.append(compare.measures(tools.find([folder])[0])["final"])
-    assert ends == [1000, 1000]
 
 
 def test_unfinished_runs(tmp_path, monkeypatch, capsys):
@@ -166,7 +144,7 @@ def test_refusals(tmp_path, monkeypatch, capsys):
 def test_the_rule_is_that_of_the_published_tables():
     """docs/results.md compares with figures of which only mean, deviation and seeds are known."""
     rng = np.random.default_rng(0)
-    verdicts = []
+    seen = set()
     for shift in (0, 10, -30, 60):
         for _ in range(10):
             ours = rng.normal(100 + shift, 20, 5)
@@ -175,13 +153,12 @@ def test_the_rule_is_that_of_the_published_tables():
             p = compare.chance(ours, theirs)
             difference = ours.mean() - theirs.mean()
             verdict = compare.judge(p, difference)
-            verdicts.append(verdict)
+            seen.add(verdict)
             assert tables.judge(ours, row) == (verdict, pytest.approx(p))
             assert (verdict == compare.SAME) == (p >= 0.05)
             low, high = compare.difference_interval(ours, theirs)
-            beyond_zero = low > 0 or high < 0
-            assert beyond_zero == (p < 0.05)
-    assert {*verdicts} == {compare.ABOVE, compare.SAME, compare.BELOW}
+            assert (low > 0 or high < 0) == (p < 0.05)
+    assert seen == {compare.ABOVE, compare.SAME, compare.BELOW}
 
 
 def test_no_spread():
@@ -194,14 +171,7 @@ def test_no_spread():
     assert compare.needed(high, low, 10) == ""
 
 
-@pytest.mark.parametrize(
-    "size, stds",
-    [
-        (30, (20.0, 20.0)),
-        (25, (10.0, 30.0)),
-        (100, (20.0, 15.0)),
-    ],
-)
+@pytest.mark.parametrize("size, stds", [(30, (20.0, 20.0)), (25, (10.0, 30.0))])
 def test_how_many_seeds_it_takes(size, stds):
     """Played 4,000 times: with so many seeds 4 of 5 experiments see it, with one less fewer do."""
     seeds = compare.seeds_needed(size, *stds)
@@ -215,13 +185,5 @@ def test_how_many_seeds_it_takes(size, stds):
         return (test.pvalue < 0.05).mean()
 
     assert seen(seeds) > 0.78
-    if seeds > 3:
-        assert seen(seeds - 1) < 0.82
-    else:
-        assert size == 100
-
-
-def test_too_many_seeds():
-    assert compare.seeds_needed(0.001, 20.0, 20.0) is None
-    values = np.array([0.0, 40, 20])
-    assert compare.needed(values, values, 0.001) == "more than 1,000 (of 0.0)"
+    assert seen(seeds - 1) < 0.82
+    assert compare.seeds_needed(0.001, *stds) is None  # more than 1,000

@@ -54,22 +54,6 @@ def test_tables_are_those_of_the_files(page):
     assert len(marks) == text.count("\n<!-- end -->\n")
 
 
-@pytest.mark.parametrize("script", helpers.SCRIPTS)
-def test_the_page_of_a_script(script):
-    """A command, its evidence, and in italic code (which becomes links) only names that exist."""
-    pytest.importorskip("mkdocs")
-    from docs.hooks import line_of
-
-    text = (ROOT / f"docs/{script}.md").read_text()
-    assert [*commands(f"docs/{script}.md")]
-    assert re.search(r"^Evidence: \*(benchmarked|learns|tested)\*", text, re.M)
-    details = text.split("\n## Implementation details")[1].split("\n## ")[0]
-    italic = re.findall(r"(?<!\*)\*(?:Class(?:es)? |Functions? )?`[^*]+\*", details)
-    names = re.findall(r"`([\w.]+)`", "".join(italic))
-    source = (ROOT / f"cleanrl_lite/{script}.py").read_text()
-    assert [name for name in names if not line_of(source, name)] == []
-
-
 @pytest.mark.slow
 def test_the_site_builds(tmp_path):
     """Strictly: no broken link or anchor, no formula that docs/mathml.py does not know."""

@@ -8,7 +8,6 @@ import gymnasium as gym
 import numpy as np
 import pytest
 from gymnasium.spaces import Box, Dict, Discrete, Text, Tuple
-from gymnasium.utils.env_checker import check_env
 from moviepy import VideoFileClip
 
 from cleanrl_lite import utils
@@ -149,15 +148,6 @@ def test_a_large_constant(tmp_path):
     flags = dict(num_steps=256, total_timesteps=8192, learning_rate=3e-3, update_epochs=10)
     _, returns = train_odd(tmp_path, "tests.odd_envs:Seconds-v0", "ppo_continuous", **flags)
     assert np.mean(returns) > 9
-
-
-@pytest.mark.slow
-def test_the_environment_of_the_guide(tmp_path, monkeypatch):
-    """docs/guides/my_env.py: gymnasium's checker accepts it, and a run learns to walk right."""
-    monkeypatch.syspath_prepend(helpers.ROOT / "docs/guides")
-    check_env(gym.make("my_env:Line-v0", stride=0.5).unwrapped, skip_render_check=True)
-    _, returns = helpers.train("ppo", tmp_path, env_id="my_env:Line-v0", total_timesteps=8192)
-    assert np.mean(returns) > 0.7  # 20 steps at most
 
 
 LARGE = dict(env_id="tests.probe_envs:Large-v0", observations=1e6, rewards=-1e3)

@@ -7,7 +7,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 import tyro
-from torch.utils.tensorboard import SummaryWriter
 
 from benchmark.launch import launch
 from benchmark.measure import cuda_check, speed, time_to_return, torture
@@ -88,27 +87,6 @@ def test_a_run_is_read(tmp_path):
     args["total_timesteps"] *= 2  # as a resumed run writes it
     (run_dir / "args.json").write_text(json.dumps(args))
     assert not collect.read_run(run_dir)[0]["finished"]
-
-
-def test_an_evaluation_that_is_not_on_the_disk_yet(tmp_path):
-    """eval.json is written before TensorBoard's file: a run that was killed between them counts."""
-    args = {"env_id": "CartPole-v1", "exp_name": "ppo", "seed": 1, "total_timesteps": 500}
-    evaluation = {"global_step": 400, "mean": 1.0, "std": 0.0, "returns": [1.0]}
-    made = {"hardware": "a machine", "versions": {}, "commit": "abc"}
-    for name, content in {"args": args, "eval": evaluation, "machine": made}.items():
-        (tmp_path / f"{name}.json").write_text(json.dumps(content))
-    (tmp_path / "ppo.py").write_text((ROOT / "cleanrl_lite/ppo.py").read_text())
-    assert collect.read_run(tmp_path) is None  # before its first log
-    with SummaryWriter(tmp_path) as writer:
-        for tag in ("charts/episodic_return", "charts/episodic_length", "charts/SPS"):
-            writer.add_scalar(tag, 20.0, 300)
-    # what a run's files are called
-    for path in tmp_path.glob("events*"):
-        path.rename(tmp_path / "events.out.tfevents.1000000.host.1.0")
-    run, rows = collect.read_run(tmp_path)
-    found = run["finished"], run["global_step"], run["eval_mean"], len(rows)
-    assert found == (False, 300, 1.0, 1)
-    assert (run["hardware"], run["commit"]) == ("a machine", "abc")
 
 
 def test_an_experiment_is_one(tmp_path, monkeypatch, capsys):

@@ -51,13 +51,6 @@ FAST = dict(
 )
 
 
-def fast(*scripts):
-    """The others are for the second tier: what they learn from is tested by direct calls."""
-    return pytest.mark.parametrize(
-        "script", helpers.others_slow(helpers.MEMORYLESS_SCRIPTS, scripts)
-    )
-
-
 ONE_STEP = dict(total_timesteps=1_000)  # of an episode: nothing has to travel backwards
 
 
@@ -108,31 +101,13 @@ def batch(agent, *observations):
 
 @torch.no_grad()
 def values(agent, *observations):
-    """The values of raw observations, in units of the environment's reward: those of the greedy
-    actions."""
+    """ppo's and dqn's."""
     obs = batch(agent, *observations)
-    if hasattr(agent, "value_stats"):  # the critic's are normalised, the rewards are not scaled
-        return (agent(obs)[1] * agent.value_stats.std + agent.value_stats.mean).numpy()
-    if hasattr(agent, "return_stats"):
-        return (agent(obs)[1] * agent.return_stats.std).numpy()
-    if hasattr(agent, "critic"):
-        return agent(obs)[1].numpy()
-    if hasattr(agent, "draw_noise"):
-        return agent.values(agent.q_network(obs)).amax(1).numpy()
-    if hasattr(agent, "q_network"):
-        return agent(obs).amax(1).numpy()
-    actions = agent.act(obs)
-    if hasattr(agent, "quantiles"):
-        return agent.quantiles(agent.qfs, obs, actions).mean(dim=(1, 2)).numpy()
-    if hasattr(agent, "value"):
-        return agent.value(agent.qf1, obs, actions).numpy()
-    if hasattr(agent, "q_values"):
-        stats = dict(batch_stats=False) if hasattr(agent.qf1, "norm1") else {}
-        return agent.q_values(obs, actions, **stats)[0].numpy()
-    return agent.qf1(obs).amax(1).numpy()
+    return (agent(obs)[1] if hasattr(agent, "critic") else agent(obs).amax(1)).numpy()
 
 
-@fast("ppo", "ddpg")
+# the others are for the second tier: what they learn from is tested by direct calls
+@pytest.mark.parametrize("script", helpers.others_slow(helpers.MEMORYLESS_SCRIPTS, ["ppo", "ddpg"]))
 def test_right_action(script, tmp_path):
     agent = trained(script, probe("RightAction", script), tmp_path, replay=ONE_STEP)
     obs = batch(agent, [-1.0], [1.0])
@@ -144,24 +119,18 @@ def test_right_action(script, tmp_path):
     if helpers.family(script) == "ppo" and script not in helpers.Q_SCRIPTS:
         dist = agent(obs)[0]
         assert getattr(dist, "base_dist", dist).probs.max(-1).values.min() > 0.9
-    else:
-        assert values(agent, [-1.0], [1.0]) == pytest.approx([1, 1], abs=0.1)
 
 
-@fast("ppo", "dqn")
-def test_truncation_bootstraps(script, tmp_path):
+@pytest.mark.parametrize("script", helpers.others_slow(["ppo", "dqn"], ["ppo"]))
+@pytest.mark.parametrize("end", helpers.others_slow(["Truncated", "Terminated"], ["Truncated"]))
+def test_only_a_termination_ends_the_return(end, script, tmp_path):
     """The value depends on the observation, is discounted, and goes on behind a time limit."""
-    agent = trained(script, probe("Truncated", script), tmp_path, dict(total_timesteps=10_240))
-    assert values(agent, [1.0], [0.0]) == pytest.approx([10, -1], abs=1)
+    expected, near = dict(Truncated=([10, -1], 1), Terminated=([1.82, -8.36], 0.4))[end]
+    agent = trained(script, probe(end, script), tmp_path, dict(total_timesteps=10_240))
+    assert values(agent, [1.0], [0.0]) == pytest.approx(expected, abs=near)
 
 
-@fast("dqn")
-def test_termination_does_not_bootstrap(script, tmp_path):
-    agent = trained(script, probe("Terminated", script), tmp_path, dict(total_timesteps=10_240))
-    assert values(agent, [1.0], [0.0]) == pytest.approx([1.82, -8.36], abs=0.4)
-
-
-@pytest.mark.parametrize("script", helpers.variants_slow(helpers.CONTINUOUS_SCRIPTS))
+@pytest.mark.parametrize("script", helpers.others_slow(helpers.CONTINUOUS_SCRIPTS, ["sac"]))
 def test_action_at_the_edge_of_uneven_bounds(script, tmp_path):
     ppo = dict(total_timesteps=16_000, learning_rate=2e-2)
     if script in helpers.LSTM_SCRIPTS:  # they learn more slowly
@@ -174,25 +143,12 @@ def test_action_at_the_edge_of_uneven_bounds(script, tmp_path):
     assert (np.abs(action - Corner.target) / (Corner.high - Corner.low)).max() < 0.1
 
 
-@pytest.mark.parametrize(
-    "script", ["ppo", *(pytest.param(x, marks=pytest.mark.slow) for x in ("ppo_continuous", "dqn"))]
-)
-# test_cli.py trains on the others
-@pytest.mark.parametrize(
-    "kind", helpers.others_slow(["Dict", "Tuple", "Discrete", "Bytes"], ["Dict"])
-)
-def test_structured_observations(kind, script, tmp_path):
-    """Dict, Tuple and Discrete observations are flattened; bytes are a vector already. The value
-    is the number."""
-    env_id = probe(f"{kind}Obs", script)
+@pytest.mark.parametrize("script", helpers.others_slow(["ppo", "dqn"], ["ppo"]))
+def test_structured_observations(script, tmp_path):
+    """They are flattened; the value is the number."""
+    env_id = probe("DictObs", script)
     agent = trained(script, env_id, tmp_path, replay=ONE_STEP)
-    position = np.array([0.3, -0.5], dtype=np.float32)
     space = gym.make(env_id).observation_space
-    raw = dict(
-        Dict=lambda number: dict(mode=number, position=position),
-        Tuple=lambda number: (position, number),
-        Discrete=lambda number: number,
-        Bytes=lambda number: np.array([number]),
-    )[kind]
-    flat = [gym.spaces.flatten(space, raw(number)) for number in range(3)]
+    raw = [dict(mode=number, position=np.float32([0.3, -0.5])) for number in range(3)]
+    flat = [gym.spaces.flatten(space, obs) for obs in raw]
     assert values(agent, *flat) == pytest.approx([0, 1, 2], abs=0.2)

@@ -230,58 +230,23 @@ def test_noisy_layer():
     assert torch.equal(layer(x, None), mean)
 
 
-def agent(noisy=True, noisy_sigma=0.5):
-    """Two actions, five atoms."""
-    flags = dict(n_atoms=5, v_min=-1.0, v_max=1.0, noisy=noisy, noisy_sigma=noisy_sigma)
-    _, made = helpers.agent_of("rainbow", env_id=probe("Scripted", "rainbow"), **flags)
-    return made
-
-
 def test_noise_and_evaluations():
-    """Another noise, other logits, in every layer but the first; without, always the same: those of
-    the mean weights."""
-    noisy = agent()
-    obs = torch.randn(6, 2)
+    """Another noise, other logits; without, the greedy actions of the mean weights."""
+    flags = dict(env_id=probe("Scripted", "rainbow"), n_atoms=5, v_min=-1.0, v_max=1.0)
+    _, noisy = helpers.agent_of("rainbow", noisy_sigma=30.0, **flags)
+    obs = torch.randn(500, 2)
     one, other = noisy.draw_noise(2)
     assert one.shape == (2 * (120 + 84) + 84 + 10 + 84 + 5,)
-    network = noisy.q_network
-    logits = network(obs, one)
-    assert torch.equal(network(obs, one), logits)
-    assert not torch.equal(network(obs, other), logits)
-    for name, param in network.named_parameters():
-        if "sigma" in name:
-            torch.nn.init.zeros_(param)
-    torch.testing.assert_close(network(obs, one), network(obs))
+    logits = noisy.q_network(obs, one)
+    assert torch.equal(noisy.q_network(obs, one), logits)
+    assert not torch.equal(noisy.q_network(obs, other), logits)
+    greedy = (noisy.q_network(obs).softmax(2) * noisy.atoms).sum(2).argmax(1)
+    assert torch.equal(noisy.act(obs), greedy)
+    assert not torch.equal(noisy.act(obs, one), greedy)
 
-    loud = agent(noisy_sigma=30.0)
-    many = torch.randn(500, 2)
-    probs = loud.q_network(many).softmax(2)
-    greedy = (probs * loud.atoms).sum(2).argmax(1)
-    for _ in range(3):
-        assert torch.equal(loud.act(many), greedy)
-    (noise,) = loud.draw_noise(1)
-    assert not torch.equal(loud.act(many, noise), greedy)
-
-    quiet = agent(noisy=False)
+    _, quiet = helpers.agent_of("rainbow", noisy=False, **flags)
     assert quiet.draw_noise(3).shape == (3, 0)
-    (noise,) = quiet.draw_noise(1)
-    assert torch.equal(quiet.q_network(obs, noise), quiet.q_network(obs))
     assert not any("sigma" in name for name in quiet.state_dict())
-
-
-def test_dueling():
-    """Equation 9: the advantages' mean is taken away, for each atom; the value is the same for
-    all actions."""
-    network = agent().q_network
-    obs = torch.randn(6, 2)
-    logits = network(obs)
-    torch.nn.init.zeros_(network.fc3.weight)
-    network.fc3.bias.data = torch.arange(10.0)
-    x = network.fc1(obs).relu()
-    values = network.value_fc3(network.value_fc2(x, None).relu(), None)
-    torch.testing.assert_close(logits.mean(1), values)
-    advantages = torch.tensor([[-2.5] * 5, [2.5] * 5])
-    torch.testing.assert_close(network(obs), values[:, None] + advantages)
 
 
 def test_noise_is_drawn_for_each_step_environment_and_update(monkeypatch, tmp_path):

@@ -74,21 +74,11 @@ class Truncated(Probe):
     the next episode's start makes it less still.
     """
 
-    over = (False, True)
-
     def step(self, action):
         self.t += 1
         if self.t == 1:
             return self.vector(1), -10.0, False, False, {}
-        ends = bool(self.np_random.random() < 0.5)
-        return self.vector(1), 1.0, ends and self.over[0], ends and self.over[1], {}
-
-
-class Terminated(Truncated):
-    """The same, but it ends there: that state is worth 1 / (1 - 0.9 / 2) = 1.82 and the start
-    -10 + 0.9 * 1.82."""
-
-    over = (True, False)
+        return self.vector(1), 1.0, False, bool(self.np_random.random() < 0.5), {}
 
 
 class Corner(Probe):
@@ -587,7 +577,7 @@ class Nim(Probe):
         return np.array([0])
 
 
-BOTH = Constant, RightAction, Recall, Truncated, Terminated, Scripted, Logged, Faulty, Numbered
+BOTH = Constant, RightAction, Recall, Truncated, Scripted, Logged, Faulty, Numbered
 ONE = Corner, Plain, Blind, Shows, Masked, Reach, Drawn, Distance, Mixed, Privileged, Team, Alone
 ONE += Nim, Steady
 

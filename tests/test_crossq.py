@@ -5,7 +5,6 @@ import math
 
 import pytest
 import torch
-from torch import nn
 
 from cleanrl_lite import crossq
 from tests.test_off_policy import (
@@ -37,36 +36,6 @@ def renorm_by_hand(norm, x, running_mean, running_var, renormalise):
         scaled = normalised * norm.weight[k]
         columns.append(scaled + norm.bias[k])
     return torch.stack(columns, 1)
-
-
-def test_renormalisation():
-    """From the warm-up's end on; r and d are clipped, are constants of the gradient, and come from
-    the statistics before this minibatch. At rest it gives what the running statistics give."""
-    norm = crossq.BatchRenorm(4, 3)
-    nn.init.uniform_(norm.weight, 0.5, 2)
-    nn.init.uniform_(norm.bias, -1, 1)
-    stds = torch.tensor([0.1, 1, 9, 1])
-    means = torch.tensor([0, 1, 2, 99.0])
-    for step in range(6):
-        before = norm.running_mean.clone(), norm.running_var.clone()
-        x = torch.randn(32, 4) * stds + means
-        expected = renorm_by_hand(norm, x, *before, renormalise=step >= 3)
-        ours = x.clone().requires_grad_()
-        theirs = x.clone().requires_grad_()
-        y = norm(ours, True)
-        weights = torch.randn(32, 4)
-        torch.testing.assert_close(y.double(), expected.double(), rtol=1e-4, atol=1e-4)
-        by_hand = renorm_by_hand(norm, theirs, *before, renormalise=step >= 3)
-        grads = [
-            torch.autograd.grad((z * weights).sum(), each)[0]
-            for z, each in ((y, ours), (by_hand, theirs))
-        ]
-        torch.testing.assert_close(*grads, rtol=1e-3, atol=1e-4)
-    assert norm.step == 6
-    x = torch.randn(32, 4) + 5
-    norm.running_mean.copy_(x.mean(0) + 0.1)
-    norm.running_var.copy_(x.var(0) * 1.2)
-    torch.testing.assert_close(norm(x, False), norm(x, True), rtol=1e-4, atol=1e-4)
 
 
 class ByHand:
@@ -136,6 +105,9 @@ def test_losses_without_targets(steps, autotune, monkeypatch):
             buffer.fill_(steps)
         elif "running" in name:
             buffer.add_(0.3 * torch.rand_like(buffer))
+            if name.startswith("qf"):  # r and d are clipped in some columns
+                buffer[::2] *= 0.05
+                buffer[::3] += 4 if "mean" in name else 0
     noise = torch.randn(64, 3)
 
     def fresh():

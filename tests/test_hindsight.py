@@ -108,14 +108,6 @@ def test_later_steps_are_equally_likely():
     assert (counts[1:] - 1250).abs().max() < 5 * 1250**0.5
 
 
-@pytest.mark.parametrize("n_sampled_goals, relabelled", [(0, 0), (1, 50), (4, 80)])
-def test_share_of_relabelled_transitions(n_sampled_goals, relabelled):
-    buffer, _ = recorded(90, 3, 50, n_sampled_goals)
-    rows = buffer.sample(100)
-    assert (rows[:, 5] != -1).sum() == relabelled
-    assert (rows[:, 5] == rows[:, 15]).all()
-
-
 def test_relabelled_minibatches_of_a_run(monkeypatch, tmp_path):
     """With two environments that terminate and truncate, a buffer that wraps around, two resumes:
     no goal of a new episode gets into one that was given up."""
@@ -182,17 +174,9 @@ class Clocked(Reach):
         return dict(a_clock=np.arange(4, dtype=np.float32), **super().obs())
 
 
-@pytest.mark.parametrize("place", [0, 4])
-def test_goals_are_where_the_agents_environment_has_them(place, monkeypatch, tmp_path):
-    """As the environment is, and with a wrapper that drops the part before them."""
-
-    def make(**_):
-        env = Clocked()
-        if place:
-            return env
-        return gym.wrappers.FilterObservation(env, list(Reach.observation_space))
-
-    gym.register(f"Clocked{place}-v0", make)
+def test_goals_are_where_the_environment_has_them(monkeypatch, tmp_path):
+    """Behind the other part."""
+    gym.register("Clocked-v0", lambda **_: Clocked())
     batches = []
     sample = HindsightBuffer.sample
 
@@ -202,15 +186,15 @@ def test_goals_are_where_the_agents_environment_has_them(place, monkeypatch, tmp
         return rows
 
     monkeypatch.setattr(HindsightBuffer, "sample", kept)
-    helpers.train("sac_her", tmp_path, env_id=f"Clocked{place}-v0", total_timesteps=200)
+    helpers.train("sac_her", tmp_path, env_id="Clocked-v0", total_timesteps=200)
     assert batches
     for obs, _, _, next_obs, *_ in batches:
-        goals = obs[:, place + 2 : place + 4]
+        goals = obs[:, 6:8]
         relabelled = round(0.8 * len(obs))
-        assert torch.equal(goals, next_obs[:, place + 2 : place + 4])
+        assert torch.equal(goals, next_obs[:, 6:8])
         assert (goals[relabelled:] == 4).all()
         assert (goals[:relabelled] != 4).all()
-        assert not place or (obs[:, :4] == torch.arange(4)).all()
+        assert (obs[:, :4] == torch.arange(4)).all()
 
 
 def test_rewards_that_are_not_compute_rewards(tmp_path):

@@ -84,28 +84,6 @@ def project_by_hand(probs, rewards, terminations, gamma, atoms):
     return projected
 
 
-@pytest.mark.parametrize(
-    "v_min, v_max, n_atoms, gamma", [(-10, 10, 51, 0.99), (-3, 21, 9, 1.0), (0, 1, 2, 0.5)]
-)
-def test_projection(v_min, v_max, n_atoms, gamma):
-    """With terminations, beyond the ends of the support, and exactly on its atoms."""
-    rng = np.random.default_rng(1)
-    atoms = np.linspace(v_min, v_max, n_atoms)
-    probs = rng.dirichlet(np.full(n_atoms, 0.3), size=60)
-    rewards = rng.uniform(-0.7, 0.7, 60) * (v_max - v_min)
-    # with gamma 1 every atom falls on an atom
-    rewards[::3] = rng.integers(-2, 3, 20) * (atoms[1] - atoms[0])
-    rewards[1::12] = 0
-    terminations = rng.random(60) < 0.3
-    parts = [torch.tensor(x, dtype=torch.float32) for x in (probs, rewards, terminations, atoms)]
-    projected = c51.project_distribution(*parts[:3], gamma, parts[3]).numpy()
-    expected = project_by_hand(probs, rewards, terminations, gamma, atoms)
-    # float32: atoms[1] - atoms[0] lacks digits
-    np.testing.assert_allclose(projected, expected, atol=1e-4)
-    np.testing.assert_allclose(projected.sum(1), 1, atol=1e-5)
-    assert projected.min() >= 0
-
-
 def test_dqns_loss():
     args, agent, batch = agent_and_batch("dqn")
     loss, metrics = helpers.module("dqn").td_loss(args, agent, batch)
@@ -121,7 +99,9 @@ def test_dqns_loss():
 
 
 def test_c51s_loss():
+    """With rewards beyond the ends of the support, and exactly on its atoms."""
     args, agent, batch = agent_and_batch("c51", v_min=-3.0, v_max=7.0, n_atoms=11)
+    batch.rewards.mul_(5)[::3] = batch.rewards[::3].round()
     loss, metrics = c51.c51_loss(args, agent, batch)
     atoms = np.linspace(-3, 7, 11)
     probs = agent.target_network(batch.next_obs).reshape(64, 3, 11).softmax(2).detach().numpy()
@@ -274,6 +254,10 @@ def test_every_step_of_a_run(
         batch_size=8,
         tau=0.1,
         n_atoms=11,
+        v_min=-2.0,
+        v_max=2.0,
+        n_critics=2,
+        n_quantiles=5,
     )
     if script in POLICY:
         flags |= dict(policy_frequency=3)
@@ -354,11 +338,10 @@ def assert_stored(state, transitions):
     assert (terminations <= ends).all()
 
 
-@pytest.mark.parametrize("script", ["td3", "sac"])
-def test_minibatches_and_noise(script, monkeypatch, tmp_path):
+def test_minibatches_and_noise(monkeypatch, tmp_path):
     """Actor and critics share a minibatch; noise is standard normal, new each time and in each
     dimension."""
-    shadow = Shadow(monkeypatch, script)
+    shadow = Shadow(monkeypatch, "sac")
     shadow.train(tmp_path, total_timesteps=248, batch_size=64)
     noises = [given[1] for _, given in shadow.calls if len(given) > 1]
     for (_, before), (name, given) in zip(shadow.calls, shadow.calls[1:], strict=False):
@@ -385,8 +368,7 @@ def test_update_target_copies_buffers():
 
 @pytest.mark.parametrize("script", helpers.OFF_POLICY_SCRIPTS)
 def test_new_agents(script):
-    """Targets are copies that take no gradient; twin critics are two; the policy's networks have
-    layers of 256 units."""
+    """Targets are copies that take no gradient; twin critics are two."""
     args = helpers.small_args(script, "unused")
     env = helpers.module(script).make_env(args)
     agent = helpers.module(script).Agent(args, env.observation_space, env.action_space)
@@ -403,12 +385,6 @@ def test_new_agents(script):
         pairs = zip(agent.qf1.parameters(), agent.qf2.parameters(), strict=True)
         assert not all(torch.equal(one, two) for one, two in pairs)
     assert not hasattr(agent, "log_alpha") or agent.log_alpha == 0
-    if script in POLICY:
-        critic = "qfs.0" if "qfs.0.fc1.bias" in state else "qf1"
-        hidden = [
-            f"{network}.{layer}.bias" for network in ("actor", critic) for layer in ("fc1", "fc2")
-        ]
-        assert {len(state[name]) for name in hidden} == {256}
 
 
 @pytest.mark.parametrize("script", helpers.others_slow(EPSILON_GREEDY, ["dqn"]))
@@ -585,14 +561,14 @@ def test_what_is_stored_of_games(script, monkeypatch, tmp_path):
 
     monkeypatch.setattr(module.FrameReplayBuffer, "add", stored)
     monkeypatch.setattr(module.Games, "step", stepped)
-    flags = dict(env_id="SpaceInvadersNoFrameskip-v4", total_timesteps=1600, learning_starts=1598)
-    flags |= dict(env_kwargs='{"max_num_frames_per_episode": 1400}')
+    flags = dict(env_id="SpaceInvadersNoFrameskip-v4", total_timesteps=1000, learning_starts=998)
+    flags |= dict(env_kwargs='{"max_num_frames_per_episode": 900}')
     if script in EPSILON_GREEDY:
         flags |= dict(end_e=1.0)
     if "rainbow" in script:
         flags |= dict(noisy=False)
     helpers.train(script, tmp_path, **flags)
-    assert len(adds) == len(steps) == 800
+    assert len(adds) == len(steps) == 500
     ends = truncated = lost = best = 0
     for t, (actions, (shown, rewards, terminations, truncations, infos)) in enumerate(steps):
         obs, *stored = adds[t]

@@ -248,8 +248,8 @@ class Journal:
         """The transitions of the window of n steps that begins with this one: it ends with its life
         or game, or with what is known."""
         mine = [stepped for stepped in self.list if stepped.env == first.env]
-        found = [first]
-        for stepped in mine[mine.index(first) + 1 :][: self.n_step - 1]:
+        found, k = [first], mine.index(first)
+        for stepped in mine[k + 1 : k + (self.n_step or 1)]:
             last = found[-1]
             newest = stepped.slot + 1 >= self.buffer.written[first.env]
             given_up = stepped.slot != last.slot + 1  # at a resume

@@ -1,5 +1,5 @@
 """Environments so small that the right values and actions are known. Use as --env-id
-tests.probe_envs:ProbeConstant-v0.
+tests.probe_envs:ProbeCorner-v0.
 
 Those that exist for both kinds of action take `continuous`; the ids end in Discrete-v0 and Box-v0.
 """
@@ -49,37 +49,13 @@ class Constant(Probe):
         return self.vector(0), 1.0, True, False, {}
 
 
-class Large(Constant):
-    """Observations that need scaling."""
-
-    observation_space = Box(-1e6, 1e6, (1,), np.float32)
-
-    def first(self):
-        return self.vector(5000)
-
-
-class FromObservation(Probe):
-    """One step, the reward is the observation, -1 or 1."""
+class RightAction(Probe):
+    """One step; the observation is -1 or 1. Two actions: its sign says which one is right. Box:
+    half of it is right."""
 
     def first(self):
         self.sign = self.np_random.choice([-1, 1])
         return self.vector(self.sign)
-
-    def step(self, action):
-        return self.vector(self.sign), float(self.sign), True, False, {}
-
-
-class Delayed(Probe):
-    """Two steps, the second one is rewarded: values gamma and 1."""
-
-    def step(self, action):
-        self.t += 1
-        return self.vector(self.t), float(self.t == 2), self.t == 2, False, {}
-
-
-class RightAction(FromObservation):
-    """One step. Two actions: the observation's sign says which one is right. Box: half of the
-    observation is right."""
 
     def step(self, action):
         if isinstance(self.action_space, Box):
@@ -98,21 +74,11 @@ class Truncated(Probe):
     the next episode's start makes it less still.
     """
 
-    over = (False, True)
-
     def step(self, action):
         self.t += 1
         if self.t == 1:
             return self.vector(1), -10.0, False, False, {}
-        ends = bool(self.np_random.random() < 0.5)
-        return self.vector(1), 1.0, ends and self.over[0], ends and self.over[1], {}
-
-
-class Terminated(Truncated):
-    """The same, but it ends there: that state is worth 1 / (1 - 0.9 / 2) = 1.82 and the start
-    -10 + 0.9 * 1.82."""
-
-    over = (True, False)
+        return self.vector(1), 1.0, False, bool(self.np_random.random() < 0.5), {}
 
 
 class Corner(Probe):
@@ -137,26 +103,22 @@ class Structured(Probe):
     def __init__(self, kind, continuous=False, render_mode=None):
         super().__init__(continuous, render_mode)
         self.kind, number, box = kind, Discrete(3), Box(-1.0, 1.0, (2,), np.float32)
-        spaces = dict(
-            dict=Dict(mode=number, position=box), tuple=Tuple((box, number)), discrete=number
-        )
-        spaces |= dict(
+        self.observation_space = dict(
+            dict=Dict(mode=number, position=box),
             bytes=Box(0, 255, (1,), np.uint8),
             sequence=Sequence(number),
             image=Box(0, 255, (64, 64, 3), np.uint8),
-        )
-        self.observation_space = spaces[kind]
+        )[kind]
 
     def first(self):
         self.number = int(self.np_random.integers(3))
         position = self.np_random.uniform(-1, 1, 2).astype(np.float32)
-        values = dict(dict=dict(mode=self.number, position=position), tuple=(position, self.number))
-        values |= dict(
-            discrete=self.number,
+        return dict(
+            dict=dict(mode=self.number, position=position),
             bytes=np.array([self.number], dtype=np.uint8),
             sequence=(self.number,),
-        )
-        return values.get(self.kind, np.zeros((64, 64, 3), dtype=np.uint8))
+            image=np.zeros((64, 64, 3), dtype=np.uint8),
+        )[self.kind]
 
     def step(self, action):
         reward = float(self.number)
@@ -203,19 +165,19 @@ class Distance(Probe):
 
 class Steady(Scripted):
     """Scripted, but what is seen is a feature that hardly varies, in float64 as MuJoCo's:
-    float32 has 0.001 there."""
+    float32 has 0.001 there. The end of one episode pays much."""
 
     observation_space = Box(-1e9, 1e9, (1,), np.float64)
+
+    def __init__(self, render_mode=None):
+        super().__init__(continuous=True, render_mode=render_mode)
 
     def vector(self, *numbers):
         return 12345.678 + 1e-3 * self.np_random.normal(size=1)
 
-
-class Counted(Constant):
-    """Actions that are counted from 1."""
-
-    def __init__(self, render_mode=None):
-        self.action_space, self.render_mode = Discrete(2, start=1), render_mode
+    def step(self, action):
+        obs, reward, *ends, info = super().step(action)
+        return obs, 1e4 if self.episode == 25 and any(ends) else reward, *ends, info
 
 
 class Logged(Scripted):
@@ -489,64 +451,29 @@ class Alone(gym.Wrapper):
         return dict(agents=obs[None], state=obs), *rest
 
 
-class Unbounded(Constant):
-    """Actions without bounds, or with a lower one only."""
+class Spaced(Constant):
+    """Another action space; refuses what is out of bounds."""
 
-    def __init__(self, low=-np.inf, render_mode=None):
-        self.action_space, self.render_mode = Box(low, np.inf, (2,), np.float32), render_mode
-
-
-class Double(Constant):
-    """Actions in double precision; refuses what is out of bounds."""
-
-    def __init__(self, render_mode=None):
-        self.action_space, self.render_mode = (
-            Box(np.array([-0.1, 0.2]), np.array([0.1, 0.7]), dtype=np.float64),
-            render_mode,
-        )
+    def __init__(self, action_space, render_mode=None):
+        self.action_space, self.render_mode = action_space, render_mode
 
     def step(self, action):
         assert self.action_space.contains(action), f"{action} is out of bounds"
         return super().step(action)
 
 
-class Edge(Constant):
-    """Bounds whose half distance plus their middle is above the upper one, by rounding."""
-
-    bounds = np.sort(np.random.default_rng(0).uniform(-1, 1, (1000, 2)).astype(np.float32))
-    beyond = (bounds[:, 1] - bounds[:, 0]) / 2 + (bounds[:, 1] + bounds[:, 0]) / 2 > bounds[:, 1]
-    low, high = bounds[beyond][:3].T
-
-    def __init__(self, render_mode=None):
-        self.action_space, self.render_mode = Box(self.low, self.high), render_mode
-
-    def step(self, action):
-        assert self.action_space.contains(action), f"{action} is out of bounds"
-        return super().step(action)
-
-
-class Fixed(Constant):
-    """A bounded action of which one number cannot be chosen."""
-
-    def __init__(self, render_mode=None):
-        self.action_space, self.render_mode = (
-            Box(np.array([-1.0, 0.5]), np.array([1.0, 0.5]), dtype=np.float32),
-            None,
-        )
-
-
-class Huge(Constant):
-    """Bounds, but such that their distance is infinite in float32."""
-
-    def __init__(self, render_mode=None):
-        self.action_space, self.render_mode = Box(-3e38, 3e38, (2,), np.float32), render_mode
-
-
-class Whole(Constant):
-    """Whole numbers as actions."""
-
-    def __init__(self, render_mode=None):
-        self.action_space, self.render_mode = Box(0, 5, (2,), np.int64), render_mode
+bounds = np.sort(np.random.default_rng(0).uniform(-1, 1, (1000, 2)).astype(np.float32))
+middle, half = (bounds[:, 1] + bounds[:, 0]) / 2, (bounds[:, 1] - bounds[:, 0]) / 2
+# half of the distance plus the middle is above the upper bound, by rounding
+EDGE = Box(*bounds[middle + half > bounds[:, 1]][:3].T)
+SPACES = dict(
+    Counted=Discrete(2, start=1),
+    Double=Box(np.array([-0.1, 0.2]), np.array([0.1, 0.7]), dtype=np.float64),
+    Edge=EDGE,
+    Fixed=Box(np.float32([-1.0, 0.5]), np.float32([1.0, 0.5])),  # one number cannot be chosen
+    Huge=Box(-3e38, 3e38, (2,), np.float32),  # their distance is infinite in float32
+    Unbounded=Box(-np.inf, np.inf, (2,), np.float32),
+)
 
 
 class Plain(Constant):
@@ -650,10 +577,9 @@ class Nim(Probe):
         return np.array([0])
 
 
-BOTH = Constant, FromObservation, Delayed, RightAction, Recall, Truncated, Terminated, Scripted
-BOTH += Logged, Steady, Large, Faulty, Numbered
-ONE = Corner, Plain, Unbounded, Double, Blind, Shows, Masked, Reach, Drawn, Distance, Mixed
-ONE += Privileged, Team, Alone, Nim, Fixed, Huge, Whole, Counted, Edge
+BOTH = Constant, RightAction, Recall, Truncated, Scripted, Logged, Faulty, Numbered
+ONE = Corner, Plain, Blind, Shows, Masked, Reach, Drawn, Distance, Mixed, Privileged, Team, Alone
+ONE += Nim, Steady
 
 
 def register(name, cls, **kwargs):
@@ -663,10 +589,12 @@ def register(name, cls, **kwargs):
 
 for cls in ONE:
     register(f"Probe{cls.__name__}-v0", cls)
+for name, space in SPACES.items():
+    register(f"Probe{name}-v0", Spaced, action_space=space)
 for ending, continuous in ("Discrete", False), ("Box", True):
     for cls in BOTH:
         register(f"Probe{cls.__name__}{ending}-v0", cls, continuous=continuous)
-    for kind in ("dict", "tuple", "discrete", "bytes", "sequence", "image"):
+    for kind in ("dict", "bytes", "sequence", "image"):
         name = f"Probe{kind.title()}Obs{ending}-v0"
         register(name, Structured, kind=kind, continuous=continuous)
 

@@ -33,7 +33,6 @@ PLANS = {
     "td3": TWINS,
     "fast_td3": TWINS,
     "sac": SOFT,
-    "sac_her": SOFT,
     "crossq": SOFT,
     "tqc": {**SOFT, "critic_loss": [(0, "qfs", "q_lr")]},
     "sac_discrete": {
@@ -187,7 +186,6 @@ class Shadow:
 
 TARGETS = {
     "sac": ["qf1", "qf2"],
-    "sac_her": ["qf1", "qf2"],
     "sac_discrete": ["qf1", "qf2"],
     "tqc": ["qfs"],
     "ddpg": ["actor", "qf1"],
@@ -207,7 +205,7 @@ def expected_events(script, args):
     the critics).
     """
     delayed = hasattr(args, "policy_frequency")
-    as_often = args.policy_frequency if script in ("sac", "sac_her", "tqc") else 1
+    as_often = args.policy_frequency if script in ("sac", "tqc") else 1
     moves = []
     for network in TARGETS.get(script, ["q_network"]):
         target = {"actor": "target_actor", "q_network": "target_network"}
@@ -223,7 +221,7 @@ def expected_events(script, args):
         for _ in range(args.gradient_steps * due):
             gradient_steps += 1
             events.append((step, first, None))
-            if script in ("sac", "sac_her", "tqc"):
+            if script in ("sac", "tqc"):
                 events += [(step, *move) for move in moves]
             if delayed and gradient_steps % args.policy_frequency == 0:
                 events += [(step, "actor_loss", None)] * as_often

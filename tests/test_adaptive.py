@@ -105,26 +105,6 @@ def test_the_critic_predicts_normalised_returns(monkeypatch, tmp_path):
     assert len(rollouts) == 4
 
 
-def resumed(tmp_path, flags, **more):
-    """(step, learning rate) as logged by a run of one rollout that is resumed for another."""
-    script = "ppo_continuous_adaptive"
-    run_dir, _ = helpers.train(script, tmp_path, **flags, total_timesteps=128)
-    helpers.next_second()
-    more = {**flags, "total_timesteps": 256, "resume": str(run_dir), **more}
-    helpers.train(script, tmp_path, **more)
-    return dict(helpers.scalars(run_dir)["charts/learning_rate"])
-
-
-def test_the_learning_rate_after_a_resume(tmp_path):
-    """It goes on from where it was; without a KL threshold it is the flag's."""
-    falling = dict(kl_threshold=1e-20, learning_rate=3e-3, update_epochs=2)
-    expected = {128: 3e-3 / 1.5**2, 256: 3e-3 / 1.5**4}
-    assert resumed(tmp_path / "falling", falling) == pytest.approx(expected, rel=1e-4)
-    fixed = dict(kl_threshold=0.0, anneal_lr=False)
-    found = resumed(tmp_path / "fixed", fixed, learning_rate=1e-3)
-    assert found == pytest.approx({128: 3e-4, 256: 1e-3})
-
-
 # --- ppo_continuous_asymmetric.py
 
 

@@ -1,12 +1,10 @@
-"""crossq.py's normalisation and losses, against torch's batch normalisation and formulas of their
-own."""
+"""crossq.py's normalisation and losses, against formulas of their own."""
 
 import copy
 import math
 
 import pytest
 import torch
-from torch import nn
 
 from cleanrl_lite import crossq
 from tests.test_off_policy import (
@@ -38,67 +36,6 @@ def renorm_by_hand(norm, x, running_mean, running_var, renormalise):
         scaled = normalised * norm.weight[k]
         columns.append(scaled + norm.bias[k])
     return torch.stack(columns, 1)
-
-
-def random_norm(features, warmup):
-    norm = crossq.BatchRenorm(features, warmup)
-    nn.init.uniform_(norm.weight, 0.5, 2)
-    nn.init.uniform_(norm.bias, -1, 1)
-    return norm
-
-
-def test_before_the_warm_up_it_is_batch_normalisation():
-    """torch's BatchNorm1d: outputs, gradients, and the running statistics, but that torch's
-    variance is divided by n - 1."""
-    ours = random_norm(5, 100)
-    theirs = nn.BatchNorm1d(5, eps=1e-3, momentum=0.01)
-    theirs.load_state_dict({"num_batches_tracked": torch.tensor(0), **ours.state_dict()}, False)
-    for _ in range(7):
-        x = 3 * torch.randn(32, 5) + torch.arange(5)
-        inputs = [x.clone().requires_grad_() for _ in range(2)]
-        outputs = ours(inputs[0], True), theirs(inputs[1])
-        torch.testing.assert_close(*outputs, rtol=1e-4, atol=1e-5)
-        weights = torch.randn(32, 5)
-        grads = []
-        for k, norm in enumerate((ours, theirs)):
-            loss = (outputs[k] * weights).sum()
-            params = [inputs[k], norm.weight, norm.bias]
-            grads.append(torch.autograd.grad(loss, params))
-        for mine, other in zip(*grads, strict=True):
-            torch.testing.assert_close(mine, other, rtol=1e-3, atol=1e-4)
-    torch.testing.assert_close(ours.running_mean, theirs.running_mean)
-    first = 0.99**7  # what is left of where the variance started
-    my_var = ours.running_var - first
-    their_var = theirs.running_var - first
-    torch.testing.assert_close(my_var * 32 / 31, their_var)
-
-
-def test_renormalisation():
-    """From the warm-up's end on; r and d are clipped, are constants of the gradient, and come from
-    the statistics before this minibatch. At rest it gives what the running statistics give."""
-    norm = random_norm(4, 3)
-    stds = torch.tensor([0.1, 1, 9, 1])
-    means = torch.tensor([0, 1, 2, 99.0])
-    for step in range(6):
-        before = norm.running_mean.clone(), norm.running_var.clone()
-        x = torch.randn(32, 4) * stds + means
-        expected = renorm_by_hand(norm, x, *before, renormalise=step >= 3)
-        ours = x.clone().requires_grad_()
-        theirs = x.clone().requires_grad_()
-        y = norm(ours, True)
-        weights = torch.randn(32, 4)
-        torch.testing.assert_close(y.double(), expected.double(), rtol=1e-4, atol=1e-4)
-        by_hand = renorm_by_hand(norm, theirs, *before, renormalise=step >= 3)
-        grads = [
-            torch.autograd.grad((z * weights).sum(), each)[0]
-            for z, each in ((y, ours), (by_hand, theirs))
-        ]
-        torch.testing.assert_close(*grads, rtol=1e-3, atol=1e-4)
-    assert norm.step == 6
-    x = torch.randn(32, 4) + 5
-    norm.running_mean.copy_(x.mean(0) + 0.1)
-    norm.running_var.copy_(x.var(0) * 1.2)
-    torch.testing.assert_close(norm(x, False), norm(x, True), rtol=1e-4, atol=1e-4)
 
 
 class ByHand:
@@ -168,6 +105,9 @@ def test_losses_without_targets(steps, autotune, monkeypatch):
             buffer.fill_(steps)
         elif "running" in name:
             buffer.add_(0.3 * torch.rand_like(buffer))
+            if name.startswith("qf"):  # r and d are clipped in some columns
+                buffer[::2] *= 0.05
+                buffer[::3] += 4 if "mean" in name else 0
     noise = torch.randn(64, 3)
 
     def fresh():

@@ -10,7 +10,7 @@ from cleanrl_lite import rainbow, rainbow_atari
 from cleanrl_lite.rainbow import NoisyLinear, ReplayBuffer, SumTree
 from tests import helpers, test_replay
 from tests.probe_envs import probe
-from tests.test_fast_td3 import Journal, project_each, returns_by_hand, windows_of
+from tests.test_fast_td3 import project_each, returns_by_hand, windows_of
 from tests.test_off_policy import assert_loss, assert_metrics, logged
 
 CPU = torch.device("cpu")
@@ -90,8 +90,9 @@ def test_draws_are_proportional_and_stratified():
 # --- priorities
 
 
-def test_new_transitions_get_the_largest_priority_so_far():
-    """Also after that one was overwritten, or has got a smaller one. NaN is no priority."""
+def test_new_transitions_get_the_largest_priority_so_far(tmp_path):
+    """Also after that one was overwritten, or has got a smaller one, or after a resume. NaN is no
+    priority."""
     buffer = ReplayBuffer(10, 2, SHAPES, CPU, 1)
 
     def set_priorities(places, priorities):
@@ -105,6 +106,9 @@ def test_new_transitions_get_the_largest_priority_so_far():
     set_priorities([0, 1], [7.0, 0.5])
     set_priorities([0], [0.25])
     buffer.add(*transition(2))
+    assert first(6) == [0.25, 0.5, 7, 7, 0, 0]
+    new = ReplayBuffer(10, 2, SHAPES, CPU, 1)
+    buffer = test_replay.saved_and_loaded(buffer, new, tmp_path / "checkpoint.pt")
     assert first(6) == [0.25, 0.5, 7, 7, 0, 0]
     set_priorities([2, 3], [np.nan, np.inf])
     for _ in range(7):
@@ -179,25 +183,6 @@ def test_a_window_that_straddles_the_write_position():
     assert {2, 3} <= set(index.tolist())
 
 
-def test_saved_and_loaded(tmp_path):
-    """Rows, priorities and position come back exactly, and go on as they would have."""
-    journal = Journal(2, 21, 3, rainbow)
-    buffer = journal.buffer
-    for _ in range(15):
-        journal.step()
-        buffer.set_priorities(draw(buffer, 4), torch.rand(4) * 3)
-    new = ReplayBuffer(21, 2, SHAPES, CPU, 3)
-    test_replay.saved_and_loaded(buffer, new, tmp_path / "checkpoint.pt")
-    for _ in range(12):
-        assert torch.equal(new.rows, buffer.rows)
-        assert (new.position, new.size) == (buffer.position, buffer.size)
-        assert new.max_priority == buffer.max_priority
-        assert torch.equal(new.tree.leaves, buffer.tree.leaves)
-        assert torch.equal(new.tree.sums, buffer.tree.sums)
-        buffer.add(*transition(2, 1.0))
-        new.add(*transition(2, 1.0))
-
-
 # --- noise
 
 
@@ -211,77 +196,29 @@ def noisy_by_hand(layer, noise):
     return weight, bias
 
 
-def test_noisy_layer():
-    """The definition; each row has weights of its own where it has noise of its own."""
-    layer = NoisyLinear(3, 2, True, 0.5)
-    for sigma in (layer.weight_sigma, layer.bias_sigma):
-        assert torch.equal(sigma, torch.full_like(sigma, 0.5 / 3**0.5))
-        torch.nn.init.normal_(sigma)
-    x = torch.randn(4, 3)
-    noise = torch.randn(4, 5)
-    own = layer(x, noise)
-    shared = layer(x, noise[0])
-    for k, row in enumerate(x):
-        weight, bias = noisy_by_hand(layer, noise[k])
-        torch.testing.assert_close(own[k], weight @ row + bias)
-        weight, bias = noisy_by_hand(layer, noise[0])
-        torch.testing.assert_close(shared[k], weight @ row + bias)
-    mean = torch.nn.functional.linear(x, layer.weight, layer.bias)
-    assert torch.equal(layer(x, None), mean)
-
-
-def agent(noisy=True, noisy_sigma=0.5):
-    """Two actions, five atoms."""
-    flags = dict(n_atoms=5, v_min=-1.0, v_max=1.0, noisy=noisy, noisy_sigma=noisy_sigma)
-    _, made = helpers.agent_of("rainbow", env_id=probe("Scripted", "rainbow"), **flags)
-    return made
-
-
 def test_noise_and_evaluations():
-    """Another noise, other logits, in every layer but the first; without, always the same: those of
-    the mean weights."""
-    noisy = agent()
-    obs = torch.randn(6, 2)
+    """Another noise, other logits, row by row where each has its own; without, the greedy actions
+    of the mean weights. sigma starts at a part of 1 / sqrt(inputs)."""
+    layer = NoisyLinear(4, 2, True, 0.5)
+    assert layer.weight_sigma.eq(0.25).all() and layer.bias_sigma.eq(0.25).all()
+    flags = dict(env_id=probe("Scripted", "rainbow"), n_atoms=5, v_min=-1.0, v_max=1.0)
+    _, noisy = helpers.agent_of("rainbow", noisy_sigma=30.0, **flags)
+    obs = torch.randn(500, 2)
     one, other = noisy.draw_noise(2)
     assert one.shape == (2 * (120 + 84) + 84 + 10 + 84 + 5,)
-    network = noisy.q_network
-    logits = network(obs, one)
-    assert torch.equal(network(obs, one), logits)
-    assert not torch.equal(network(obs, other), logits)
-    for name, param in network.named_parameters():
-        if "sigma" in name:
-            torch.nn.init.zeros_(param)
-    torch.testing.assert_close(network(obs, one), network(obs))
+    logits = noisy.q_network(obs, one)
+    assert torch.equal(noisy.q_network(obs, one), logits)
+    others = noisy.q_network(obs, other)
+    assert not torch.equal(others, logits)
+    own = noisy.q_network(obs[:2], torch.stack([one, other]))
+    torch.testing.assert_close(own, torch.stack([logits[0], others[1]]), rtol=1e-4, atol=1e-3)
+    greedy = (noisy.q_network(obs).softmax(2) * noisy.atoms).sum(2).argmax(1)
+    assert torch.equal(noisy.act(obs), greedy)
+    assert not torch.equal(noisy.act(obs, one), greedy)
 
-    loud = agent(noisy_sigma=30.0)
-    many = torch.randn(500, 2)
-    probs = loud.q_network(many).softmax(2)
-    greedy = (probs * loud.atoms).sum(2).argmax(1)
-    for _ in range(3):
-        assert torch.equal(loud.act(many), greedy)
-    (noise,) = loud.draw_noise(1)
-    assert not torch.equal(loud.act(many, noise), greedy)
-
-    quiet = agent(noisy=False)
+    _, quiet = helpers.agent_of("rainbow", noisy=False, **flags)
     assert quiet.draw_noise(3).shape == (3, 0)
-    (noise,) = quiet.draw_noise(1)
-    assert torch.equal(quiet.q_network(obs, noise), quiet.q_network(obs))
     assert not any("sigma" in name for name in quiet.state_dict())
-
-
-def test_dueling():
-    """Equation 9: the advantages' mean is taken away, for each atom; the value is the same for
-    all actions."""
-    network = agent().q_network
-    obs = torch.randn(6, 2)
-    logits = network(obs)
-    torch.nn.init.zeros_(network.fc3.weight)
-    network.fc3.bias.data = torch.arange(10.0)
-    x = network.fc1(obs).relu()
-    values = network.value_fc3(network.value_fc2(x, None).relu(), None)
-    torch.testing.assert_close(logits.mean(1), values)
-    advantages = torch.tensor([[-2.5] * 5, [2.5] * 5])
-    torch.testing.assert_close(network(obs), values[:, None] + advantages)
 
 
 def test_noise_is_drawn_for_each_step_environment_and_update(monkeypatch, tmp_path):

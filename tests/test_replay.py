@@ -4,7 +4,6 @@ ReplayBuffer and FrameReplayBuffer have the same text in every script (test_cons
 each is tested.
 """
 
-import math
 from collections import Counter
 from dataclasses import dataclass
 
@@ -45,13 +44,17 @@ def saved_and_loaded(buffer, new, path):
 
 
 @pytest.mark.parametrize("buffer_size, num_envs", [(17, 1), (24, 3), (26, 3)])
-def test_the_last_transitions(buffer_size, num_envs):
-    """Before and after the wrap-around, the buffer holds the last transitions and nothing else."""
+def test_the_last_transitions(buffer_size, num_envs, tmp_path):
+    """Before and after the wrap-around, the buffer holds the last transitions and nothing else;
+    also one that is saved and loaded before each third step."""
     rng = np.random.default_rng(1)
     buffer = vectors(buffer_size, num_envs)
     stepped = []
     capacity = buffer_size // num_envs * num_envs
-    for _ in range(3 * buffer_size // num_envs):
+    for t in range(3 * buffer_size // num_envs):
+        if t % 3 == 2:
+            new = vectors(buffer_size, num_envs)
+            buffer = saved_and_loaded(buffer, new, tmp_path / "checkpoint.pt")
         step = random_step(rng, num_envs)
         buffer.add(*step)
         for n in range(num_envs):
@@ -92,24 +95,6 @@ def test_sampling_is_uniform(num_envs, added):
     freedom = size - 1
     assert abs(chi_square - freedom) < 5 * (2 * freedom) ** 0.5
     assert not torch.equal(rows, buffer.sample(draws))
-
-
-@pytest.mark.parametrize("num_envs, steps", [(1, 5), (3, 8), (3, 21)])
-def test_saving_and_loading(num_envs, steps, tmp_path):
-    """Contents and position come back exactly, and what is added then goes where it would have
-    gone."""
-    rng = np.random.default_rng(1)
-    buffer = vectors(9 * num_envs - 1, num_envs)
-    for _ in range(steps):
-        buffer.add(*random_step(rng, num_envs))
-    new = vectors(9 * num_envs - 1, num_envs)
-    new = saved_and_loaded(buffer, new, tmp_path / "checkpoint.pt")
-    for _ in range(13):
-        assert torch.equal(new.rows, buffer.rows)
-        assert (new.position, new.size) == (buffer.position, buffer.size)
-        step = random_step(rng, num_envs)
-        buffer.add(*step)
-        new.add(*step)
 
 
 # --- frames
@@ -193,11 +178,16 @@ class Journal:
     """Steps an environment, adds what comes of it to the buffer, and keeps a list of it; the
     action is the number of a transition in the list."""
 
-    def __init__(self, games, buffer_size, buffer_class=FrameReplayBuffer):
+    def __init__(self, games, buffer_size, n_step=0):
         self.games = games
         self.list = []
         self.slots = np.zeros(games.num_envs, dtype=np.int64)
-        self.make = lambda: buffer_class(buffer_size, games.num_envs, (3, 3), CPU)
+        self.n_step = n_step  # 0: the buffer knows of none
+        sizes = buffer_size, games.num_envs, (3, 3), CPU
+        if n_step:
+            self.make = lambda: rainbow_atari.FrameReplayBuffer(*sizes, n_step)
+        else:
+            self.make = lambda: FrameReplayBuffer(*sizes)
         self.buffer = self.make()
         # slots overwritten before a checkpoint
         self.lost = np.zeros(games.num_envs, dtype=np.int64)
@@ -254,44 +244,57 @@ class Journal:
                     spared.add(number)
         return possible, spared
 
-    def check(self, draws_each=30):
-        """Every sample is a transition of the list, and nothing that can be drawn is left out."""
+    def window(self, first):
+        """The transitions of the window of n steps that begins with this one: it ends with its life
+        or game, or with what is known."""
+        mine = [stepped for stepped in self.list if stepped.env == first.env]
+        found, k = [first], mine.index(first)
+        for stepped in mine[k + 1 : k + (self.n_step or 1)]:
+            last = found[-1]
+            newest = stepped.slot + 1 >= self.buffer.written[first.env]
+            given_up = stepped.slot != last.slot + 1  # at a resume
+            if last.terminated or last.truncated or newest or given_up:
+                break
+            found.append(stepped)
+        return found
+
+    def check(self, gamma=0.9):
+        """Every sample is a transition, or window, of the list, and nothing that can be drawn is
+        left out; returns the windows' lengths."""
         possible, spared = self.drawable()
-        drawn = Counter()
-        chunks = math.ceil(draws_each * len(possible) / 1000)
-        for _ in range(chunks):
-            packed = self.buffer.sample(1000)
-            obs, actions, rewards, next_obs, terminations = (
-                part.numpy() for part in self.buffer.unpack(*packed)
-            )
-            assert obs.dtype == next_obs.dtype == np.uint8
-            assert rewards.dtype == terminations.dtype == np.float32
-            actions = actions.astype(int)
-            numbers, inverse = np.unique(actions, return_inverse=True)
-            wrong = set(numbers) - possible
-            assert not wrong, f"{sorted(wrong)} are not whole any more, or not yet"
-            drawn.update(actions.tolist())
-            expected = [self.list[number] for number in numbers]
-            wanted = np.array([stepped.reward for stepped in expected])
-            np.testing.assert_array_equal(rewards, wanted[inverse])
-            wanted = np.array([stepped.terminated for stepped in expected])
-            np.testing.assert_array_equal(terminations, wanted[inverse])
-            for k, stepped in enumerate(expected):
-                same = obs[inverse == k] == stepped.obs
-                assert same.all(), f"obs of {stepped}"
-                if stepped.next_obs is not None:
-                    assert (next_obs[inverse == k] == stepped.next_obs).all(), (
-                        f"next_obs of {stepped}"
-                    )
-                else:
-                    assert stepped.terminated
-        assert set(drawn) >= possible - spared, (
-            f"never drawn: {sorted(possible - spared - set(drawn))}"
-        )
-        return drawn
+        if self.n_step:
+            *packed, _ = self.buffer.sample(30 * len(possible))
+            batch = self.buffer.unpack(*packed, gamma)
+            # a slot that lacks a frame soon is given up one step early
+            early = self.buffer.written - self.buffer.length + 4
+            spared |= {k for k in possible if self.list[k].slot < early[self.list[k].env]}
+        else:
+            packed = self.buffer.sample(30 * len(possible))
+            batch = *self.buffer.unpack(*packed), torch.full((30 * len(possible),), gamma)
+        obs, actions, rewards, next_obs, terminations, discounts = batch
+        assert obs.dtype == next_obs.dtype == torch.uint8
+        assert rewards.dtype == terminations.dtype == torch.float32
+        drawn, rows = np.unique(actions.numpy().astype(int), return_index=True)
+        wrong = {*drawn} - possible
+        assert not wrong, f"{sorted(wrong)} are not whole any more, or not yet"
+        missing = possible - spared - {*drawn}
+        assert not missing, f"never drawn: {sorted(missing)}"
+        lengths = set()
+        for number, k in zip(drawn, rows, strict=True):
+            window = self.window(self.list[number])
+            first, last = window[0], window[-1]
+            total = sum(gamma**n * stepped.reward for n, stepped in enumerate(window))
+            assert (obs[k].numpy() == first.obs).all(), f"obs of {first}"
+            assert rewards[k] == pytest.approx(total, abs=1e-5)
+            assert terminations[k] == last.terminated
+            assert discounts[k] == pytest.approx(gamma ** len(window))
+            if last.next_obs is not None:
+                assert (next_obs[k].numpy() == last.next_obs).all(), f"next_obs of {first}"
+            lengths.add(len(window))
+        return lengths
 
 
-@pytest.mark.parametrize("buffer_size, num_envs", [(60, 1), (61, 3), (24, 3), (8, 1)])
+@pytest.mark.parametrize("buffer_size, num_envs", [(61, 3), (24, 3), (8, 1)])
 def test_frames(buffer_size, num_envs):
     """Every sample is a transition that was really stepped, before and after several
     wrap-arounds."""
@@ -306,18 +309,7 @@ def test_frames(buffer_size, num_envs):
     assert journal.slots.min() > 3 * journal.buffer.length
 
 
-def test_frames_at_every_fill():
-    """Step by step through the first wrap-around, for several sequences of games."""
-    for seed in range(4):
-        journal = Journal(ScriptedGames(2, seed), 24)
-        journal.step(2)
-        for _ in range(30):
-            journal.check()
-            journal.step(1)
-
-
-@pytest.mark.parametrize("num_envs", [1, 3])
-@pytest.mark.parametrize("steps", [3, 5, 17, 61])
+@pytest.mark.parametrize("num_envs, steps", [(1, 3), (3, 5), (3, 17), (1, 61)])
 def test_frames_saved_and_loaded(num_envs, steps, tmp_path):
     """A resumed run begins new games; what was stepped before it is drawn as before, and nothing
     that never was."""
@@ -350,57 +342,16 @@ def resume(journal, path):
     journal.begin()
 
 
-def check_windows(journal, gamma=0.9):
-    """Each drawn window begins where the journal says that one may, and ends with its life or game
-    or with what is known; returns the windows' lengths."""
-    possible, spared = journal.drawable()
-    *packed, _ = journal.buffer.sample(40 * len(possible))
-    batch = journal.buffer.unpack(*packed, gamma)
-    lives = [[s for s in journal.list if s.env == n] for n in range(journal.games.num_envs)]
-    places = {id(s): k for life in lives for k, s in enumerate(life)}
-    drawn, lengths = set(), set()
-    for obs, action, reward, next_obs, terminated, discount in zip(*batch, strict=True):
-        if (number := int(action)) in drawn:
-            continue
-        drawn.add(number)
-        first = journal.list[number]
-        mine, k = lives[first.env], places[id(first)]
-        total, length, last = 0.0, 0, first
-        for stepped in mine[k : k + journal.buffer.n_step]:
-            newest = stepped.slot + 1 >= journal.buffer.written[first.env]
-            if length > 0 and (newest or stepped.slot != last.slot + 1):  # given up at a resume
-                break
-            total += gamma**length * stepped.reward
-            length += 1
-            last = stepped
-            if stepped.terminated or stepped.truncated:
-                break
-        assert (obs.numpy() == first.obs).all()
-        assert reward == pytest.approx(total, abs=1e-5) and terminated == last.terminated
-        assert discount == pytest.approx(gamma**length)
-        assert last.next_obs is None or (next_obs.numpy() == last.next_obs).all()
-        lengths.add(length)
-    # a slot that lacks a frame soon is given up one step early
-    early = journal.buffer.written - journal.buffer.length + 4
-    spared |= {k for k in possible if journal.list[k].slot < early[journal.list[k].env]}
-    assert drawn <= possible and drawn >= possible - spared
-    return lengths
-
-
 @pytest.mark.parametrize("num_envs, n_step", [(1, 3), (3, 3), (2, 1)])
 def test_windows_of_frames(num_envs, n_step, tmp_path):
     """rainbow_atari's, before and after the wrap-around and a resume."""
-
-    def buffer(*sizes):
-        return rainbow_atari.FrameReplayBuffer(*sizes, n_step)
-
-    journal = Journal(ScriptedGames(num_envs), 24 * num_envs, buffer)
+    journal = Journal(ScriptedGames(num_envs), 24 * num_envs, n_step)
     journal.step(3)
     lengths = set()
     for t in range(60):
-        lengths |= check_windows(journal)
+        lengths |= journal.check()
         if t == 40:
             resume(journal, tmp_path / "checkpoint.pt")
-            check_windows(journal)
+            journal.check()
         journal.step(1)
     assert lengths == set(range(1, n_step + 1))

@@ -1,4 +1,4 @@
-"""What main() of PPO's variants learns from: the same actions are given to the script's engine and
+"""What main() of PPO's scripts learns from: the same actions are given to the script's engine and
 the same observations to its agent, outside of main(), and all that a rollout holds has to follow."""
 
 import json
@@ -33,7 +33,11 @@ def drawn(name):
 TEAM = dict(env_id=f"{PROBES}Team-v0", env_kwargs='{"length": 3}', num_envs=3, num_steps=8)
 TEAM |= dict(total_timesteps=48)
 MEMORY = dict(num_envs=3, num_steps=24, total_timesteps=216)
+PLAIN = dict(num_envs=3, num_steps=40, total_timesteps=360)
 CASES = dict(
+    plain=("ppo", dict(env_id=probe("Logged", "ppo"), **PLAIN)),
+    # its observations differ in digits that float32 does not have; statistics are of training alone
+    continuous=("ppo_continuous", dict(env_id=f"{PROBES}Steady-v0", eval_every=120, **PLAIN)),
     atari=("ppo_atari", game("Carnival")),  # its rewards are larger than 1
     atari_lstm=("ppo_atari_lstm", game("Breakout")),
     godot=("ppo_godot", dict(env_kwargs='{"actions": "mixed"}')),
@@ -189,6 +193,8 @@ def test_a_rollout_holds_what_was_played(case, march, monkeypatch, tmp_path):
     ended = np.array([["episode" in info for info in row] for row in infos])
     begins = np.concatenate([ended[:1] | True, ended[:-1]])
 
+    if case == "continuous":
+        assert np.abs(actions).max() > 1  # the environment's are clipped
     if "Carnival" in args.env_id:
         assert rewards.max() > 1
     if script in helpers.ATARI_SCRIPTS:
@@ -205,7 +211,6 @@ def test_a_rollout_holds_what_was_played(case, march, monkeypatch, tmp_path):
         rows = slice(so_far - args.num_steps, so_far)
         with torch.no_grad():
             seen = torch.from_numpy(obs[rows]), torch.from_numpy(next_obs[rows])
-            seen = [x if x.dtype == torch.uint8 else x.to(batch.obs.dtype) for x in seen]
             dist, values, after, states = remember(agent, *seen, begins[rows])
             logprobs = dist.log_prob(batch.actions.flatten(0, 1))
         assert torch.equal(batch.obs, seen[0])

@@ -1,11 +1,10 @@
 """vpg.py, a2c.py, ppo_simple.py and their variants for Box actions: returns, losses and steps,
-against the definitions and torch.optim. (ppo_simple's advantages: test_math.py.)"""
+against the definitions and torch.optim."""
 
 import numpy as np
 import pytest
 import torch
 
-from cleanrl_lite import vpg
 from tests import helpers, probe_envs
 from tests.shadow import Shadow
 from tests.test_math import rows_of, stepped
@@ -30,15 +29,20 @@ def returns_by_hand(rewards, next_values, terminations, dones, gamma):
     return returns
 
 
-def test_returns():
-    rng = np.random.default_rng(0)
-    rewards, next_values = np.float32(rng.normal(size=(2, 40, 4)))
-    terminations, truncations = rng.random((2, 40, 4)) < 0.1
-    terminations[-1] = [True, False, False, True]
-    truncations[-1] = [False, True, False, True]
-    arrays = rewards, next_values, terminations, terminations | truncations
-    found = vpg.compute_returns(*map(torch.from_numpy, arrays), 0.9)
-    np.testing.assert_allclose(found, returns_by_hand(*arrays, 0.9), rtol=1e-4, atol=1e-5)
+def gae_by_definition(rewards, values, next_values, terminations, dones, gamma, gae_lambda):
+    """A_t = sum over k of (gamma lambda)^k delta_{t + k}, up to the end of t's episode or of the
+    rollout."""
+    advantages = np.zeros(rewards.shape)
+    for t, n in np.ndindex(*rewards.shape):
+        for k in range(t, len(rewards)):
+            delta = rewards[k, n] - values[k, n]
+            if not terminations[k, n]:
+                delta += gamma * next_values[k, n]
+            discount = (gamma * gae_lambda) ** (k - t)
+            advantages[t, n] += discount * delta
+            if dones[k, n]:
+                break
+    return advantages
 
 
 @pytest.mark.parametrize("script", PLAIN)
@@ -120,6 +124,10 @@ def test_every_step_of_a_run(script, monkeypatch, tmp_path):
             torch.cat([getattr(batch, name) for batch in batches[:4]])
             for name in ("advantages", "returns")
         )
+        parts = shadow.args.gamma, shadow.args.gae_lambda
+        expected = gae_by_definition(rollout[0], values.numpy(), *rollout[1:], *parts)
+        expected = np.sort(expected.flatten())
+        np.testing.assert_allclose(np.sort(advantages), expected, rtol=1e-4, atol=1e-4)
         found = np.sort((returns - advantages).numpy())
         np.testing.assert_allclose(found, np.sort(values.flatten()), rtol=1e-4, atol=1e-4)
         logprobs = torch.cat([batch.logprobs for batch in batches[:4]])

@@ -36,27 +36,6 @@ def huber_by_hand(quantiles, targets):
     return torch.stack(losses)
 
 
-@pytest.mark.parametrize("n_critics, drop", [(1, 0), (1, 2), (3, 0), (3, 2), (5, 6)])
-def test_the_largest_of_the_mixture_go(n_critics, drop):
-    """As many as `drop` for each critic, but not of each critic: one that is far above the others
-    loses all that it has."""
-    quantiles = torch.randn(16, n_critics, 7)
-    quantiles[:8, 0] += 100
-    kept = tqc.truncate(quantiles, drop)
-    assert kept.shape == (16, n_critics * (7 - drop))
-    torch.testing.assert_close(kept, truncated_by_hand(quantiles, drop), rtol=0, atol=0)
-    if n_critics * drop > 7:
-        assert kept[:8].max() < 50
-
-
-def test_quantile_huber_loss():
-    quantiles = 2 * torch.randn(6, 3, 5)
-    targets = 2 * torch.randn(6, 11)
-    losses = tqc.quantile_huber_loss(quantiles, targets)
-    by_hand = huber_by_hand(quantiles.double(), targets.double())
-    torch.testing.assert_close(losses.double(), by_hand)
-
-
 def quantiles_by_hand(critics, obs, actions):
     x = torch.cat([obs, actions], 1)
     return torch.stack([critic(x) for critic in critics], 1)

@@ -211,13 +211,6 @@ class Steady(Scripted):
         return 12345.678 + 1e-3 * self.np_random.normal(size=1)
 
 
-class Counted(Constant):
-    """Actions that are counted from 1."""
-
-    def __init__(self, render_mode=None):
-        self.action_space, self.render_mode = Discrete(2, start=1), render_mode
-
-
 class Logged(Scripted):
     """Scripted, with actions of another kind: three, or a box with uneven bounds. Actions are
     kept in ACTIONS, whole transitions (environment, obs, action, reward, next_obs, terminated)
@@ -303,19 +296,6 @@ class Reach(Probe):
         self.t, self.point = self.t + 1, self.point + 0.2 * action
         reward = float(self.compute_reward(self.point, self.goal, {}))
         return self.obs(), reward, False, self.t == 20, dict(is_success=reward == 0)
-
-
-class Recall(RightAction):
-    """Four steps. The first observation is -1 or 1, the others are 0; the last action has to be
-    the one it names. Box: to have its sign."""
-
-    def step(self, action):
-        self.t += 1
-        named = (self.sign + 1) // 2
-        if isinstance(self.action_space, Box):
-            named = action[0] > 0
-            action = self.sign > 0
-        return self.vector(0), float(self.t == 4 and action == named), self.t == 4, False, {}
 
 
 class Numbered(Scripted):
@@ -535,13 +515,6 @@ class Fixed(Constant):
         )
 
 
-class Huge(Constant):
-    """Bounds, but such that their distance is infinite in float32."""
-
-    def __init__(self, render_mode=None):
-        self.action_space, self.render_mode = Box(-3e38, 3e38, (2,), np.float32), render_mode
-
-
 class Whole(Constant):
     """Whole numbers as actions."""
 
@@ -650,10 +623,10 @@ class Nim(Probe):
         return np.array([0])
 
 
-BOTH = Constant, FromObservation, Delayed, RightAction, Recall, Truncated, Terminated, Scripted
+BOTH = Constant, FromObservation, Delayed, RightAction, Truncated, Terminated, Scripted
 BOTH += Logged, Steady, Large, Faulty, Numbered
 ONE = Corner, Plain, Unbounded, Double, Blind, Shows, Masked, Reach, Drawn, Distance, Mixed
-ONE += Privileged, Team, Alone, Nim, Fixed, Huge, Whole, Counted, Edge
+ONE += Privileged, Team, Alone, Nim, Fixed, Whole, Edge
 
 
 def register(name, cls, **kwargs):

@@ -22,8 +22,8 @@ JAVA_FREE = {"tests.test_consistency", "tests.test_docs", "tests.test_results"}
 collect_ignore = []
 if importlib.util.find_spec("stable_baselines3") is None:
     collect_ignore += ["test_results.py"]
-# Their tests share what takes long to make: processes, an agent.
-TOGETHER = "test_multigpu.py", "test_selfplay.py"
+# Its tests share two processes.
+TOGETHER = "test_multigpu.py"
 
 
 def pytest_configure(config):
@@ -42,7 +42,7 @@ def pytest_xdist_auto_num_workers(config):
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config, log):
-    """Each of these files is for one worker. (pytest 9.2 does not see the groups of pytest-xdist
+    """This file is for one worker, others for all. (pytest 9.2 does not see the groups of pytest-xdist
     3.8, which are a part of the tests' names.)"""
     from xdist.scheduler import LoadScopeScheduling
 
@@ -65,6 +65,7 @@ def untouched_process(monkeypatch):
     for seed in (random.seed, np.random.seed, torch.manual_seed):
         seed(0)
     yield
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, utils.SIGNALS)  # make_envs failed
     utils.received.clear()
     tqdm._instances.clear()  # bars of runs that failed
     for number, handler in handlers.items():
@@ -87,24 +88,22 @@ def fake_envpool(monkeypatch):
 def pytest_collection_modifyitems(items):
     """What trains on microRTS or brax is slow, and skipped where they are not installed; so is
     what needs godot-rl. Of the scripts for games, the first tier trains ppo_atari and dqn_atari."""
+    lacks = [
+        (helpers.JAVA_SCRIPTS, helpers.JAVA, "gym_microrts, JPype1 or Java"),
+        (helpers.MJX_SCRIPTS, helpers.BRAX, "brax"),
+        (helpers.GODOT_SCRIPTS, helpers.GODOT, "godot-rl"),
+    ]
     for item in items:
         used = set(map(str, item.callspec.params.values())) if hasattr(item, "callspec") else set()
         if used & {*helpers.GAME_VARIANTS} and "tmp_path" in item.fixturenames:
             item.add_marker(pytest.mark.slow)
-        if used & {*helpers.JAVA_SCRIPTS} and item.module.__name__ not in JAVA_FREE:
-            item.add_marker(pytest.mark.slow)
-            item.add_marker(
-                pytest.mark.skipif(
-                    not helpers.JAVA, reason="gym_microrts, JPype1 or Java is not installed"
+        for scripts, installed, what in lacks:
+            if used & {*scripts} and item.module.__name__ not in JAVA_FREE:
+                if what != "godot-rl":
+                    item.add_marker(pytest.mark.slow)
+                item.add_marker(
+                    pytest.mark.skipif(not installed, reason=f"{what} is not installed")
                 )
-            )
-        if used & {*helpers.MJX_SCRIPTS} and item.module.__name__ not in JAVA_FREE:
-            item.add_marker(pytest.mark.slow)
-            item.add_marker(pytest.mark.skipif(not helpers.BRAX, reason="brax is not installed"))
-        if used & {*helpers.GODOT_SCRIPTS} and item.module.__name__ not in JAVA_FREE:
-            item.add_marker(
-                pytest.mark.skipif(not helpers.GODOT, reason="godot-rl is not installed")
-            )
 
 
 @pytest.fixture

@@ -1,19 +1,13 @@
 """The scripts as commands: ways to start one, what a run leaves behind, and bad input."""
 
-import contextlib
-import os
 import re
-import select
 import shutil
-import subprocess
 import sys
 from pathlib import Path
-from unittest import mock
 
 import pytest
 import torch
 
-from cleanrl_lite import utils
 from tests import helpers
 from tests.probe_envs import probe
 
@@ -37,7 +31,8 @@ def check_run_dir(run_dir, script):
 
 
 def unchanged(run_dir):
-    return {path: path.read_bytes() for path in run_dir.rglob("*") if path.is_file()}
+    files = [path for path in run_dir.rglob("*") if path.is_file() and path.name != "lock"]
+    return {path: path.read_bytes() for path in files}
 
 
 # --- right input
@@ -54,48 +49,20 @@ def test_help(script, capsys, monkeypatch):
         assert not isinstance(value, bool) or re.search(rf"--no-{flag}\b", text), flag
 
 
-@pytest.mark.parametrize(
-    "script, way",
-    [
-        pytest.param("ppo", "module", marks=pytest.mark.slow),
-        ("dqn", "copy"),
-        pytest.param("sac", "folder", marks=pytest.mark.slow),
-        pytest.param("ppo_continuous", "checkout", marks=pytest.mark.slow),
-    ],
-)
-def test_ways_to_start(script, way, tmp_path):
-    """python -m, `python script.py` in its folder, a copy anywhere, and python
-    cleanrl_lite/script.py."""
-    folder, words = tmp_path, [f"{script}.py"]
-    if way == "module":
-        words = ["-m", f"cleanrl_lite.{script}"]
-    elif way == "folder":
-        folder = helpers.SOURCE
-    elif way == "checkout":
-        folder, words = helpers.ROOT, [f"cleanrl_lite/{script}.py"]
-    else:
-        shutil.copy(helpers.SOURCE / f"{script}.py", tmp_path)
-    done = helpers.run(
-        [sys.executable, *words, *helpers.small_flags(script, tmp_path / "runs")], cwd=folder
-    )
+@pytest.mark.parametrize("script", helpers.others_slow(["ppo", "dqn"], ["dqn"]))
+def test_a_command(script, tmp_path):
+    """python -m, or a copy of the script anywhere."""
+    words = ["-m", "cleanrl_lite.ppo"] if script == "ppo" else ["dqn.py"]
+    shutil.copy(helpers.SOURCE / f"{script}.py", tmp_path)
+    words = [sys.executable, *words, *helpers.small_flags(script, tmp_path / "runs")]
+    done = helpers.run(words, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     run_dir, total = helpers.only_run(tmp_path / "runs"), helpers.SMALL[script]["total_timesteps"]
-    assert re.fullmatch(
-        rf"{helpers.SMALL[script]['env_id']}__{script}__1__\d{{10}}\.\d\d", run_dir.name
-    )
+    assert re.fullmatch(rf"CartPole-v1__{script}__1__\d{{10}}\.\d\d", run_dir.name)
     assert check_run_dir(run_dir, script) == total
     first, evaluation, last = done.stdout.splitlines()
     assert first == f"run directory: {run_dir} (cpu)" and last == f"finished: {run_dir}"
     assert evaluation.startswith(f"evaluation at step {total:,}: mean return ")
-    assert "out of date" not in done.stderr
-
-
-def parse(script, words):
-    argv = mock.patch.object(sys, "argv", [f"{script}.py", *map(str, words)])
-    module = helpers.module(script)
-    docstring = mock.patch.object(sys.modules["__main__"], "__doc__", module.__doc__)
-    with argv, docstring:
-        return utils.parse(module.Args)
 
 
 @pytest.mark.parametrize(
@@ -103,16 +70,13 @@ def parse(script, words):
     [
         ("ppo", "FrozenLake-v1"),  # Discrete observations
         ("ppo", probe("DictObs", "ppo")),
-        ("ppo", "tests.probe_envs:ProbeShows-v0"),  # must not be recorded
         # a researcher's first: no render_mode, no metadata
         ("ppo", "tests.probe_envs:ProbePlain-v0"),
         ("ppo_continuous", "Hopper-v5"),  # float64 observations; terminates
-        pytest.param("ppo_atari", "ALE/Breakout-v5", marks=pytest.mark.slow),
         ("dqn", "Blackjack-v1"),  # Tuple observations
-        pytest.param("c51_atari", "ALE/Pong-v5", marks=pytest.mark.slow),
         ("td3", "Pendulum-v1"),  # truncates
-        ("td3", "tests.probe_envs:ProbeDouble-v0"),  # actions in double precision
-        ("ppo_continuous", "tests.probe_envs:ProbeDouble-v0"),  # and means out of bounds
+        # actions in double precision, and means out of bounds
+        ("ppo_continuous", "tests.probe_envs:ProbeDouble-v0"),
         ("sac", probe("BytesObs", "sac")),
     ],
 )
@@ -124,64 +88,22 @@ def test_environments(script, env_id, tmp_path):
 
 
 def test_a_users_own_modules(tmp_path):
-    """utils.py and tools of the current folder are the user's, also in a program; a checkpoint
-    imports a module only where the command names it."""
+    """utils.py of the current folder is the user's; a checkpoint imports a module only where the
+    command names it."""
     (tmp_path / "utils.py").write_text("LENGTH = 7\n")
-    (tmp_path / "tools").mkdir()
-    (tmp_path / "tools/__init__.py").write_text("REWARD = 3.0\n")
     (tmp_path / "mine.py").write_text(
-        "import gymnasium as gym, tools, utils\n"
-        "gym.register('Mine-v0', lambda render_mode=None: gym.wrappers.TransformReward("
-        "gym.make('CartPole-v1', max_episode_steps=utils.LENGTH), lambda r: tools.REWARD))\n"
+        "import gymnasium as gym, utils\n"
+        "gym.register('Mine-v0', lambda render_mode=None: "
+        "gym.make('CartPole-v1', max_episode_steps=utils.LENGTH))\n"
     )
     flags = helpers.small_flags("dqn", "runs", env_id="mine:Mine-v0", total_timesteps=150)
-    script = helpers.SOURCE / "dqn.py"
-    program = "from cleanrl_lite.dqn import *; main(Args(env_id='mine:Mine-v0', "
-    program += "total_timesteps=20, runs_dir='runs', eval_episodes=1))"
-    for words in ([script, *flags], ["-c", program]):
-        done = helpers.run([sys.executable, *words], cwd=tmp_path)
-        assert done.returncode == 0, done.stderr
-        assert "mean return 21.00" in done.stdout
-    words = [sys.executable, script, "--evaluate", sorted((tmp_path / "runs").iterdir())[0]]
-    done = helpers.run(words, cwd=tmp_path)
+    words = [sys.executable, helpers.SOURCE / "dqn.py"]
+    done = helpers.run([*words, *flags], cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "mean return 7.00" in done.stdout
+    done = helpers.run([*words, "--evaluate", helpers.only_run(tmp_path / "runs")], cwd=tmp_path)
     assert done.returncode == 1
     assert_one_line(done.stderr, r"imports a module\. To allow it: --env-id mine:Mine-v0")
-    done = helpers.run([*words, "--env-id", "mine:Mine-v0"], cwd=tmp_path)
-    assert done.returncode == 0 and "mean return 21.00" in done.stdout
-
-
-@pytest.mark.slow
-def test_progress_on_a_terminal(tmp_path):
-    """One line that is written over; evaluations and the end have lines of their own."""
-    import fcntl
-    import pty
-    import struct
-    import termios
-
-    command = [
-        sys.executable,
-        "-m",
-        "cleanrl_lite.ppo",
-        *helpers.small_flags("ppo", tmp_path, eval_every=256),
-    ]
-    main, terminal = pty.openpty()
-    fcntl.ioctl(terminal, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 100, 0, 0))
-    process = subprocess.Popen(
-        command, cwd=tmp_path, env=helpers.environment(), stdout=terminal, stderr=terminal
-    )
-    os.close(terminal)
-    output = b""
-    with contextlib.suppress(OSError):  # it has ended
-        while select.select([main], [], [], 120)[0]:
-            output += os.read(main, 1024)
-    try:
-        assert process.wait(60) == 0
-    finally:
-        process.kill()
-    lines = output.decode().split("\r\n")
-    for start in ("evaluation at step 256: ", "evaluation at step 512: ", "finished: "):
-        assert any(line.split("\r")[-1].startswith(start) for line in lines), (start, lines)
-    assert "512/512" in output.decode() and "return " in output.decode()
 
 
 # --- bad input: (script, flags, what the line says)
@@ -191,52 +113,30 @@ def bad(script, told, **flags):
 
 
 PROBES = "tests.probe_envs:Probe"
-IMAGE, MASKED, COUNTED = (
-    f"{PROBES}{kind}-v0" for kind in ("ImageObsDiscrete", "Masked", "Counted")
-)
+IMAGE, MASKED = (f"{PROBES}{kind}-v0" for kind in ("ImageObsDiscrete", "Masked"))
 BAD = [
     # ids and paths
     bad("ppo", r"--env-id CartPole-v7 .*v1", env_id="CartPole-v7"),
-    bad("ppo", r"CartPol-v1", env_id="CartPol-v1"),
     bad("dqn_atari", r"BreakoutNoFramskip", env_id="BreakoutNoFramskip-v4"),
     bad("ppo", r"no_such_module", env_id="no_such_module:Env-v0"),
     bad("ppo", r"ppo_atari\.py", env_id="ALE/Pong-v5"),
-    bad("ppo", r"Namespace foo ", env_id="foo/Bar-v0"),
     bad("c51_atari", r"CartPole-v1 is not an Atari game.*ppo_image\.py", env_id="CartPole-v1"),
     bad("ppo", r"cannot load /nowhere/at/all: FileNotFound", resume="/nowhere/at/all"),
-    bad("ppo_atari", r"cannot load /nowhere/at/all: FileNotFound", evaluate="/nowhere/at/all"),
-    bad("ppo", r"--env-kwargs null: no JSON object", env_kwargs="null"),
     bad("ppo", r"--env-kwargs \{a: 1\}: ", env_kwargs="{a: 1}"),
-    bad("ppo", r"--env-id Cart Pole-v1", env_id="Cart Pole-v1"),
     # sizes
     bad("ppo", r"--num-envs must be positive", num_envs=0),
-    bad("dqn", r"--total-timesteps must be positive", total_timesteps=0),
     bad("ppo", r"multiple of --num-minibatches", num_envs=3, num_minibatches=5),
-    bad("rainbow", r"--n-step must be positive", n_step=0),
     bad("rainbow", r"--buffer-size must be at least 1200", n_step=600),
-    bad("rainbow", r"--priority-beta must be <= 1, got 2.0", priority_beta=2.0),
-    bad("c51_atari", r"--v-min", v_min=3.0, v_max=2.0),
     bad("dqn_atari", r"--learning-starts .* --num-envs", learning_starts=3),
     bad("sac", r"--buffer-size must", batch_size=10**6),
-    bad("ppo_image", r"--image-size must be at least 36", image_size=35),
     bad("dqn", "--eval-episodes must be positive", eval_episodes=0),  # not after hours
     # spaces: what the script takes, and a script for the others
-    bad("ppo_masked", r"must be discrete, not Box.*\bppo_cont", env_id="Pendulum-v1"),
-    bad("ppo_image", r"one uint8 image, .* not Box.*\bppo\.py", env_id="CartPole-v1"),
-    bad("ppo_multiagent", r"must be Dict\(agents=.*, not Discrete", env_id="Taxi-v4"),
-    bad(
-        "ppo_hybrid", "must be Discrete or Box, with finite bounds", env_kwargs='{"kind": "whole"}'
-    ),
     bad("sac", "no bounds", env_id=f"{PROBES}Fixed-v0"),
-    bad("sac", r"are Sequence.*not a few", env_id=probe("SequenceObs", "sac")),
     bad("td3", r"no bounds.*ppo_continuous\.py", env_id=f"{PROBES}Unbounded-v0"),
-    bad("td3", r"no bounds.*ppo_continuous\.py", env_id=f"{PROBES}Huge-v0"),
-    bad("dqn", r"must be Discrete, from 0, not Discrete\(2, start=1\)", env_id=COUNTED),
     bad("dqn", r"must be Discrete, .* MultiDiscrete.*\bppo_masked\.py", env_id=MASKED),
     bad("dqn", r"observations are Box.*64, 3.*\bppo_image\.py", env_id=IMAGE),
 ]
-for name in ("ppo", "pqn", "dqn", "c51", "sac_discrete"):
-    other = "ppo_continuous" if name in helpers.FAMILIES["ppo"] else "sac"
+for name, other in (("ppo", "ppo_continuous"), ("dqn", "sac")):
     BAD.append(bad(name, rf"must be Discrete, .* Box.*\b{other}\.py", env_id="Pendulum-v1"))
 if not torch.cuda.is_available():
     BAD.append(bad("ppo", r"--cuda-graph needs a GPU", cuda_graph=True))
@@ -268,24 +168,12 @@ def test_bad_input(script, flags, told, capfd, monkeypatch, tmp_path):
     assert not list(tmp_path.iterdir())
 
 
-@pytest.mark.parametrize(
-    "words", [["--no-such-flag"], ["--num-envs", "many"], ["--num-envs", "1.5"], ["--seed"]]
-)
+@pytest.mark.parametrize("words", [["--no-such-flag"], ["--num-envs", "1.5"]])
 def test_bad_flags(words, capfd, monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     assert helpers.command_line("ppo", words) == 2
     streams = capfd.readouterr()
     assert words[0] in streams.out + streams.err and "Traceback" not in streams.err
-    assert not list(tmp_path.iterdir())
-
-
-def test_bad_input_in_a_real_process(tmp_path):
-    """An Atari game, which gymnasium does not know before ale_py is imported."""
-    done = helpers.run(
-        [sys.executable, "-m", "cleanrl_lite.dqn", "--env-id", "PongNoFrameskip-v4"], cwd=tmp_path
-    )
-    assert (done.returncode, done.stdout) == (1, "")
-    assert_one_line(done.stderr, r"PongNoFrameskip-v4")
     assert not list(tmp_path.iterdir())
 
 
@@ -296,69 +184,44 @@ def trained(tmp_path_factory):
     return helpers.train("ppo", tmp_path_factory.mktemp("trained"))[0]
 
 
-class Malicious:
-    """Unpickling this creates a file."""
-
-    def __init__(self, path):
-        self.path = path
-
-    def __reduce__(self):
-        return (open, (str(self.path), "w"))
-
-
 def damage(path, how):
-    state = torch.load(path, weights_only=True)
     if how == "truncated":
         path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
-    elif how == "text":
-        path.write_text("this is no checkpoint")
     elif how == "foreign":
         torch.save(dict(weights=torch.zeros(3)), path)
-    elif how == "another network":
-        state["agent"][next(name for name in state["agent"] if name.endswith("weight"))] = (
-            torch.zeros(7, 64)
-        )
+    else:
+        state = torch.load(path, weights_only=True)
+        state["agent"]["actor.0.weight"] = torch.zeros(7, 64)
         torch.save(state, path)
-    elif how == "malicious":
-        torch.save(state | dict(extra=Malicious(path.with_name("executed"))), path)
 
 
 @pytest.mark.parametrize("flag", ["--resume", "--evaluate"])
-@pytest.mark.parametrize("how", ["truncated", "text", "foreign", "another network", "malicious"])
+@pytest.mark.parametrize("how", ["truncated", "foreign", "another network"])
 def test_a_bad_checkpoint(how, flag, trained, capfd, tmp_path):
-    """One line, and nothing in it is executed."""
+    """One line, and it stays as it is; test_utils.py has those that would execute something."""
     copy = Path(shutil.copytree(trained, tmp_path / "copy"))
     damage(copy / "checkpoint.pt", how)
     before = unchanged(copy)
     assert helpers.command_line("ppo", [flag, copy, "--total-timesteps", "1024"]) == 1
     assert_one_line(capfd.readouterr().err, r"checkpoint\.pt")
     assert unchanged(copy) == before
-    if how == "malicious":
-        torch.load(copy / "checkpoint.pt", weights_only=False)["extra"].close()
-        assert (copy / "executed").exists()  # the trap works
 
 
 @pytest.mark.parametrize(
     "script, words, told",
     [
-        (
-            "dqn",
-            [],
-            r"cannot load .*checkpoint\.pt: RuntimeError\W+Error\(s\) in loading state_dict",
-        ),
+        ("dqn", [], r"cannot load .*checkpoint\.pt: .*loading state_dict"),
         ("ppo", ["--env-id", "Acrobot-v1"], r"cannot load .*size mismatch"),
         ("ppo", ["--num-envs", "2"], r"--resume needs --num-envs 4"),
     ],
 )
 def test_a_checkpoint_of_another_run(script, words, told, trained, capfd):
     """Refused, and left as it is; its args.json too."""
-    before = {path: text for path, text in unchanged(trained).items() if path.name != "lock"}
-    words = ["--total-timesteps", "1024", *words]
-    assert helpers.command_line(script, ["--resume", trained, *words]) == 1
+    before = unchanged(trained)
+    words = ["--resume", trained, "--total-timesteps", "1024", *words]
+    assert helpers.command_line(script, words) == 1
     assert_one_line(capfd.readouterr().err, told)
-    assert {
-        path: text for path, text in unchanged(trained).items() if path.name != "lock"
-    } == before
+    assert unchanged(trained) == before
 
 
 # --- what the machine lacks

@@ -10,7 +10,7 @@ import sys
 
 import pytest
 
-from tests.helpers import PLAIN_SCRIPTS, ROOT, SCRIPTS, SOURCE, TEXT, lineage, module
+from tests.helpers import ROOT, SCRIPTS, SOURCE, TEXT, lineage, module
 
 
 def fields(script):
@@ -37,19 +37,9 @@ def test_flags(script):
 
 
 def test_same_flag_same_meaning():
-    """Type and help of a flag are the same everywhere, but for what --env-id may be; run flags as a
-    text, but for two defaults."""
+    """Type and help of a flag are the same everywhere, but for what --env-id may be."""
     seen = {}
-
-    def run_flags(script):
-        group = re.search(r"    # run flags, .*?(?=\n\n)", TEXT[script], re.S)[0]
-        return re.sub(
-            r"(?<=    )(threads|save_every|eval_every|compile): \w+ = [\d_]+", r"\1", group
-        )
-
-    plain = re.sub(r"    (compile|cuda_graph): .*\n", "", run_flags("ppo"))
     for script in SCRIPTS:
-        assert run_flags(script) == (plain if script in PLAIN_SCRIPTS else run_flags("ppo")), script
         for name, (kind, _, told) in fields(script).items():
             same = kind, told if name != "env_id" else None
             other, first = seen.setdefault(name, (script, same))
@@ -84,7 +74,6 @@ OTHERS = {("a2c", "policy_gradient_loss"), ("fast_td3", "actor_loss")}
 OTHERS |= {("ppo_continuous_adaptive", "ppo_loss"), ("ppo_simple", "ppo_loss")}
 
 
-@pytest.mark.parametrize("script", SCRIPTS)
 def test_functions_of_one_name_agree(script):
     """With those of the nearest ancestor, or else of another script, that has it; where the code
     differs, so do docstring or comments, or those of its class: that says that it was meant."""
@@ -102,19 +91,6 @@ def test_functions_of_one_name_agree(script):
         heads = [definitions(other)[head] for other in others if name in definitions(other)]
         declared = words != theirs[0][1] or definitions(script)[head][1] != heads[0][1]
         assert declared, f"{name} of {script}.py differs from another script's; its words do not"
-
-
-@pytest.mark.parametrize("script", SCRIPTS)
-def test_pure_functions_are_pure(script):
-    """No decorator, no in-place method of torch, no draws under that banner."""
-    for part in re.findall(
-        r"^# === pure functions\n(.*?)(?=^# ===|^def main)", TEXT[script], re.S | re.M
-    ):
-        assert not re.search(
-            r"^@|\.\w+[a-z]_(?<!scatter_add_)(?<!index_add_)\(|\b(np\.random|torch\.rand\w*)\(",
-            part,
-            re.M,
-        )
 
 
 @pytest.mark.parametrize("command", ["check", "format --check"])

@@ -148,14 +148,12 @@ WRONG = {
         dict(env_path="/no/game.x86_64"),
         r"--env-path /no/game.x86_64 .*no such game",
     ),
-    "no JSON": (dict(env_kwargs="{x"), r"--env-kwargs \{x: Expecting"),
     "never connects": (asked(fault="silent"), "the game does not connect"),
     "too few environments": (
         dict(num_envs=2) | asked(agents=4),
         "--num-envs 2 must be a multiple of the game's 4 agents",
     ),
     "images": (asked(fault="image"), "with images, are not supported"),
-    "agents that differ": (asked(fault="differ"), "of several policies or spaces"),
 }
 
 
@@ -213,13 +211,12 @@ def test_no_game_is_left_behind(fault, tmp_path):
 
 @ENGINE
 @pytest.mark.slow
-@pytest.mark.parametrize("actions", KINDS)
-def test_godot_learns(actions, tmp_path):
+def test_godot_learns(tmp_path):
     """By chance an episode returns 0.2, or -1.0 where it may grab; at best 1 and the way to the
     target: 2.0."""
     flags = dict(env_id="Reach-v0", env_path=GAME, speedup=1000, num_envs=16, num_steps=128)
     flags |= dict(num_minibatches=32, total_timesteps=30_720, update_epochs=10, eval_episodes=30)
-    flags |= asked(actions=actions)
+    flags |= asked(actions="mixed")
     run_dir, returns = helpers.train("ppo_godot", tmp_path, **flags)
     trained = [value for _, value in helpers.scalars(run_dir)["charts/episodic_return"]]
     assert np.mean(trained[:50]) < 0.5

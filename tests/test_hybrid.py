@@ -9,7 +9,7 @@ from gymnasium.spaces import Box, Dict, Discrete, MultiDiscrete, Tuple
 from torch.distributions import Categorical, Normal
 
 from cleanrl_lite import ppo_hybrid, utils
-from tests import helpers, probe_envs
+from tests import helpers
 
 
 def mixed(action_space):
@@ -107,15 +107,3 @@ def test_samples_follow_the_policy(agent):
         together = np.corrcoef(actions.T) - np.eye(5)
         assert np.abs(together).max() < 0.05
     utils.check_policy(agent, obs[:4].numpy())
-
-
-def test_what_the_environment_gets(tmp_path):
-    """Choices as drawn, numbers clipped to their bounds: all options, both bounds."""
-    probe_envs.ACTIONS.clear()
-    helpers.train("ppo_hybrid", tmp_path)
-    choices, inner = zip(*probe_envs.ACTIONS[:512], strict=True)
-    assert set(choices) == {2, 3, 4}
-    assert {each["sign"] for each in inner} == {0, 1}
-    numbers = np.array([each["number"][0] for each in inner])
-    assert (numbers.min(), numbers.max()) == (0, 10)
-    assert 0.5 < np.mean((numbers > 0) & (numbers < 10)) < 0.85  # 0.68 of a Gaussian

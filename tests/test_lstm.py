@@ -165,17 +165,6 @@ def test_games_begin_with_a_row_of_ones():
     assert not env.step(0)[0][-1].any()
 
 
-def test_a_lost_life_is_not_forgotten():
-    """It ends the episode that is learned from, but the game goes on."""
-    args = helpers.small_args("ppo_atari_lstm", "unused", env_kwargs="{}", num_envs=1)
-    envs = utils.Envs(args, ppo_atari_lstm.Games(args))
-    over = False
-    while not over:
-        _, _, (over,), _, (info,) = envs.step(np.zeros(1, int))
-    assert not info
-    assert not envs.obs[:, -1].any()
-
-
 @torch.no_grad()
 def test_an_agent_of_games():
     """The convolutions do not see the row; where it is 1, the game before is forgotten, by act()
@@ -200,30 +189,3 @@ def test_an_agent_of_games():
     agent.memory = torch.randn(1, 2, 128)
     actions = [agent.act(obs[:1]) for obs in frames[1:]]
     assert torch.equal(torch.cat(actions), dist.logits[1:, 0].argmax(-1))
-
-
-FLAGS = dict(
-    num_envs=8,
-    num_steps=32,
-    num_minibatches=2,
-    learning_rate=1e-2,
-    gamma=0.9,
-    clip_vloss=False,
-    ent_coef=0.0,
-    total_timesteps=6_016,
-    eval_episodes=50,
-)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    "script, without", [("ppo_lstm", "ppo"), ("ppo_continuous_lstm", "ppo_continuous")]
-)
-def test_recalls_what_was_seen_first(script, without, tmp_path):
-    """The first observation says which action is right three steps later. Without memory half of
-    the episodes fail."""
-    flags = dict(env_id=probe("Recall", script), **FLAGS)
-    _, returns = helpers.train(script, tmp_path, seq_len=4, **flags)
-    assert set(returns) == {1.0}
-    _, returns = helpers.train(without, tmp_path, **flags)
-    assert 0.2 < np.mean(returns) < 0.8

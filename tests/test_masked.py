@@ -7,7 +7,7 @@ import gymnasium as gym
 import numpy as np
 import pytest
 import torch
-from gymnasium.spaces import Box, Discrete, MultiBinary, MultiDiscrete
+from gymnasium.spaces import Box, Discrete, MultiDiscrete
 from torch.distributions import Categorical
 
 from cleanrl_lite import ppo_masked, utils
@@ -98,11 +98,6 @@ def test_where_masks_come_from(source):
         assert obs.tolist() == [3, 1, 1, 1, 1, 1, -1]
 
 
-def test_a_mask_of_another_size_is_refused():
-    with pytest.raises(SystemExit, match="a mask has 4 numbers, not 5"):
-        ppo_masked.make_env(helpers.small_args("ppo_masked", "", **of("wrong"))).reset()
-
-
 class Echo(gym.Env):
     """Its last action is in its info."""
 
@@ -123,7 +118,6 @@ class Echo(gym.Env):
     "space, vector, action",
     [
         (Discrete(3, start=2), [1], 3),
-        (MultiBinary(2), [1, 0], [1, 0]),
         (MultiDiscrete([[2, 3], [4, 2]], start=[[0, 5], [0, 0]]), [1, 2, 3, 0], [[1, 7], [3, 0]]),
     ],
 )

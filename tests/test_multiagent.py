@@ -117,22 +117,3 @@ def test_the_loss_of_a_team(central):
     grads = [torch.autograd.grad(x, params) for x in (loss, expected)]
     for mine, theirs in zip(*grads, strict=True):
         torch.testing.assert_close(mine, theirs, rtol=1e-4, atol=1e-6)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("central", [True, False])
-def test_a_team_learns(central, monkeypatch, tmp_path):
-    """All right choices are taken from own observations; the bonus is in the state's value, not
-    in that of agents."""
-    agents = helpers.spy_on_agents(monkeypatch, "ppo_multiagent")
-    flags = dict(num_envs=4, num_steps=32, num_minibatches=2, learning_rate=1e-2)
-    flags |= dict(clip_vloss=False, ent_coef=0.0, central_critic=central, total_timesteps=6_016)
-    _, returns = helpers.train("ppo_multiagent", tmp_path, **flags, eval_episodes=20)
-    assert set(returns) == {1.0, 2.0}
-    for signs in ((-1, -1, 1), (1, -1, -1), (-1, 1, -1), (1, 1, 1)):
-        right = [int(sign > 0) for sign in signs]
-        assert agents[0].act(observation(signs, 0)).tolist() == [right]
-        for bonus in (0, 1):
-            _, values = agents[0](observation(signs, bonus))
-            expected = [1 + bonus] if central else [1.5] * 3
-            assert values[0].tolist() == pytest.approx(expected, abs=0.15)

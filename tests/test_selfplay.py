@@ -9,8 +9,6 @@ import torch
 from cleanrl_lite import ppo_selfplay
 from tests import helpers
 
-NIM = "tests.probe_envs:ProbeNim-v0"
-
 
 def args_of(**flags):
     return helpers.small_args("ppo_selfplay", "unused", **flags)
@@ -103,20 +101,3 @@ def test_random_openings():
     moves = [ppo_selfplay.random_move(position(2)[0].numpy(), (1, 3)).item() for _ in range(2000)]
     assert set(moves) == {0, 1}
     assert 900 < sum(moves) < 1100
-
-
-@pytest.mark.slow
-def test_learns_the_perfect_play_of_nim(monkeypatch, tmp_path):
-    """Whoever leaves a multiple of four wins: the right move, and the sign of the value of every
-    position. A run against it learns the same as one against random moves."""
-    agents = helpers.spy_on_agents(monkeypatch, "ppo_selfplay")
-    flags = dict(env_id=NIM, num_envs=16, num_steps=32, learning_rate=5e-3, random_moves=2)
-    run_dir, returns = helpers.train(
-        "ppo_selfplay", tmp_path, **flags, total_timesteps=12_000, eval_episodes=20
-    )
-    for left in range(1, 11):
-        move = agents[0].act(position(left)).item() + 1
-        value = agents[0](position(left))[1].item()
-        assert move == left % 4 or left % 4 == 0, (left, move)
-        assert value > 0.5 if left % 4 else value < -0.5, (left, value)
-    assert np.mean(returns[::2]) == 1  # the games in which it begins, against random moves

@@ -9,14 +9,12 @@ import sys
 import warnings
 from types import SimpleNamespace
 
-import gymnasium as gym
 import numpy as np
 import pytest
 import torch
 from threadpoolctl import threadpool_info
 from torch import nn
-from torch.distributions import Categorical, Independent, Normal, TanhTransform
-from torch.distributions import TransformedDistribution as Transformed
+from torch.distributions import Categorical, Independent, Normal
 
 from cleanrl_lite import utils
 from tests import helpers
@@ -28,18 +26,13 @@ class Residual(nn.Sequential):
         return x[:, :3] + super().forward(x)
 
 
-class Doubling(nn.Linear):
-    def forward(self, x):
-        return 2 * super().forward(x)
+def mlp(kind=nn.Sequential):
+    return kind(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 3))
 
 
-def mlp(kind=nn.Sequential, **options):
-    return kind(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 3, **options))
-
-
-def changed(change):
+def hooked():
     network = mlp()
-    change(network)
+    network[0].register_forward_hook(lambda *x: x[-1] * 2)
     return network
 
 
@@ -49,17 +42,11 @@ KNOWN = dict(
     relu=lambda: nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 1)),
     linear=lambda: nn.Sequential(nn.Linear(4, 2)),
     a_layer_alone=lambda: nn.Linear(4, 2),
-    without_bias=lambda: mlp(bias=False),
 )
 FOREIGN = dict(
     forward_of_its_own=lambda: mlp(Residual),
-    hook=lambda: changed(lambda net: net[0].register_forward_hook(lambda *x: x[-1] * 2)),
-    pre_hook=lambda: changed(lambda net: net[0].register_forward_pre_hook(lambda _, x: x[0] * 2)),
-    hook_on_the_whole=lambda: changed(lambda net: net.register_forward_hook(lambda *x: x[-1] + 1)),
-    weight_norm=lambda: changed(lambda net: nn.utils.parametrizations.weight_norm(net[0])),
+    hook=hooked,
     other_layers=lambda: nn.Sequential(nn.Linear(4, 8), nn.LayerNorm(8), nn.GELU()),
-    nested=lambda: nn.Sequential(mlp(), nn.ReLU()),
-    subclass=lambda: nn.Sequential(Doubling(4, 3), nn.Tanh()),
 )
 
 
@@ -145,28 +132,6 @@ class Values(Softmax):
         return lambda obs: actor(obs).argmax(-1)
 
 
-class Tanh(Transformed):
-    def __init__(self, mean, std):
-        super().__init__(Normal(mean, std), [TanhTransform()])
-
-    def log_prob(self, x):
-        return super().log_prob(x.clamp(-1 + 1e-6, 1 - 1e-6))
-
-
-class Squashed(Gaussian):
-    """Its samples are often at the bounds."""
-
-    def forward(self, obs):
-        mean, log_std = self.actor(obs).chunk(2, dim=-1)
-        return Independent(Tanh(mean, log_std.exp()), 1), mean.sum(-1)
-
-    def sampler(self):
-        return lambda obs: self(torch.from_numpy(obs))[0].sample().numpy()
-
-    def act(self, obs):
-        return self.actor(obs).chunk(2, dim=-1)[0].tanh()
-
-
 def checked(Agent, **methods):
     """Whether check_policy lets an agent pass, one of whose methods is another."""
     kind = type("Changed", (Agent,), methods)
@@ -183,7 +148,7 @@ def checked(Agent, **methods):
     return ""
 
 
-@pytest.mark.parametrize("Agent", [Gaussian, Softmax, Values, Squashed])
+@pytest.mark.parametrize("Agent", [Gaussian, Softmax, Values])
 def test_right_policies_pass(Agent):
     """Whatever the seed, and neither weights nor random states change."""
     for seed in range(20):
@@ -196,11 +161,6 @@ def scaled(by):
     return lambda self: lambda obs: by * Gaussian.sampler(self)(obs)
 
 
-def narrow(self):
-    """The mean instead of a sample."""
-    return lambda obs: self.act(torch.from_numpy(obs)).numpy(force=True)
-
-
 def greedy(self):
     actor = utils.in_numpy(self.actor)
     return lambda obs: actor(obs).argmax(-1)
@@ -210,32 +170,17 @@ def flatter(self, obs):
     return Categorical(logits=self.actor(obs).tanh()), obs.sum(-1)
 
 
-def wrong_std(self, obs):
-    dist, values = Gaussian.forward(self, obs)
-    return Independent(Normal(dist.mean, dist.stddev + 0.1), 1), values
-
-
-def bounded_forward(self, obs):
-    return Softmax.forward(self, obs.tanh())
-
-
 def bounded_act(self, obs):
     return Softmax.act(self, obs.tanh())
 
 
 WRONG = [
-    (Softmax, dict(forward=bounded_forward), ""),
     (Softmax, dict(act=bounded_act), "act()"),
     (Gaussian, dict(sampler=scaled(1.2)), "sampler()"),
-    (Gaussian, dict(sampler=narrow), "sampler()"),
-    (Gaussian, dict(forward=wrong_std), "sampler()"),
     (Gaussian, dict(act=lambda self, obs: self(obs)[0].mean + 1), "act()"),
-    (Gaussian, dict(act=lambda self, obs: -self(obs)[0].mean), "act()"),
     (Softmax, dict(sampler=greedy), "sampler()"),
     (Softmax, dict(forward=flatter), "sampler()"),
-    (Softmax, dict(act=lambda self, obs: self.actor(obs).argmin(-1)), "act()"),
     (Values, dict(forward=lambda self, obs: -self.actor(obs)), "sampler()"),
-    (Values, dict(sampler=Softmax.sampler), "sampler()"),
     (Values, dict(act=lambda self, obs: self.actor(obs).argmin(-1)), "act()"),
 ]
 
@@ -249,16 +194,7 @@ def test_wrong_policies_are_refused(Agent, methods, told):
         assert checked(Agent, **methods).startswith(f"error: {told}")
 
 
-WITH_SAMPLER = [
-    name
-    for name in helpers.TRAINING_SCRIPTS
-    if "utils.check_policy(" in helpers.TEXT[name]
-    and "utils.in_numpy(" in helpers.TEXT[name]
-    and name not in helpers.JAVA_SCRIPTS + helpers.MJX_SCRIPTS + helpers.GODOT_SCRIPTS
-]
-
-
-@pytest.mark.parametrize("script", WITH_SAMPLER)
+@pytest.mark.parametrize("script", ["ppo", "ppo_continuous", "dqn"])
 def test_another_policy_is_refused(script, monkeypatch, tmp_path):
     """main() calls the check before it learns; in_numpy of another network stands for an edit."""
 
@@ -307,18 +243,6 @@ def test_eager_then_compiled(eager_calls, traced):
     for _ in range(10):
         assert one(torch.ones(3))["y"].tolist() == [3] * 3
     assert calls == ["eager"] * 3
-
-
-def test_no_compile_stays_eager(eager_calls, traced):
-    calls = []
-
-    def update(x):
-        calls.append(x)
-
-    call = utils.compiled(SimpleNamespace(compile=False, cuda_graph=False), update)
-    for x in range(10):
-        call(x)
-    assert calls == [*range(10)]
 
 
 def test_compiled_updates_notice_what_changes(eager_calls, traced):
@@ -377,8 +301,7 @@ def test_an_error_in_an_edit_is_pythons_own(eager_calls):
 
 
 # --- Adam
-@pytest.mark.parametrize("max_grad_norm", [np.inf, 0.5])
-@pytest.mark.parametrize("beta1, eps", [(0.9, 1e-8), (0.5, 1e-5)])
+@pytest.mark.parametrize("max_grad_norm, beta1, eps", [(np.inf, 0.9, 1e-8), (0.5, 0.5, 1e-5)])
 def test_adam_is_torchs(max_grad_norm, beta1, eps):
     """With a learning rate that changes, clipping that bites at some steps only, and a parameter
     that is frozen; the norm is that before it is clipped."""
@@ -458,14 +381,12 @@ def test_evaluations_leave_training_alone(monkeypatch, tmp_path):
     helpers.assert_same_run(*runs, helpers.UNSEEDED | evaluations)
 
 
-@pytest.mark.parametrize("threads", [1, 2])
-def test_threads(threads):
+def test_threads():
     """Of torch and of numpy's BLAS."""
     np.ones((9, 9)) @ np.ones((9, 9))
-    utils.setup(helpers.small_args("ppo", "unused", threads=threads))
-    found = {pool["num_threads"] for pool in threadpool_info()}
-    utils.setup(helpers.small_args("ppo", "unused", threads=1))
-    assert found == {threads}
+    for threads in (2, 1):
+        utils.setup(helpers.small_args("ppo", "unused", threads=threads))
+        assert {pool["num_threads"] for pool in threadpool_info()} == {threads}
 
 
 def test_signals_that_nohup_ignores_stay_ignored(monkeypatch):
@@ -501,16 +422,15 @@ def places(state, path=()):
             yield from places(state[key], (*path, key))
 
 
-@pytest.fixture(scope="module", params=["ppo_continuous", "dqn", "ppo_simple"])
-def trained(request, tmp_path_factory):
-    return request.param, helpers.train(request.param, tmp_path_factory.mktemp("trained"))[0]
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    return helpers.train("dqn", tmp_path_factory.mktemp("trained"))[0]
 
 
 def test_a_payload_in_every_place(trained, tmp_path):
     """Instead of any part of a checkpoint: refused in one line, and never executed."""
-    script, run_dir = trained
-    state = helpers.load(run_dir)
-    _, agent = helpers.agent_of(script)
+    state = helpers.load(trained)
+    _, agent = helpers.agent_of("dqn")
     path, executed = tmp_path / "checkpoint.pt", tmp_path / "executed"
     paths = [place for place in places(state) if place[:1] != ("args",)]
     assert len(paths) > 20
@@ -533,11 +453,10 @@ def test_a_payload_in_every_place(trained, tmp_path):
 
 @pytest.mark.parametrize("flag", ["evaluate", "resume"])
 def test_a_payload_is_not_executed(flag, trained, tmp_path):
-    script, run_dir = trained
     path, executed = tmp_path / "checkpoint.pt", tmp_path / "executed"
-    torch.save({**helpers.load(run_dir), "more": Payload(executed)}, path)
+    torch.save({**helpers.load(trained), "more": Payload(executed)}, path)
     with pytest.raises(SystemExit, match="^error: cannot load "):
-        helpers.train(script, tmp_path / "runs", **{flag: str(tmp_path)})
+        helpers.train("dqn", tmp_path / "runs", **{flag: str(tmp_path)})
     assert not executed.exists()
     assert not (tmp_path / "runs").exists()
 
@@ -551,15 +470,3 @@ def test_numbers_of_a_program(tmp_path):
     more = dict(numbers, resume=str(run_dir), total_timesteps=np.int64(640))
     assert helpers.train("ppo", tmp_path, **more)[0] == run_dir
     assert helpers.load(run_dir)["global_step"] == 640
-
-
-def test_a_vector_among_the_metrics(tmp_path):
-    """An edit's mistake: torch's or tensorboard's own error, not a number of its own choice."""
-    env = gym.make("CartPole-v1")
-    agent = helpers.module("ppo").Agent(None, env.observation_space, env.action_space)
-    adam = utils.Adam(agent.parameters(), 0.1)
-    envs = SimpleNamespace(returns=[])
-    args = helpers.small_args("ppo", tmp_path)
-    run = utils.Run(args, helpers.module("ppo").__file__, None, envs, agent, adam=adam)
-    with pytest.raises((RuntimeError, ValueError, TypeError)):
-        run.log(SimpleNamespace(add_scalar=print), {"losses/mine": torch.ones(3)})

@@ -267,6 +267,19 @@ class Reach(Probe):
         return self.obs(), reward, False, self.t == 20, dict(is_success=reward == 0)
 
 
+class Recall(RightAction):
+    """Four steps. The first observation is -1 or 1, the others are 0; the last action has to be
+    the one it names. Box: to have its sign."""
+
+    def step(self, action):
+        self.t += 1
+        named = (self.sign + 1) // 2
+        if isinstance(self.action_space, Box):
+            named = action[0] > 0
+            action = self.sign > 0
+        return self.vector(0), float(self.t == 4 and action == named), self.t == 4, False, {}
+
+
 class Numbered(Scripted):
     """Scripted as a goal environment: what is achieved says when: (the environment's number,
     episode, step)."""

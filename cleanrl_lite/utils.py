@@ -192,8 +192,10 @@ def make_envs(args, make_env):
     makers = [lambda: Player(make_env(args))] * args.num_envs
     # Workers inherit what is blocked: signals are for the main process.
     before = signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
-    vector_env = kind(makers, autoreset_mode=gym.vector.AutoresetMode.DISABLED)
-    signal.pthread_sigmask(signal.SIG_SETMASK, before)
+    try:
+        vector_env = kind(makers, autoreset_mode=gym.vector.AutoresetMode.DISABLED)
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
     if in_processes:  # after an error too
         atexit.register(lambda: [process.kill() for process in vector_env.processes])
     return Envs(args, vector_env)

@@ -31,7 +31,7 @@ from tests.probe_envs import probe
 ANEW = re.compile(r"learning_rate|training|memory|requires_grad")
 
 # Atari: games restart, and their newest frame begins no transition; sac_her: episodes under way.
-BY_DECISION = ".replay.rows", ".replay.written", ".replay.lengths", ".replay.age"
+BY_DECISION = ["rows", "written", "lengths", "age", "newest_age"]
 
 
 def anatomy(thing, path="", seen=None):
@@ -128,8 +128,8 @@ def test_a_resumed_run_has_all_that_it_had(script, monkeypatch, tmp_path):
     for folder in (run_dir, again):
         helpers.train(script, folder.parent, **flags, resume=str(folder))
         if script in (*helpers.ATARI_SCRIPTS, "sac_her"):
-            for path, state in itertools.product(BY_DECISION, (made[-1], stopped[0])):
-                state.pop(path, None)
+            for name, state in itertools.product(BY_DECISION, (made[-1], stopped[0])):
+                state.pop(f".replay.{name}", None)
         helpers.assert_same_state(made[-1], stopped[0])
     assert helpers.load(run_dir)["global_step"] == total
     assert steps_of(run_dir, script) == steps_of(whole, script)

@@ -232,7 +232,7 @@ class Envs(gym.vector.VectorWrapper):
         if isinstance(space, Box):
             actions = actions.clip(space.low, space.high)
         actions = np.array(actions, space.dtype)  # a copy: some environments change it in place
-        if not math.isfinite(actions.sum()):
+        if not is_finite(actions):
             check(False, f"the agent's actions are {actions}")
         self.obs, rewards, terminations, truncations, infos = self.env.step(actions)
         next_obs = self.obs.copy()
@@ -240,11 +240,15 @@ class Envs(gym.vector.VectorWrapper):
             if "episode" in info:
                 next_obs[n] = info["final_obs"]
                 self.returns.append(info["episode"]["r"])
-        total = rewards.sum() + (next_obs.sum() if next_obs.dtype.kind == "f" else 0)
-        if not math.isfinite(total):
+        if not (is_finite(next_obs) and is_finite(rewards)):
             check(False, f"the environments gave {next_obs}, rewards {rewards}")
         infos = [infos.get(n, {}) for n in range(self.num_envs)]
         return next_obs, rewards, terminations, truncations, infos
+
+
+def is_finite(x):
+    # vdot takes a third of the time, but overflows
+    return x.dtype.kind != "f" or math.isfinite(np.vdot(x, x)) or np.isfinite(x).all()
 
 
 # === evaluation

@@ -100,7 +100,9 @@ class Agent(nn.Module):
     def __init__(self, args, obs_space, action_space):
         super().__init__()
         utils.check(
-            isinstance(action_space, Box) and len(action_space.shape) == 1,
+            isinstance(action_space, Box)
+            and action_space.dtype.kind == "f"
+            and len(action_space.shape) == 1,
             f"actions must be a 1-D Box of floats, not {action_space}. Discrete: dqn.py",
         )
         obs_dim, action_dim = obs_space.shape[0], action_space.shape[0]

@@ -5,6 +5,8 @@ import shutil
 import sys
 from pathlib import Path
 
+import gymnasium as gym
+import numpy as np
 import pytest
 import torch
 
@@ -222,6 +224,16 @@ def test_a_checkpoint_of_another_run(script, words, told, trained, capfd):
     assert helpers.command_line(script, words) == 1
     assert_one_line(capfd.readouterr().err, told)
     assert unchanged(trained) == before
+
+
+@pytest.mark.parametrize("script", ["ppo_continuous", "td3", "sac", "crossq"])
+def test_actions_of_whole_numbers(script):
+    """A policy of floats would be cut to whole numbers, without a word."""
+    obs_space, whole = gym.spaces.Box(-1, 1, (3,)), gym.spaces.Box(0, 5, (2,), np.int64)
+    args = helpers.module(script).Args()
+    with pytest.raises(SystemExit, match="must be a 1-D Box of floats"):
+        helpers.module(script).Agent(args, obs_space, whole)
+    helpers.module(script).Agent(args, obs_space, gym.spaces.Box(0, 5, (2,)))
 
 
 # --- what the machine lacks

@@ -304,7 +304,6 @@ class Agent(nn.Module):
         self.register_buffer("action_scale", (high - low) / 2)
         self.register_buffer("action_bias", (high + low) / 2)
         self.actor = MLP(obs_dim, action_dim, args.bf16)
-        self.target_actor = copy.deepcopy(self.actor).requires_grad_(False)
         self.qf1 = MLP(obs_dim + action_dim, args.n_atoms, args.bf16)
         self.qf2 = MLP(obs_dim + action_dim, args.n_atoms, args.bf16)
         self.qf1_target = copy.deepcopy(self.qf1).requires_grad_(False)
@@ -314,9 +313,9 @@ class Agent(nn.Module):
         """Observations with mean 0 and variance 1 over the training so far."""
         return ((obs - self.obs_stats.mean) / self.obs_stats.std).clamp(-10, 10).float()
 
-    def policy(self, actor, obs):
+    def policy(self, obs):
         """The actor's actions (batch, action_dim), within the bounds."""
-        return actor(self.normalize(obs)).tanh() * self.action_scale + self.action_bias
+        return self.actor(self.normalize(obs)).tanh() * self.action_scale + self.action_bias
 
     def logits(self, critic, obs, actions):
         """Logits of the critic's return distributions (batch, n_atoms)."""
@@ -328,7 +327,7 @@ class Agent(nn.Module):
 
     def act(self, obs):
         """The greedy policy, for evaluation."""
-        return self.policy(self.actor, obs.float())
+        return self.policy(obs.float())
 
 
 # === replay
@@ -441,19 +440,20 @@ def critic_loss(args, agent, batch, stored, noise):
     terminations = batch.terminations[index, lengths - 1]
     discounts = args.gamma ** lengths[:, None]
     with torch.no_grad():
-        # target policy smoothing (TD3, section 5.3)
+        # target policy smoothing (TD3, section 5.3), of the actor itself: it has no target
         noise = (args.policy_noise * noise).clamp(-args.noise_clip, args.noise_clip)
         low = agent.action_bias - agent.action_scale
         high = agent.action_bias + agent.action_scale
-        next_actions = agent.policy(agent.target_actor, next_obs)
+        next_actions = agent.policy(next_obs)
         next_actions = (next_actions + noise * agent.action_scale).clamp(low, high)
-        # clipped double Q-learning: of two distributions the one with the smaller mean
-        next_qf1_probs = agent.logits(agent.qf1_target, next_obs, next_actions).softmax(-1)
-        next_qf2_probs = agent.logits(agent.qf2_target, next_obs, next_actions).softmax(-1)
-        next_probs = smaller_distribution(next_qf1_probs, next_qf2_probs, agent.atoms)
-        target_probs = project_distribution(
-            next_probs, returns, terminations, discounts, agent.atoms
-        )
+        # clipped double Q-learning: of two distributions the one with the smaller mean. The
+        # projection comes first, since it moves what is beyond the support, and so the means.
+        projected = []
+        for critic in agent.qf1_target, agent.qf2_target:
+            probs = agent.logits(critic, next_obs, next_actions).softmax(-1)
+            target = probs, returns, terminations, discounts, agent.atoms
+            projected.append(project_distribution(*target))
+        target_probs = smaller_distribution(*projected, agent.atoms)
     obs, actions = batch.obs[:, 0], batch.actions[:, 0]
     qf1_log_probs = agent.logits(agent.qf1, obs, actions).log_softmax(-1)
     qf2_log_probs = agent.logits(agent.qf2, obs, actions).log_softmax(-1)
@@ -473,10 +473,12 @@ def critic_loss(args, agent, batch, stored, noise):
 
 
 def actor_loss(args, agent, batch):
-    """Its gradient is the deterministic policy gradient; and a dict of metrics."""
+    """The deterministic policy gradient's, by the smaller value; and a dict of metrics."""
     obs = batch.obs[:, 0]
-    actions = agent.policy(agent.actor, obs)
-    loss = -agent.value(agent.qf1, obs, actions).mean()
+    actions = agent.policy(obs)
+    qf1_values = agent.value(agent.qf1, obs, actions)
+    qf2_values = agent.value(agent.qf2, obs, actions)
+    loss = -torch.min(qf1_values, qf2_values).mean()
     return loss, {"losses/actor_loss": loss}
 
 
@@ -539,21 +541,20 @@ def main(args: Args):
     def update_critic(rows, stored, noise):
         loss, metrics = critic_loss(args, agent, replay.unpack(rows), stored, noise)
         critic_adam.minimize(loss)
+        update_target(agent.qf1_target, agent.qf1, args.tau)
+        update_target(agent.qf2_target, agent.qf2, args.tau)
         return {tag: metric.detach() for tag, metric in metrics.items()}
 
     def update_actor(rows):
         loss, metrics = actor_loss(args, agent, replay.unpack(rows))
         actor_adam.minimize(loss)
-        update_target(agent.target_actor, agent.actor, args.tau)
-        update_target(agent.qf1_target, agent.qf1, args.tau)
-        update_target(agent.qf2_target, agent.qf2, args.tau)
         return {tag: metric.detach() for tag, metric in metrics.items()}
 
     # A number that changes during the run must be a tensor. Two graphs compile faster than one.
     update_critic = utils.compiled(args, update_critic)
     update_actor = utils.compiled(args, update_actor)
     # A GPU would wait for Python before each of its kernels.
-    policy = utils.recorded(args, lambda obs: agent.policy(agent.actor, obs))
+    policy = utils.recorded(args, agent.policy)
 
     def times_due(every):
         """How many multiples of `every` the last step of the environments has passed."""

@@ -32,6 +32,7 @@ PLANS = {
     "ddpg": {**TWINS, "critic_loss": [(0, "qf1", "learning_rate")]},
     "td3": TWINS,
     "fast_td3": TWINS,
+    "fast_td3_mjx": TWINS,
     "sac": SOFT,
     "crossq": SOFT,
     "tqc": {**SOFT, "critic_loss": [(0, "qfs", "q_lr")]},
@@ -190,7 +191,7 @@ TARGETS = {
     "tqc": ["qfs"],
     "ddpg": ["actor", "qf1"],
     "td3": ["actor", "qf1", "qf2"],
-    "fast_td3": ["actor", "qf1", "qf2"],
+    "fast_td3": ["qf1", "qf2"],
     "crossq": [],
 }
 
@@ -201,8 +202,8 @@ def expected_events(script, args):
     After each step of the environments but the last one, beyond learning_starts: one training for
     each multiple of train_frequency among the environment steps that it was, then one update of the
     target network for each multiple of target_network_frequency. An actor learns at every
-    policy_frequency-th gradient step (sac: that often), and its targets move with it (sac: with
-    the critics).
+    policy_frequency-th gradient step (sac: that often), and its targets move with it (sac, fast_td3:
+    with the critics).
     """
     delayed = hasattr(args, "policy_frequency")
     as_often = args.policy_frequency if script in ("sac", "tqc") else 1
@@ -221,11 +222,11 @@ def expected_events(script, args):
         for _ in range(args.gradient_steps * due):
             gradient_steps += 1
             events.append((step, first, None))
-            if script in ("sac", "tqc"):
+            if script in ("sac", "tqc", "fast_td3"):
                 events += [(step, *move) for move in moves]
             if delayed and gradient_steps % args.policy_frequency == 0:
                 events += [(step, "actor_loss", None)] * as_often
-                if script in ("ddpg", "td3", "fast_td3"):
+                if script in ("ddpg", "td3"):
                     events += [(step, *move) for move in moves]
         if hasattr(args, "target_network_frequency"):
             times = sum(number % args.target_network_frequency == 0 for number in passed)

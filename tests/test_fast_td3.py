@@ -158,13 +158,13 @@ def test_losses(n_step):
     noise = torch.randn(64, 3)
     loss, metrics = fast_td3.critic_loss(args, agent, batch, stored, noise)
     mean, std = agent.obs_stats.mean, torch.sqrt(agent.obs_stats.var + 1e-8)
-    atoms = np.linspace(-3, 7, 11)
+    atoms = torch.linspace(-3, 7, 11, dtype=torch.float64)
 
     def normal(obs):
         return torch.clamp((obs.double() - mean) / std, -10, 10).float()
 
-    def policy(actor, obs):
-        return torch.tanh(actor(normal(obs))) * SCALE + BIAS
+    def policy(obs):
+        return torch.tanh(agent.actor(normal(obs))) * SCALE + BIAS
 
     def probs(critic, obs, actions):
         return critic(torch.cat([normal(obs), actions], 1)).softmax(1)
@@ -172,28 +172,52 @@ def test_losses(n_step):
     returns, discounts, next_obs, terminations = returns_by_hand(batch, lengths)
     with torch.no_grad():
         smoothing = torch.clamp(noise, -0.9, 0.9) * SCALE
-        actions = policy(agent.target_actor, next_obs) + smoothing
+        actions = policy(next_obs) + smoothing
         actions = torch.maximum(torch.minimum(actions, HIGH), LOW)
         pair = [
             probs(critic, next_obs, actions).numpy()
             for critic in (agent.qf1_target, agent.qf2_target)
         ]
-    chosen = np.array([min(rows, key=lambda row: (row * atoms).sum()) for rows in zip(*pair)])
-    targets = project_each(chosen, returns, discounts, terminations, atoms)
+    moved = [project_each(probs, returns, discounts, terminations, atoms) for probs in pair]
+    first = moved[0] @ atoms < moved[1] @ atoms
+    targets = torch.where(first[:, None], *moved)
     found = {"mass_at_v_min": targets[:, 0].mean(), "mass_at_v_max": targets[:, -1].mean()}
     for name in ("qf1", "qf2"):
         own = probs(agent.get_submodule(name), batch.obs[:, 0], batch.actions[:, 0]).double()
         found[f"{name}_loss"] = -(targets * own.log()).sum(1).mean()
-        found[f"{name}_values"] = (own @ torch.from_numpy(atoms)).mean()
+        found[f"{name}_values"] = (own @ atoms).mean()
     found["qf_loss"] = found["qf1_loss"] + found["qf2_loss"]
     assert_loss(loss, found["qf_loss"], agent)
     assert_metrics(metrics, found)
 
     loss, metrics = fast_td3.actor_loss(args, agent, batch)
-    actions = policy(agent.actor, batch.obs[:, 0])
-    by_hand = -(probs(agent.qf1, batch.obs[:, 0], actions).double() @ torch.from_numpy(atoms))
-    assert_loss(loss, by_hand.mean(), agent)
-    assert_metrics(metrics, dict(actor_loss=by_hand.mean()))
+    actions = policy(batch.obs[:, 0])
+    critics = agent.qf1, agent.qf2
+    values = [probs(critic, batch.obs[:, 0], actions).double() @ atoms for critic in critics]
+    by_hand = -torch.minimum(*values).mean()
+    assert_loss(loss, by_hand, agent)
+    assert_metrics(metrics, dict(actor_loss=by_hand))
+
+
+@pytest.mark.parametrize("gambler", ["qf1_target", "qf2_target"])
+def test_the_smaller_mean_is_one_after_the_projection(gambler):
+    """One critic expects -1 or 1 (mean 0.2), the other 0.1 for sure; after a reward of 1, they have
+    0.4 at 0 and 0.6 at 1 (mean 0.6), and, since 1.1 is beyond the support, all at 1."""
+    flags = dict(gamma=1.0, v_min=-1.0, v_max=1.0, n_atoms=21)
+    args, agent = helpers.agent_of("fast_td3", env_id=probe("Logged", "fast_td3"), **flags)
+    atoms = {0: 0.4, 20: 0.6}, {11: 1.0}
+    for name in ("qf1_target", "qf2_target"):
+        last = agent.get_submodule(name).fc3
+        last.weight.data.zero_()
+        last.bias.data.fill_(-1e9)
+        for atom, prob in atoms[name != gambler].items():
+            last.bias.data[atom] = np.log(prob)
+    given = dict(rewards=torch.ones(8), terminations=torch.zeros(8))
+    batch = helpers.random_batch("fast_td3", args, agent, rows=8, **given)
+    batch = fast_td3.Batch(*[part[:, None] for part in batch])
+    stored = torch.ones(8, 1, dtype=bool)
+    _, metrics = fast_td3.critic_loss(args, agent, batch, stored, torch.zeros(8, 3))
+    assert metrics["losses/mass_at_v_max"].item() == pytest.approx(0.6, abs=1e-5)
 
 
 # --- statistics and noise

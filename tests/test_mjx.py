@@ -7,6 +7,7 @@ import torch
 
 from cleanrl_lite import fast_td3_mjx, ppo_continuous, ppo_continuous_mjx, utils
 from tests import helpers, probe_envs
+from tests.shadow import Shadow, expected_events
 
 SCRIPTS = ["ppo_continuous_mjx", "fast_td3_mjx"]
 
@@ -133,6 +134,16 @@ def test_the_buffer_holds_what_was_played(like_brax, tmp_path):
     np.testing.assert_array_equal(rows[..., 6:8], next_obs)
     np.testing.assert_array_equal(rows[..., 8], terminations)
     np.testing.assert_array_equal(rows[..., 9], next_obs[..., 1])
+
+
+def test_every_step_of_a_run(like_brax, monkeypatch, tmp_path):
+    """Of fast_td3_mjx, whose losses and targets come when fast_td3's do."""
+    shadow = Shadow(monkeypatch, "fast_td3_mjx")
+    flags = dict(num_envs=3, train_frequency=3, gradient_steps=4, policy_frequency=3)
+    flags |= dict(batch_size=8, buffer_size=300, learning_starts=60, total_timesteps=90)
+    shadow.train(tmp_path, **flags)
+    assert shadow.events == expected_events("fast_td3", shadow.args)
+    assert len(shadow.events) > 100
 
 
 # --- with brax

@@ -155,6 +155,9 @@ def test_losses(n_step):
         "fast_td3", n_step, policy_noise=1.0, noise_clip=0.9
     )
     agent.obs_stats.update(torch.randn(30, 2) * 3 + 1)
+    for one, two in (agent.qf1, agent.qf2), (agent.qf1_target, agent.qf2_target):
+        two.load_state_dict(one.state_dict())
+        two.fc1.weight.data.neg_()  # so that each is the smaller one for some rows
     noise = torch.randn(64, 3)
     loss, metrics = fast_td3.critic_loss(args, agent, batch, stored, noise)
     mean, std = agent.obs_stats.mean, torch.sqrt(agent.obs_stats.var + 1e-8)
@@ -180,6 +183,7 @@ def test_losses(n_step):
         ]
     moved = [project_each(probs, returns, discounts, terminations, atoms) for probs in pair]
     first = moved[0] @ atoms < moved[1] @ atoms
+    assert first.any() and not first.all()
     targets = torch.where(first[:, None], *moved)
     found = {"mass_at_v_min": targets[:, 0].mean(), "mass_at_v_max": targets[:, -1].mean()}
     for name in ("qf1", "qf2"):
@@ -194,6 +198,7 @@ def test_losses(n_step):
     actions = policy(batch.obs[:, 0])
     critics = agent.qf1, agent.qf2
     values = [probs(critic, batch.obs[:, 0], actions).double() @ atoms for critic in critics]
+    assert (values[0] < values[1]).unique().numel() == 2
     by_hand = -torch.minimum(*values).mean()
     assert_loss(loss, by_hand, agent)
     assert_metrics(metrics, dict(actor_loss=by_hand))

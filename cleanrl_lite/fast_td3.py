@@ -2,11 +2,11 @@
 
 Paper:    Seo et al. 2025 (arXiv:2505.22642), 2025 (arXiv:2512.01996); the critic: c51.py's.
 Run:      python cleanrl_lite/fast_td3.py --env-id Hopper-v4
-Differs:  Sizes for one CPU core: 16 environments, batches of 512, networks of 256-256, no weight
-          decay. envpool/ before an id steps the environments in C++. The actor learns from the
-          first critic, as in td3.py. Windows of --n-step transitions end where episodes do, and
-          at the newest transition; unless that terminated, they bootstrap from the true last
-          observation.
+Differs:  From the paper's code in sizes, for one CPU core: 16 environments, batches of 512, networks
+          of 256-256; no weight decay, targets' noise 0.2 and tau 0.05 (there 0.001 and 0.1).
+          envpool/ before an id steps the environments in C++. Windows of --n-step transitions end
+          where episodes do, and at the newest transition; unless that terminated, they bootstrap
+          from the true last observation.
 Expected: Pendulum-v1 -422.9 (20,000 steps, mean of all 96 training episodes, the random first ones
           included, 3 seeds, commit ef49b7b).
 Details:  docs/fast_td3.md

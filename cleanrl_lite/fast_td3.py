@@ -2,8 +2,8 @@
 
 Paper:    Seo et al. 2025 (arXiv:2505.22642), 2025 (arXiv:2512.01996); the critic: c51.py's.
 Run:      python cleanrl_lite/fast_td3.py --env-id Hopper-v4
-Differs:  From the paper's code in sizes, for one CPU core: 16 environments, batches of 512, networks
-          of 256-256; no weight decay, targets' noise 0.2 and tau 0.05 (there 0.001 and 0.1).
+Differs:  From the paper's code: sizes for one CPU core (16 environments, batches of 512, networks
+          of 256-256), no weight decay, targets' noise 0.2 and tau 0.05 (there 0.001 and 0.1).
           envpool/ before an id steps the environments in C++. Windows of --n-step transitions end
           where episodes do, and at the newest transition; unless that terminated, they bootstrap
           from the true last observation.
@@ -372,8 +372,7 @@ def critic_loss(args, agent, batch, stored, noise):
         high = agent.action_bias + agent.action_scale
         next_actions = agent.policy(next_obs)
         next_actions = (next_actions + noise * agent.action_scale).clamp(low, high)
-        # clipped double Q-learning: of two distributions the one with the smaller mean. The
-        # projection comes first, since it moves what is beyond the support, and so the means.
+        # clipped double Q-learning: of two distributions on the support, the smaller mean's
         projected = []
         for critic in agent.qf1_target, agent.qf2_target:
             probs = agent.logits(critic, next_obs, next_actions).softmax(-1)
@@ -402,9 +401,8 @@ def actor_loss(args, agent, batch):
     """The deterministic policy gradient's, by the smaller value; and a dict of metrics."""
     obs = batch.obs[:, 0]
     actions = agent.policy(obs)
-    qf1_values = agent.value(agent.qf1, obs, actions)
-    qf2_values = agent.value(agent.qf2, obs, actions)
-    loss = -torch.min(qf1_values, qf2_values).mean()
+    values = [agent.value(critic, obs, actions) for critic in (agent.qf1, agent.qf2)]
+    loss = -torch.min(*values).mean()
     return loss, {"losses/actor_loss": loss}
 
 

@@ -447,8 +447,7 @@ def critic_loss(args, agent, batch, stored, noise):
         high = agent.action_bias + agent.action_scale
         next_actions = agent.policy(next_obs)
         next_actions = (next_actions + noise * agent.action_scale).clamp(low, high)
-        # clipped double Q-learning: of two distributions the one with the smaller mean. The
-        # projection comes first, since it moves what is beyond the support, and so the means.
+        # clipped double Q-learning: of two distributions on the support, the smaller mean's
         projected = []
         for critic in agent.qf1_target, agent.qf2_target:
             probs = agent.logits(critic, next_obs, next_actions).softmax(-1)
@@ -477,9 +476,8 @@ def actor_loss(args, agent, batch):
     """The deterministic policy gradient's, by the smaller value; and a dict of metrics."""
     obs = batch.obs[:, 0]
     actions = agent.policy(obs)
-    qf1_values = agent.value(agent.qf1, obs, actions)
-    qf2_values = agent.value(agent.qf2, obs, actions)
-    loss = -torch.min(qf1_values, qf2_values).mean()
+    values = [agent.value(critic, obs, actions) for critic in (agent.qf1, agent.qf2)]
+    loss = -torch.min(*values).mean()
     return loss, {"losses/actor_loss": loss}
 
 

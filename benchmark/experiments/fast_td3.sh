@@ -14,7 +14,7 @@ for env in ${ENVS:-Pendulum-v1 Walker2d-v4 HalfCheetah-v4}; do
         Pendulum-v1)
             steps=20000 name=fast_td3
             flags="--learning-starts 1000 --v-min -1500 --v-max 0" ;;
-        Walker2d-v4) steps=150000 name=fast_td3_150k ;;
+        Walker2d-v4) steps=100000 name=fast_td3_100k ;;
     esac
     for seed in ${SEEDS:-1 2 3}; do
         echo "python cleanrl_lite/fast_td3.py --env-id $env --seed $seed --total-timesteps" \

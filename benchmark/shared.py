@@ -15,7 +15,7 @@ ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "benchmark" / "results"
 PACKAGES = (
     "torch numpy gymnasium stable-baselines3 mujoco ale-py envpool panda-gym pybullet gym-microrts "
-    "shimmy dm-control"
+    "shimmy dm-control minatar"
 )
 
 

@@ -65,6 +65,17 @@ class RightAction(Probe):
         return self.vector(self.sign), reward, True, False, {}
 
 
+class Grid(RightAction):
+    """RightAction with small images, as MinAtar's: which of two pixels is on says it."""
+
+    observation_space = Box(0, 1, (10, 10, 4), bool)
+
+    def vector(self, sign):
+        image = np.zeros((10, 10, 4), dtype=bool)
+        image[2, 7 * (sign > 0), 1] = True
+        return image
+
+
 class Truncated(Probe):
     """From the start (reward -10) into a state that pays 1 a step for ever; half of its steps hit
     the time limit.
@@ -579,7 +590,7 @@ class Nim(Probe):
 
 BOTH = Constant, RightAction, Recall, Truncated, Scripted, Logged, Faulty, Numbered
 ONE = Corner, Plain, Blind, Shows, Masked, Reach, Drawn, Distance, Mixed, Privileged, Team, Alone
-ONE += Nim, Steady
+ONE += Nim, Steady, Grid
 
 
 def register(name, cls, **kwargs):

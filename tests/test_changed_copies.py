@@ -23,6 +23,7 @@ EDITS = helpers.ROOT / "tests/changed_copies"
 
 # Small runs: 30 to 70 updates.
 OFF_POLICY = {"num_envs": 2, "buffer_size": 300, "batch_size": 16, "total_timesteps": 240}
+DISCRETE = {**OFF_POLICY, "learning_starts": 64, "train_frequency": 4}
 CONTINUOUS = {"env_id": "InvertedPendulum-v4", "learning_starts": 120, "train_frequency": 4}
 SIZES = {
     "ppo": {"num_envs": 4, "num_steps": 32, "total_timesteps": 512},
@@ -34,14 +35,19 @@ SIZES = {
         "update_epochs": 4,
         "total_timesteps": 512,
     },
-    "dqn": {**OFF_POLICY, "learning_starts": 64, "train_frequency": 4, "learning_rate": 1e-3},
+    "pqn": {"num_envs": 4, "num_steps": 32, "total_timesteps": 512},
+    "dqn": {**DISCRETE, "learning_rate": 1e-3},
+    **dict.fromkeys(["c51", "rainbow", "sac_discrete"], DISCRETE),
     "td3": {**OFF_POLICY, **CONTINUOUS},
     "sac": {**OFF_POLICY, **CONTINUOUS},
 }
 
+MINATAR = ["minatar", "minatar_pqn", "minatar_ppo", "minatar_rainbow"]
+
 # Where the default learning rate needs longer runs to show something, or an environment needs to be
 # one that gives something.
 FLAGS = {
+    **{name: {"env_id": "tests.probe_envs:ProbeGrid-v0"} for name in MINATAR},
     "clip_cosine": {"learning_rate": 1e-3},
     "clip_number": {"learning_rate": 1e-3},
     "log_distance": {"env_id": "tests.probe_envs:ProbeDistance-v0"},
@@ -58,7 +64,7 @@ NO_EFFECT = {"log_distance"}  # on what a run computes
 # others that change what is compiled.
 TRACED = ["clip_number", "rmsprop", "squashed"]
 NOT_COMPILED = {*STOPS, "clip_number", "torch_optim", "bigger_network", "log_distance"}
-NOT_COMPILED |= {"shaped_rewards", "n_step"}
+NOT_COMPILED |= {"shaped_rewards", "n_step", "minatar_pqn"}
 
 
 def read(name):
@@ -176,7 +182,7 @@ def assert_same(one, other):
         np.testing.assert_allclose(values, their_values, **tolerance, err_msg=tag)
 
 
-def assert_as_expected(name, outcome, printed, warned, mode, reference=None):
+def assert_as_expected(name, script, outcome, printed, warned, mode, reference=None):
     """It stopped or said a line where it should; `reference` is the outcome in eager mode."""
     lines = [*printed.err.splitlines(), *{str(warning.message) for warning in warned}]
     if name in STOPS:
@@ -185,7 +191,8 @@ def assert_as_expected(name, outcome, printed, warned, mode, reference=None):
         return
     if outcome.stopped:
         raise outcome.stopped
-    expected = ["acts in torch: numpy"] if name == "residual" else []
+    in_torch = name == "residual" or (name in MINATAR and script in ("ppo", "dqn", "c51"))
+    expected = ["acts in torch: numpy"] if in_torch else []
     if name == "clip_number" and mode != "eager":
         expected = ["continuing in eager mode: "]
     said = [line for line in lines if "in torch: " in line or "in eager mode: " in line]
@@ -200,7 +207,7 @@ def assert_as_expected(name, outcome, printed, warned, mode, reference=None):
 def test_eager(name, script, eager, original, capfd, recwarn):
     """The change has an effect, on whatever network or number it changes."""
     outcome = eager(name, script)
-    assert_as_expected(name, outcome, capfd.readouterr(), recwarn, "eager")
+    assert_as_expected(name, script, outcome, capfd.readouterr(), recwarn, "eager")
     if name in STOPS:
         return
     distance = outcome.distance(original(name, script))
@@ -221,7 +228,7 @@ def check_compiled(name, script, mode, eager, folder, capfd, recwarn):
     capfd.readouterr()
     recwarn.clear()
     outcome = Outcome(name, script, folder, mode, **FLAGS.get(name, {}))
-    assert_as_expected(name, outcome, capfd.readouterr(), recwarn, mode, reference)
+    assert_as_expected(name, script, outcome, capfd.readouterr(), recwarn, mode, reference)
 
 
 @pytest.mark.parametrize("name", TRACED)
@@ -234,6 +241,15 @@ def test_traced(name, eager, traced, compiled_soon, tmp_path, capfd, recwarn):
 @pytest.mark.parametrize("name", [name for name in NAMES if name not in NOT_COMPILED])
 def test_compiled(name, eager, compiled_soon, tmp_path, capfd, recwarn):
     check_compiled(name, read(name)[0][-1], "compiled", eager, tmp_path, capfd, recwarn)
+
+
+@pytest.mark.parametrize("name", MINATAR)
+def test_the_images_of_minatar(name, eager):
+    """In the order of a convolution, after gymnasium has flattened them."""
+    images = np.random.default_rng(0).random((5, 10, 10, 4)) < 0.5
+    flat = torch.tensor(images.reshape(5, -1))
+    found = eager(name, read(name)[0][0]).module.Images()(flat)
+    np.testing.assert_array_equal(found, images.transpose(0, 3, 1, 2))
 
 
 @pytest.mark.parametrize("script, num_envs", [("dqn", 1), ("sac", 3)])

@@ -19,7 +19,8 @@ RESULTS = ROOT / "benchmark/results"
 RUNS = json.loads((RESULTS / "runs.json").read_text())
 EXPERIMENTS = sorted(path.stem for path in (ROOT / "benchmark/experiments").glob("*.sh"))
 EXPERIMENTS.remove("gpu")  # it measures, too
-EXPERIMENTS.remove("residual_critics")  # it makes a changed copy
+EXPERIMENTS.remove("residual_critics")  # these make changed copies
+EXPERIMENTS.remove("minatar")
 
 
 def written(name):

@@ -36,7 +36,9 @@ from cleanrl_lite.tools.runs import (
 )
 
 FIRST = 10  # seeds of an experiment that tables and comparisons use, however many there are
-COPIES = {"residual_critics": "sac"}  # changed copies in runs/, and the scripts that they are of
+MINATAR = ["ppo", "pqn", "dqn", "c51", "rainbow", "sac_discrete"]
+# changed copies in runs/, and the scripts that they are of
+COPIES = {"residual_critics": "sac", **{f"minatar_{script}": script for script in MINATAR}}
 
 
 def key(run):

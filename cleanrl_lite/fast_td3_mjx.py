@@ -516,8 +516,6 @@ def main(args: Args):
     replay = ReplayBuffer(args.buffer_size, args.num_envs, shapes, device, args.n_step)
     adams = {"critic_adam": critic_adam, "actor_adam": actor_adam}
     run = utils.Run(args, __file__, make_env, envs, agent, replay=replay, **adams)
-
-    # === logging
     if args.track:
         import wandb
 
@@ -527,7 +525,6 @@ def main(args: Args):
             name=run.id,
             id=run.id,
             config=vars(args),
-            dir=run.dir.parent,
             resume="allow",
             sync_tensorboard=True,
         )
@@ -536,11 +533,14 @@ def main(args: Args):
     writer.add_text("arguments", str(args))
 
     # === training
+    # A number that changes during the run must be a tensor. Two graphs compile faster than one.
+    @utils.compiled(args)
     def update_critic(rows, stored, noise):
         loss, metrics = critic_loss(args, agent, replay.unpack(rows), stored, noise)
         critic_adam.minimize(loss)
         return {tag: metric.detach() for tag, metric in metrics.items()}
 
+    @utils.compiled(args)
     def update_actor(rows):
         loss, metrics = actor_loss(args, agent, replay.unpack(rows))
         actor_adam.minimize(loss)
@@ -549,9 +549,6 @@ def main(args: Args):
         update_target(agent.qf2_target, agent.qf2, args.tau)
         return {tag: metric.detach() for tag, metric in metrics.items()}
 
-    # A number that changes during the run must be a tensor. Two graphs compile faster than one.
-    update_critic = utils.compiled(args, update_critic)
-    update_actor = utils.compiled(args, update_actor)
     # A GPU would wait for Python before each of its kernels.
     policy = utils.recorded(args, lambda obs: agent.policy(agent.actor, obs))
 

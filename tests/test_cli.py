@@ -127,7 +127,7 @@ BAD = [
     bad("ppo", r"--env-kwargs \{a: 1\}: ", env_kwargs="{a: 1}"),
     # sizes
     bad("ppo", r"--num-envs must be positive", num_envs=0),
-    bad("ppo", r"multiple of --num-minibatches", num_envs=3, num_minibatches=5),
+    bad("ppo", r"--num-minibatches must divide", num_envs=3, num_minibatches=5),
     bad("rainbow", r"--buffer-size must be at least 1200", n_step=600),
     bad("dqn_atari", r"--learning-starts .* --num-envs", learning_starts=3),
     bad("sac", r"--buffer-size must", batch_size=10**6),
@@ -231,7 +231,7 @@ def test_actions_of_whole_numbers(script):
     """A policy of floats would be cut to whole numbers, without a word."""
     obs_space, whole = gym.spaces.Box(-1, 1, (3,)), gym.spaces.Box(0, 5, (2,), np.int64)
     args = helpers.module(script).Args()
-    with pytest.raises(SystemExit, match="must be a 1-D Box of floats"):
+    with pytest.raises(SystemExit, match="must be a 1-D float Box"):
         helpers.module(script).Agent(args, obs_space, whole)
     helpers.module(script).Agent(args, obs_space, gym.spaces.Box(0, 5, (2,)))
 

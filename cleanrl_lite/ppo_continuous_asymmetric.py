@@ -199,12 +199,13 @@ Batch = namedtuple("Batch", "obs actions logprobs values advantages returns")
 
 
 def discounted_returns(args, rewards, dones, so_far):
-    """Those of each episode until step t, (num_steps, num_envs); until step 0 they are so_far."""
+    """Those of each episode until step t, (num_steps, num_envs); so_far is what step 0 adds to."""
     discounted = np.zeros_like(rewards)
+    decays = args.gamma * ~dones
     for t in range(len(rewards)):
-        so_far = rewards[t] + args.gamma * so_far
-        discounted[t] = so_far
-        so_far = so_far * ~dones[t]
+        discounted_return = rewards[t] + so_far
+        discounted[t] = discounted_return
+        so_far = decays[t] * discounted_return
     return discounted
 
 
@@ -329,7 +330,7 @@ def main(args: Args):
         values = b_values.reshape(shape).cpu().numpy()
         next_values = next_values.cpu().numpy()
         discounted = discounted_returns(args, rewards, dones, so_far)
-        so_far = discounted[-1] * ~dones[-1]
+        so_far = args.gamma * ~dones[-1] * discounted[-1]
         agent.return_stats.update(torch.from_numpy(discounted).to(device).flatten())
         scaled = (rewards / agent.return_stats.std.item()).clip(-10, 10)
         advantages = compute_gae(args, scaled, values, next_values, terminations, dones)

@@ -224,17 +224,19 @@ def start(job, out, old=None):
 def finish(process, runs, limit):
     """Lets it train, and returns its outcome."""
     began = time.time()
+    result = {}
     try:
         process.communicate(b"\n", timeout=limit)
     except subprocess.TimeoutExpired:
         process.kill()
         process.wait()
+        result["cut off"] = True
     log = runs.with_suffix(".log").read_text()
-    result = {"seconds": round(time.time() - began, 1)}
+    result["seconds"] = round(time.time() - began, 1)
     if "continuing in eager mode" in log:
         result["fallback"] = True
     try:
-        (path,) = runs.glob("*/checkpoint.pt")
+        (path,) = runs.glob("*/args.json")
         events = shared.events(path.parent).Scalars("charts/SPS")
         later = events[len(events) // 2 :]
         result["sps"] = round(statistics.median(event.value for event in later), 1)

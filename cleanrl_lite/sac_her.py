@@ -412,6 +412,7 @@ def main(args: Args):
 
     updates = int(critic_adam.step)
     metrics = {}
+    known = True  # is_success, at the end of every episode
     while run.step < args.total_timesteps:
         # act
         obs = envs.obs.astype(np.float32)
@@ -444,7 +445,8 @@ def main(args: Args):
             if "episode" in info:
                 writer.add_scalar("charts/episodic_return", info["episode"]["r"], run.step)
                 writer.add_scalar("charts/episodic_length", info["episode"]["l"], run.step)
-                if info.get("is_success") is not None:
+                known &= info.get("is_success") is not None
+                if known:  # always: a part of the episodes would show another rate
                     writer.add_scalar("charts/success_rate", info["is_success"], run.step)
 
         # log, evaluate, save

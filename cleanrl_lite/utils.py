@@ -70,16 +70,17 @@ def parse(Args):
 
 POSITIVE = """total_timesteps num_envs num_steps num_minibatches update_epochs batch_size seq_len
 buffer_size train_frequency gradient_steps policy_frequency target_network_frequency eval_episodes
-n_step n_critics n_quantiles"""
+n_step n_critics n_quantiles stack_size exploration_fraction"""
 
 
 def setup(args):
     """Checks the flags, seeds all random generators, sets the threads; returns the device."""
-    for name, value in vars(args).items():  # numbers may be numpy's
-        setattr(args, name, value.item() if isinstance(value, np.generic) else value)
+    for name, value in vars(args).items():  # a program may give numpy's, a Path or a dict
+        value = value.item() if isinstance(value, np.generic) else value
+        value = json.dumps(value) if name == "env_kwargs" and value != str(value) else value
+        setattr(args, name, str(value) if isinstance(value, Path) else value)
         ok = name not in POSITIVE.split() or value > 0
         check(ok, f"--{name.replace('_', '-')} must be positive")
-    args.runs_dir = str(args.runs_dir)  # not a Path
     # --env-id my_envs:MyEnv-v0 is in my_envs.py of the current folder, whose utils.py is its own
     here = os.path.dirname(os.path.abspath(__file__))
     sys.path[:] = [path for path in sys.path if path not in (here, "")] + [""]
@@ -253,7 +254,7 @@ def evaluate_saved(args, make_env, Agent):
     agent = Agent(args, env.observation_space, env.action_space).to(device)
     env.close()
     saved = load(args.evaluate, agent=agent)
-    name = f"eval_{time.time():.3f}"
+    name = f"eval_{time.time_ns()}"
     return evaluate(args, make_env, agent, saved["dir"], saved["global_step"], name)
 
 
@@ -272,9 +273,9 @@ def evaluate(args, make_env, agent, directory, step, name="eval"):
     lengths = [info["episode"]["l"] for info in infos]
     mean, std = np.mean(returns), np.std(returns)
     record = {"global_step": step, "mean": mean, "std": std, "returns": returns, "lengths": lengths}
-    known = [info["is_success"] for info in infos if info.get("is_success") is not None]
-    if known:
-        record["success_rate"] = np.mean(known)
+    won = [np.asarray(info.get("is_success")) for info in infos]
+    if all(success.dtype.kind in "biuf" for success in won):  # else not known
+        record["success_rate"] = np.mean([success.mean() for success in won])
     (directory / f"{name}.json").write_text(json.dumps(record, indent=2))
     tqdm.write(f"evaluation at step {step:,}: mean return {mean:.2f} +- {std:.2f}")
     return record
@@ -456,7 +457,6 @@ def compiled(args, function=None):
         except Exception as error:
             tqdm.write(f"continuing in eager mode: {error!s:.300}", file=sys.stderr)
             tqdm.write("A number that changes must be a tensor: docs/guides/change_a_script.md")
-        torch.set_grad_enabled(True)  # the failure may have left them off
         fast = function
         return function(*tensors)
 

@@ -121,7 +121,7 @@ BAD = [
     bad("ppo", r"--env-id CartPole-v7 .*v1", env_id="CartPole-v7"),
     bad("dqn_atari", r"BreakoutNoFramskip", env_id="BreakoutNoFramskip-v4"),
     bad("ppo", r"no_such_module", env_id="no_such_module:Env-v0"),
-    bad("ppo", r"ppo_atari\.py", env_id="ALE/Pong-v5"),
+    bad("ppo", r"ppo_atari\.py", env_id="ale_py:ALE/Pong-v5"),
     bad("c51_atari", r"no.* an Atari game.*ppo_image", env_id="CartPole-v1", env_kwargs="{}"),
     bad("ppo", r"cannot load /nowhere/at/all: FileNotFound", resume="/nowhere/at/all"),
     bad("ppo", r"--env-kwargs \{a: 1\}: ", env_kwargs="{a: 1}"),
@@ -131,6 +131,7 @@ BAD = [
     bad("rainbow", r"--buffer-size must be at least 1200", n_step=600),
     bad("dqn_atari", r"--learning-starts .* --num-envs", learning_starts=3),
     bad("sac", r"--buffer-size must", batch_size=10**6),
+    bad("dqn", "--exploration-fraction must be positive", exploration_fraction=0),
     bad("dqn", "--eval-episodes must be positive", eval_episodes=0),  # not after hours
     # spaces: what the script takes, and a script for the others
     bad("sac", "no bounds", env_id=f"{PROBES}Fixed-v0"),

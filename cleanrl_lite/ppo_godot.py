@@ -27,6 +27,7 @@ from subprocess import TimeoutExpired
 import gymnasium as gym
 import numpy as np
 import torch
+import tyro
 from gymnasium.spaces import Box, Discrete, flatdim, flatten, flatten_space
 from gymnasium.vector.utils import batch_space
 from torch import nn
@@ -487,4 +488,8 @@ def main(args: Args):
 
 
 if __name__ == "__main__":
-    main(utils.parse(Args))
+    args = utils.parse(Args)
+    # A checkpoint of others starts no program: the command line itself names it.
+    named = args.env_path == tyro.cli(Args).env_path
+    utils.check(named, f"this run starts a program. To allow it: --env-path {args.env_path}")
+    main(args)

@@ -110,7 +110,7 @@ def compute_returns(rewards, next_values, terminations, dones, gamma):
 
 
 def policy_gradient_loss(args, agent, batch):
-    """A loss whose gradient is the policy's, E[grad log pi(a|s) (G - V(s))]; metrics."""
+    """vpg.py's loss, for E[grad log pi(a|s) (G - V(s))], and an entropy bonus; metrics."""
     dist, values = agent(batch.obs)
     advantages = batch.returns - values  # G - V(s)
     # detach: V is a baseline here, and learns from the next line only

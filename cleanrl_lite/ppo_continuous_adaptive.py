@@ -204,7 +204,7 @@ def compute_gae(args, rewards, values, next_values, terminations, dones):
 
 
 def ppo_loss(args, agent, batch):
-    """The loss of a minibatch (eq. 9), and a dict of metrics."""
+    """ppo_continuous.py's loss (eq. 9), and that of means out of bounds; a dict of metrics."""
     dist, values = agent(batch.obs)
     logratio = dist.log_prob(batch.actions) - batch.logprobs
     ratio = logratio.exp()

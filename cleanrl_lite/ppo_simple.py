@@ -112,7 +112,7 @@ def compute_gae(args, rewards, values, next_values, terminations, dones):
 
 
 def ppo_loss(args, agent, batch):
-    """The loss of a minibatch (eq. 9), and a dict of metrics."""
+    """The loss of a minibatch (eq. 7), and of values, not clipped; a dict of metrics."""
     dist, values = agent(batch.obs)
     logratio = dist.log_prob(batch.actions) - batch.logprobs
     ratio = logratio.exp()

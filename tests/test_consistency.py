@@ -70,8 +70,7 @@ def definitions(script):
 
 
 # Another loss of the same name, whose words are the same.
-OTHERS = {("a2c", "policy_gradient_loss"), ("fast_td3", "actor_loss")}
-OTHERS |= {("ppo_continuous_adaptive", "ppo_loss"), ("ppo_simple", "ppo_loss")}
+OTHERS = {("fast_td3", "actor_loss")}
 
 
 def test_functions_of_one_name_agree(script):

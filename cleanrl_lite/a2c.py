@@ -109,7 +109,7 @@ def compute_returns(rewards, next_values, terminations, dones, gamma):
 
 
 def policy_gradient_loss(args, agent, batch):
-    """A loss whose gradient is the policy's, E[grad log pi(a|s) (G - V(s))]; metrics."""
+    """vpg.py's loss, for E[grad log pi(a|s) (G - V(s))], and an entropy bonus; metrics."""
     dist, values = agent(batch.obs)
     advantages = batch.returns - values  # G - V(s)
     # detach: V is a baseline here, and learns from the next line only
@@ -137,8 +137,6 @@ def main(args: Args):
     optimizer = torch.optim.RMSprop(agent.parameters(), lr=args.learning_rate, alpha=0.99, eps=1e-5)
     run = utils.Run(args, __file__, make_env, envs, agent, optimizer=optimizer)
     optimizer.param_groups[0]["lr"] = args.learning_rate  # a resumed run may have a new one
-
-    # === logging
     if args.track:
         import wandb
 
@@ -148,7 +146,6 @@ def main(args: Args):
             name=run.id,
             id=run.id,
             config=vars(args),
-            dir=run.dir.parent,
             resume="allow",
             sync_tensorboard=True,
         )

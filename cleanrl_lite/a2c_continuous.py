@@ -71,12 +71,9 @@ def mlp(inputs, outputs):
 class Agent(nn.Module):
     def __init__(self, args, obs_space, action_space):
         super().__init__()
-        utils.check(
-            isinstance(action_space, Box)
-            and action_space.dtype.kind == "f"
-            and len(action_space.shape) == 1,
-            f"actions must be a 1-D Box of floats, not {action_space}. Discrete: a2c.py",
-        )
+        floats = isinstance(action_space, Box) and action_space.dtype.kind == "f"
+        ok = floats and len(action_space.shape) == 1
+        utils.check(ok, f"actions must be a 1-D float Box, not {action_space}. Discrete: a2c.py")
         obs_dim, action_dim = obs_space.shape[0], action_space.shape[0]
         self.critic = mlp(obs_dim, 1)
         self.actor = mlp(obs_dim, action_dim)
@@ -113,7 +110,7 @@ def compute_returns(rewards, next_values, terminations, dones, gamma):
 
 
 def policy_gradient_loss(args, agent, batch):
-    """A loss whose gradient is the policy's, E[grad log pi(a|s) (G - V(s))]; metrics."""
+    """vpg.py's loss, for E[grad log pi(a|s) (G - V(s))], and an entropy bonus; metrics."""
     dist, values = agent(batch.obs)
     advantages = batch.returns - values  # G - V(s)
     # detach: V is a baseline here, and learns from the next line only
@@ -141,8 +138,6 @@ def main(args: Args):
     optimizer = torch.optim.RMSprop(agent.parameters(), lr=args.learning_rate, alpha=0.99, eps=1e-5)
     run = utils.Run(args, __file__, make_env, envs, agent, optimizer=optimizer)
     optimizer.param_groups[0]["lr"] = args.learning_rate  # a resumed run may have a new one
-
-    # === logging
     if args.track:
         import wandb
 
@@ -152,7 +147,6 @@ def main(args: Args):
             name=run.id,
             id=run.id,
             config=vars(args),
-            dir=run.dir.parent,
             resume="allow",
             sync_tensorboard=True,
         )

@@ -249,8 +249,6 @@ def main(args: Args):
     replay = ReplayBuffer(args.buffer_size, args.num_envs, shapes, device)
     run = utils.Run(args, __file__, make_env, envs, agent, adam=adam, replay=replay)
     utils.check_policy(agent, envs.obs.astype(np.float32))
-
-    # === logging
     if args.track:
         import wandb
 
@@ -260,7 +258,6 @@ def main(args: Args):
             name=run.id,
             id=run.id,
             config=vars(args),
-            dir=run.dir.parent,
             resume="allow",
             sync_tensorboard=True,
         )
@@ -269,13 +266,12 @@ def main(args: Args):
     writer.add_text("arguments", str(args))
 
     # === training
+    # A number that changes during the run must be a tensor, as adam.learning_rate is.
+    @utils.compiled(args)
     def update(rows):
         loss, metrics = c51_loss(args, agent, replay.unpack(rows))
         adam.minimize(loss)
         return {tag: metric.detach() for tag, metric in metrics.items()}
-
-    # A number that changes during the run must be a tensor, as adam.learning_rate is.
-    update = utils.compiled(args, update)
 
     def times_due(every):
         """How many multiples of `every` the last step of the environments has passed."""

@@ -103,9 +103,7 @@ class Games(gym.vector.VectorWrapper):
             **game_settings(args),
         )
         super().__init__(envs)
-        buttons = list(envs.ale.get_action_set())
-        self.has_fire = ale_py.Action.FIRE in buttons
-        self.fire = buttons.index(ale_py.Action.FIRE) if self.has_fire else 0
+        self.has_fire = ale_py.Action.FIRE in envs.ale.get_action_set()
 
     def reset(self, *, seed, options=None):
         obs, infos = self.env.reset(seed=np.array(seed))
@@ -116,8 +114,8 @@ class Games(gym.vector.VectorWrapper):
         return obs, {}
 
     def step(self, actions):
-        # Some games wait until FIRE is pressed.
-        actions = np.where(self.lost_life, self.fire, actions)
+        # Some games wait until FIRE is pressed: action 1, where it exists.
+        actions = np.where(self.lost_life, 1, actions)
         obs, rewards, terminations, truncations, infos = self.env.step(actions)
         # Fewer frames than before: the next game has begun.
         over = truncations | (infos["episode_frame_number"] < self.frames)
@@ -134,22 +132,18 @@ class Games(gym.vector.VectorWrapper):
         return obs, rewards, terminations, truncations, ended
 
 
-class PressFire(gym.Wrapper):
+class PressFire(gym.ActionWrapper):
     """Presses FIRE at the start of a game and after each lost life, as Games does."""
 
     def reset(self, **kwargs):
         super().reset(**kwargs)
         obs, _, _, _, info = self.env.step(1)
         self.lives = info["lives"]
-        self.lost_life = False
         return obs, info
 
-    def step(self, action):
-        fire_or_action = 1 if self.lost_life else action
-        obs, reward, terminated, truncated, info = self.env.step(fire_or_action)
-        self.lost_life = info["lives"] < self.lives
-        self.lives = info["lives"]
-        return obs, reward, terminated, truncated, info
+    def action(self, action):
+        lives, self.lives = self.lives, self.unwrapped.ale.lives()
+        return 1 if self.lives < lives else action
 
 
 class WatchedFrames(gym.wrappers.FrameStackObservation):
@@ -404,18 +398,14 @@ def main(args: Args):
     utils.check(finite, "--v-min must be below --v-max, both finite")
     min_size = max(args.batch_size, 8 * args.num_envs)
     utils.check(args.buffer_size >= min_size, f"--buffer-size must be at least {min_size}")
-    utils.check(
-        args.learning_starts >= 2 * args.num_envs,
-        "--learning-starts must be at least twice --num-envs",
-    )
+    enough = args.learning_starts >= 2 * args.num_envs
+    utils.check(enough, "--learning-starts must be at least twice --num-envs")
     envs = utils.Envs(args, Games(args))
     obs_space, action_space = envs.single_observation_space, envs.single_action_space
     agent = Agent(args, obs_space, action_space).to(device)
     adam = utils.Adam(agent.q_network.parameters(), args.learning_rate, eps=0.01 / args.batch_size)
     replay = FrameReplayBuffer(args.buffer_size, args.num_envs, obs_space.shape[1:], device)
     run = utils.Run(args, __file__, make_env, envs, agent, adam=adam, replay=replay)
-
-    # === logging
     if args.track:
         import wandb
 
@@ -425,7 +415,6 @@ def main(args: Args):
             name=run.id,
             id=run.id,
             config=vars(args),
-            dir=run.dir.parent,
             resume="allow",
             sync_tensorboard=True,
         )
@@ -434,13 +423,12 @@ def main(args: Args):
     writer.add_text("arguments", str(args))
 
     # === training
+    # A number that changes during the run must be a tensor, as adam.learning_rate is.
+    @utils.compiled(args)
     def update(frames, rows):
         loss, metrics = c51_loss(args, agent, replay.unpack(frames, rows))
         adam.minimize(loss)
         return {tag: metric.detach() for tag, metric in metrics.items()}
-
-    # A number that changes during the run must be a tensor, as adam.learning_rate is.
-    update = utils.compiled(args, update)
 
     def times_due(every):
         """How many multiples of `every` the last step of the environments has passed."""

@@ -95,12 +95,9 @@ class MLP(nn.Module):
 class Agent(nn.Module):
     def __init__(self, args, obs_space, action_space):
         super().__init__()
-        utils.check(
-            isinstance(action_space, Box)
-            and action_space.dtype.kind == "f"
-            and len(action_space.shape) == 1,
-            f"actions must be a 1-D Box of floats, not {action_space}. Discrete: dqn.py",
-        )
+        floats = isinstance(action_space, Box) and action_space.dtype.kind == "f"
+        ok = floats and len(action_space.shape) == 1
+        utils.check(ok, f"actions must be a 1-D float Box, not {action_space}. Discrete: dqn.py")
         obs_dim, action_dim = obs_space.shape[0], action_space.shape[0]
         # (action_dim,): each dimension has its own bounds
         low = torch.tensor(action_space.low, dtype=torch.float32)
@@ -223,8 +220,6 @@ def main(args: Args):
     replay = ReplayBuffer(args.buffer_size, args.num_envs, shapes, device)
     adams = {"critic_adam": critic_adam, "actor_adam": actor_adam}
     run = utils.Run(args, __file__, make_env, envs, agent, replay=replay, **adams)
-
-    # === logging
     if args.track:
         import wandb
 
@@ -234,7 +229,6 @@ def main(args: Args):
             name=run.id,
             id=run.id,
             config=vars(args),
-            dir=run.dir.parent,
             resume="allow",
             sync_tensorboard=True,
         )
@@ -243,11 +237,14 @@ def main(args: Args):
     writer.add_text("arguments", str(args))
 
     # === training
+    # A number that changes during the run must be a tensor. Two graphs compile faster than one.
+    @utils.compiled(args)
     def update_critic(rows):
         loss, metrics = critic_loss(args, agent, replay.unpack(rows))
         critic_adam.minimize(loss)
         return {tag: metric.detach() for tag, metric in metrics.items()}
 
+    @utils.compiled(args)
     def update_actor(rows):
         loss, metrics = actor_loss(args, agent, replay.unpack(rows))
         actor_adam.minimize(loss)
@@ -255,9 +252,6 @@ def main(args: Args):
         update_target(agent.qf1_target, agent.qf1, args.tau)
         return {tag: metric.detach() for tag, metric in metrics.items()}
 
-    # A number that changes during the run must be a tensor. Two graphs compile faster than one.
-    update_critic = utils.compiled(args, update_critic)
-    update_actor = utils.compiled(args, update_actor)
     # A GPU would wait for Python before each of its kernels.
     policy = utils.recorded(args, lambda obs: agent.policy(agent.actor, obs))
 

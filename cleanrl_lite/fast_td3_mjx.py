@@ -517,8 +517,6 @@ def main(args: Args):
     replay = ReplayBuffer(args.buffer_size, args.num_envs, shapes, device, args.n_step)
     adams = {"critic_adam": critic_adam, "actor_adam": actor_adam}
     run = utils.Run(args, __file__, make_env, envs, agent, replay=replay, **adams)
-
-    # === logging
     if args.track:
         import wandb
 
@@ -528,7 +526,6 @@ def main(args: Args):
             name=run.id,
             id=run.id,
             config=vars(args),
-            dir=run.dir.parent,
             resume="allow",
             sync_tensorboard=True,
         )
@@ -537,6 +534,8 @@ def main(args: Args):
     writer.add_text("arguments", str(args))
 
     # === training
+    # A number that changes during the run must be a tensor. Two graphs compile faster than one.
+    @utils.compiled(args)
     def update_critic(rows, stored, noise):
         loss, metrics = critic_loss(args, agent, replay.unpack(rows), stored, noise)
         critic_adam.minimize(loss)
@@ -544,14 +543,12 @@ def main(args: Args):
         update_target(agent.qf2_target, agent.qf2, args.tau)
         return {tag: metric.detach() for tag, metric in metrics.items()}
 
+    @utils.compiled(args)
     def update_actor(rows):
         loss, metrics = actor_loss(args, agent, replay.unpack(rows))
         actor_adam.minimize(loss)
         return {tag: metric.detach() for tag, metric in metrics.items()}
 
-    # A number that changes during the run must be a tensor. Two graphs compile faster than one.
-    update_critic = utils.compiled(args, update_critic)
-    update_actor = utils.compiled(args, update_actor)
     # A GPU would wait for Python before each of its kernels.
     policy = utils.recorded(args, agent.policy)
 

@@ -116,9 +116,7 @@ class Games(gym.vector.VectorWrapper):
         )
         super().__init__(envs)
         self.single_observation_space = Box(0, 255, (85, 84), np.uint8)
-        buttons = list(envs.ale.get_action_set())
-        self.has_fire = ale_py.Action.FIRE in buttons
-        self.fire = buttons.index(ale_py.Action.FIRE) if self.has_fire else 0
+        self.has_fire = ale_py.Action.FIRE in envs.ale.get_action_set()
 
     def reset(self, *, seed, options=None):
         obs, infos = self.env.reset(seed=np.array(seed))
@@ -129,8 +127,8 @@ class Games(gym.vector.VectorWrapper):
         return add_row(obs[:, 0], np.ones(self.num_envs, bool)), {}
 
     def step(self, actions):
-        # Some games wait until FIRE is pressed.
-        actions = np.where(self.lost_life, self.fire, actions)
+        # Some games wait until FIRE is pressed: action 1, where it exists.
+        actions = np.where(self.lost_life, 1, actions)
         obs, rewards, terminations, truncations, infos = self.env.step(actions)
         # Fewer frames than before: the next game has begun.
         over = truncations | (infos["episode_frame_number"] < self.frames)
@@ -148,22 +146,18 @@ class Games(gym.vector.VectorWrapper):
         return add_row(obs[:, 0], over), rewards, terminations, truncations, ended
 
 
-class PressFire(gym.Wrapper):
+class PressFire(gym.ActionWrapper):
     """Presses FIRE at the start of a game and after each lost life, as Games does."""
 
     def reset(self, **kwargs):
         super().reset(**kwargs)
         obs, _, _, _, info = self.env.step(1)
         self.lives = info["lives"]
-        self.lost_life = False
         return obs, info
 
-    def step(self, action):
-        fire_or_action = 1 if self.lost_life else action
-        obs, reward, terminated, truncated, info = self.env.step(fire_or_action)
-        self.lost_life = info["lives"] < self.lives
-        self.lives = info["lives"]
-        return obs, reward, terminated, truncated, info
+    def action(self, action):
+        lives, self.lives = self.lives, self.unwrapped.ale.lives()
+        return 1 if self.lives < lives else action
 
 
 class BeginRow(gym.Wrapper):
@@ -261,24 +255,19 @@ class Agent(nn.Module):
 Batch = namedtuple("Batch", "obs states actions logprobs values advantages returns")
 
 
-def compute_gae(rewards, values, next_values, terminations, dones, gamma, gae_lambda):
+def compute_gae(args, rewards, values, next_values, terminations, dones):
     """Generalised advantage estimation (Schulman et al. 2016, eq. 16).
 
-    All arrays are (num_steps, num_envs). next_values[t] is the value of the observation
-    that step t truly led to: at an episode's end its last one, not the first one of the
-    next. A truncated episode would have gone on, so its value counts; a terminated one
-    has none. Nothing flows back from one episode into the one before.
+    All arrays are (num_steps, num_envs). next_values[t] is the value of the observation that
+    step t truly led to. It counts where an episode is truncated; a terminated one has no rest.
     """
-    deltas = rewards + gamma * next_values * ~terminations - values
-    decays = gamma * gae_lambda * ~dones
+    deltas = rewards + args.gamma * next_values * ~terminations - values
+    decays = args.gamma * args.gae_lambda * ~dones
     advantages = np.zeros_like(deltas)
-    # Python floats are faster than numpy rows for up to about ten environments.
-    for n in range(deltas.shape[1]):
-        advantage, backwards = 0.0, []
-        for delta, decay in zip(deltas[::-1, n].tolist(), decays[::-1, n].tolist(), strict=True):
-            advantage = delta + decay * advantage
-            backwards.append(advantage)
-        advantages[::-1, n] = backwards
+    advantage = 0.0
+    for t in reversed(range(len(deltas))):
+        advantage = deltas[t] + decays[t] * advantage
+        advantages[t] = advantage
     return advantages
 
 
@@ -317,10 +306,8 @@ def main(args: Args):
         return utils.evaluate_saved(args, make_env, Agent)
     device = utils.setup(args)
     batch_size = args.num_envs * args.num_steps
-    utils.check(
-        batch_size % args.num_minibatches == 0,
-        f"--num-envs x --num-steps = {batch_size} must be a multiple of --num-minibatches",
-    )
+    fits = batch_size % args.num_minibatches == 0
+    utils.check(fits, f"--num-minibatches must divide --num-envs x --num-steps = {batch_size}")
     utils.check(
         args.num_steps % args.seq_len == 0
         and batch_size // args.num_minibatches % args.seq_len == 0,
@@ -331,8 +318,6 @@ def main(args: Args):
     agent = Agent(args, obs_space, action_space).to(device)
     adam = utils.Adam(agent.parameters(), args.learning_rate, args.max_grad_norm, eps=1e-5)
     run = utils.Run(args, __file__, make_env, envs, agent, adam=adam)
-
-    # === logging
     if args.track:
         import wandb
 
@@ -342,7 +327,6 @@ def main(args: Args):
             name=run.id,
             id=run.id,
             config=vars(args),
-            dir=run.dir.parent,
             resume="allow",
             sync_tensorboard=True,
         )
@@ -351,14 +335,13 @@ def main(args: Args):
     writer.add_text("arguments", str(args))
 
     # === training
+    # A number that changes during the run must be a tensor, as adam.learning_rate is.
+    @utils.compiled(args)
     def update(inds, *batch):
         minibatch = Batch(*[x[inds] for x in batch])
         loss, metrics = ppo_loss(args, agent, minibatch)
         metrics["losses/grad_norm"] = adam.minimize(loss)
         return {tag: metric.detach() for tag, metric in metrics.items()}
-
-    # A number that changes during the run must be a tensor, as adam.learning_rate is.
-    update = utils.compiled(args, update)
 
     shape = args.num_steps, args.num_envs
     obs = torch.zeros((*shape, *obs_space.shape), dtype=torch.uint8, device=device)
@@ -407,9 +390,7 @@ def main(args: Args):
                 _, next_values[t, n], _ = agent(last_obs, after[None])
         old_values = values.cpu().numpy()
         next_values = next_values.cpu().numpy()
-        advantages = compute_gae(
-            rewards, old_values, next_values, terminations, dones, args.gamma, args.gae_lambda
-        )
+        advantages = compute_gae(args, rewards, old_values, next_values, terminations, dones)
         returns = advantages + old_values
         b_advantages = torch.from_numpy(advantages).to(device)
         b_returns = torch.from_numpy(returns).to(device)

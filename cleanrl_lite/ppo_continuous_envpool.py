@@ -192,11 +192,11 @@ class RunningMeanStd(nn.Module):
 class Agent(nn.Module):
     def __init__(self, args, obs_space, action_space):
         super().__init__()
+        floats = isinstance(action_space, Box) and action_space.dtype.kind == "f"
+        vector = floats and len(action_space.shape) == 1
         utils.check(
-            isinstance(action_space, Box)
-            and action_space.dtype.kind == "f"
-            and len(action_space.shape) == 1,
-            f"actions must be a 1-D Box of floats, not {action_space}. Discrete: ppo_envpool.py",
+            vector,
+            f"actions must be a 1-D float Box, not {action_space}. Discrete: ppo_envpool.py",
         )
         obs_dim, action_dim = obs_space.shape[0], action_space.shape[0]
         self.obs_stats = RunningMeanStd(obs_dim)
@@ -240,34 +240,31 @@ class Agent(nn.Module):
 Batch = namedtuple("Batch", "obs actions logprobs values advantages returns")
 
 
-def linear_recurrence(inputs, decays, initial):
-    """y[t] = inputs[t] + decays[t] * y[t - 1], with y[-1] = initial.
-
-    inputs and decays are (num_steps, num_envs), initial is (num_envs,).
-    """
-    outputs = np.empty_like(inputs)
-    # Python floats are faster than numpy rows for up to about ten environments.
-    for n, y in enumerate(initial.tolist()):
-        column = []
-        for x, decay in zip(inputs[:, n].tolist(), decays[:, n].tolist(), strict=True):
-            y = x + decay * y
-            column.append(y)
-        outputs[:, n] = column
-    return outputs
+def discounted_returns(args, rewards, dones, so_far):
+    """Those of each episode until step t, (num_steps, num_envs); so_far is what step 0 adds to."""
+    discounted = np.zeros_like(rewards)
+    decays = args.gamma * ~dones
+    for t in range(len(rewards)):
+        discounted_return = rewards[t] + so_far
+        discounted[t] = discounted_return
+        so_far = decays[t] * discounted_return
+    return discounted
 
 
-def compute_gae(rewards, values, next_values, terminations, dones, gamma, gae_lambda):
+def compute_gae(args, rewards, values, next_values, terminations, dones):
     """Generalised advantage estimation (Schulman et al. 2016, eq. 16).
 
-    All arrays are (num_steps, num_envs). next_values[t] is the value of the observation
-    that step t truly led to: at an episode's end its last one, not the first one of the
-    next. A truncated episode would have gone on, so its value counts; a terminated one
-    has none. Nothing flows back from one episode into the one before.
+    All arrays are (num_steps, num_envs). next_values[t] is the value of the observation that
+    step t truly led to. It counts where an episode is truncated; a terminated one has no rest.
     """
-    deltas = rewards + gamma * next_values * ~terminations - values
-    decays = gamma * gae_lambda * ~dones
-    backwards = linear_recurrence(deltas[::-1], decays[::-1], np.zeros(deltas.shape[1]))
-    return backwards[::-1].copy()  # no negative strides in torch
+    deltas = rewards + args.gamma * next_values * ~terminations - values
+    decays = args.gamma * args.gae_lambda * ~dones
+    advantages = np.zeros_like(deltas)
+    advantage = 0.0
+    for t in reversed(range(len(deltas))):
+        advantage = deltas[t] + decays[t] * advantage
+        advantages[t] = advantage
+    return advantages
 
 
 def ppo_loss(args, agent, batch):
@@ -305,18 +302,14 @@ def main(args: Args):
         return utils.evaluate_saved(args, make_env, Agent)
     device = utils.setup(args)
     batch_size = args.num_envs * args.num_steps
-    utils.check(
-        batch_size % args.num_minibatches == 0,
-        f"--num-envs x --num-steps = {batch_size} must be a multiple of --num-minibatches",
-    )
+    fits = batch_size % args.num_minibatches == 0
+    utils.check(fits, f"--num-minibatches must divide --num-envs x --num-steps = {batch_size}")
     envs = utils.Envs(args, EnvPool(args))
     obs_space, action_space = envs.single_observation_space, envs.single_action_space
     agent = Agent(args, obs_space, action_space).to(device)
     adam = utils.Adam(agent.parameters(), args.learning_rate, args.max_grad_norm, eps=1e-5)
     run = utils.Run(args, __file__, make_env, envs, agent, adam=adam)
     utils.check_policy(agent, envs.obs)
-
-    # === logging
     if args.track:
         import wandb
 
@@ -326,7 +319,6 @@ def main(args: Args):
             name=run.id,
             id=run.id,
             config=vars(args),
-            dir=run.dir.parent,
             resume="allow",
             sync_tensorboard=True,
         )
@@ -335,14 +327,13 @@ def main(args: Args):
     writer.add_text("arguments", str(args))
 
     # === training
+    # A number that changes during the run must be a tensor, as adam.learning_rate is.
+    @utils.compiled(args)
     def update(inds, *batch):
         minibatch = Batch(*[x[inds] for x in batch])
         loss, metrics = ppo_loss(args, agent, minibatch)
         metrics["losses/grad_norm"] = adam.minimize(loss)
         return {tag: metric.detach() for tag, metric in metrics.items()}
-
-    # A number that changes during the run must be a tensor, as adam.learning_rate is.
-    update = utils.compiled(args, update)
 
     shape = args.num_steps, args.num_envs
     obs = np.zeros((*shape, *obs_space.shape), obs_space.dtype)
@@ -380,14 +371,11 @@ def main(args: Args):
             logprobs = dist.log_prob(b_actions)
         values = b_values.reshape(shape).cpu().numpy()
         next_values = next_values.cpu().numpy()
-        under_way = np.concatenate([np.ones((1, args.num_envs)), ~dones[:-1]])
-        discounted = linear_recurrence(rewards, args.gamma * under_way, so_far)
-        so_far = discounted[-1] * ~dones[-1]
+        discounted = discounted_returns(args, rewards, dones, so_far)
+        so_far = args.gamma * ~dones[-1] * discounted[-1]
         agent.return_stats.update(torch.from_numpy(discounted).to(device).flatten())
         scaled = (rewards / agent.return_stats.std.item()).clip(-10, 10)
-        advantages = compute_gae(
-            scaled, values, next_values, terminations, dones, args.gamma, args.gae_lambda
-        )
+        advantages = compute_gae(args, scaled, values, next_values, terminations, dones)
         returns = advantages + values
         b_advantages = torch.from_numpy(advantages).to(device).flatten()
         b_returns = torch.from_numpy(returns).to(device).flatten()

@@ -196,7 +196,7 @@ class Agent(nn.Module):
             isinstance(action_space, Box)
             and action_space.dtype.kind == "f"
             and len(action_space.shape) == 1,
-            f"actions must be a 1-D Box of floats, not {action_space}. "
+            f"actions must be a 1-D float Box, not {action_space}. "
             "Discrete: ppo_lstm.py; Tuple: ppo_hybrid.py",
         )
         obs_dim, action_dim = obs_space.shape[0], action_space.shape[0]
@@ -277,34 +277,31 @@ class OneStep(nn.Module):
 Batch = namedtuple("Batch", "obs states actions logprobs values advantages returns")
 
 
-def linear_recurrence(inputs, decays, initial):
-    """y[t] = inputs[t] + decays[t] * y[t - 1], with y[-1] = initial.
-
-    inputs and decays are (num_steps, num_envs), initial is (num_envs,).
-    """
-    outputs = np.empty_like(inputs)
-    # Python floats are faster than numpy rows for up to about ten environments.
-    for n, y in enumerate(initial.tolist()):
-        column = []
-        for x, decay in zip(inputs[:, n].tolist(), decays[:, n].tolist(), strict=True):
-            y = x + decay * y
-            column.append(y)
-        outputs[:, n] = column
-    return outputs
+def discounted_returns(args, rewards, dones, so_far):
+    """Those of each episode until step t, (num_steps, num_envs); so_far is what step 0 adds to."""
+    discounted = np.zeros_like(rewards)
+    decays = args.gamma * ~dones
+    for t in range(len(rewards)):
+        discounted_return = rewards[t] + so_far
+        discounted[t] = discounted_return
+        so_far = decays[t] * discounted_return
+    return discounted
 
 
-def compute_gae(rewards, values, next_values, terminations, dones, gamma, gae_lambda):
+def compute_gae(args, rewards, values, next_values, terminations, dones):
     """Generalised advantage estimation (Schulman et al. 2016, eq. 16).
 
-    All arrays are (num_steps, num_envs). next_values[t] is the value of the observation
-    that step t truly led to: at an episode's end its last one, not the first one of the
-    next. A truncated episode would have gone on, so its value counts; a terminated one
-    has none. Nothing flows back from one episode into the one before.
+    All arrays are (num_steps, num_envs). next_values[t] is the value of the observation that
+    step t truly led to. It counts where an episode is truncated; a terminated one has no rest.
     """
-    deltas = rewards + gamma * next_values * ~terminations - values
-    decays = gamma * gae_lambda * ~dones
-    backwards = linear_recurrence(deltas[::-1], decays[::-1], np.zeros(deltas.shape[1]))
-    return backwards[::-1].copy()  # no negative strides in torch
+    deltas = rewards + args.gamma * next_values * ~terminations - values
+    decays = args.gamma * args.gae_lambda * ~dones
+    advantages = np.zeros_like(deltas)
+    advantage = 0.0
+    for t in reversed(range(len(deltas))):
+        advantage = deltas[t] + decays[t] * advantage
+        advantages[t] = advantage
+    return advantages
 
 
 def ppo_loss(args, agent, batch):
@@ -342,10 +339,8 @@ def main(args: Args):
         return utils.evaluate_saved(args, make_env, Agent)
     device = utils.setup(args)
     batch_size = args.num_envs * args.num_steps
-    utils.check(
-        batch_size % args.num_minibatches == 0,
-        f"--num-envs x --num-steps = {batch_size} must be a multiple of --num-minibatches",
-    )
+    fits = batch_size % args.num_minibatches == 0
+    utils.check(fits, f"--num-minibatches must divide --num-envs x --num-steps = {batch_size}")
     utils.check(
         args.num_steps % args.seq_len == 0
         and batch_size // args.num_minibatches % args.seq_len == 0,
@@ -357,8 +352,6 @@ def main(args: Args):
     adam = utils.Adam(agent.parameters(), args.learning_rate, args.max_grad_norm, eps=1e-5)
     run = utils.Run(args, __file__, make_env, envs, agent, adam=adam)
     utils.check_policy(OneStep(agent), envs.obs)
-
-    # === logging
     if args.track:
         import wandb
 
@@ -368,7 +361,6 @@ def main(args: Args):
             name=run.id,
             id=run.id,
             config=vars(args),
-            dir=run.dir.parent,
             resume="allow",
             sync_tensorboard=True,
         )
@@ -377,14 +369,13 @@ def main(args: Args):
     writer.add_text("arguments", str(args))
 
     # === training
+    # A number that changes during the run must be a tensor, as adam.learning_rate is.
+    @utils.compiled(args)
     def update(inds, *batch):
         minibatch = Batch(*[x[inds] for x in batch])
         loss, metrics = ppo_loss(args, agent, minibatch)
         metrics["losses/grad_norm"] = adam.minimize(loss)
         return {tag: metric.detach() for tag, metric in metrics.items()}
-
-    # A number that changes during the run must be a tensor, as adam.learning_rate is.
-    update = utils.compiled(args, update)
 
     shape = args.num_steps, args.num_envs
     obs = np.zeros((*shape, *obs_space.shape), obs_space.dtype)
@@ -433,14 +424,11 @@ def main(args: Args):
             _, next_values = agent(b_next_obs[None], b_next_states)
         values = b_values.reshape(shape).cpu().numpy()
         next_values = next_values.reshape(shape).cpu().numpy()
-        under_way = np.concatenate([np.ones((1, args.num_envs)), ~dones[:-1]])
-        discounted = linear_recurrence(rewards, args.gamma * under_way, so_far)
-        so_far = discounted[-1] * ~dones[-1]
+        discounted = discounted_returns(args, rewards, dones, so_far)
+        so_far = args.gamma * ~dones[-1] * discounted[-1]
         agent.return_stats.update(torch.from_numpy(discounted).to(device).flatten())
         scaled = (rewards / agent.return_stats.std.item()).clip(-10, 10)
-        advantages = compute_gae(
-            scaled, values, next_values, terminations, dones, args.gamma, args.gae_lambda
-        )
+        advantages = compute_gae(args, scaled, values, next_values, terminations, dones)
         returns = advantages + values
         b_advantages = torch.from_numpy(advantages).to(device).flatten()
         b_returns = torch.from_numpy(returns).to(device).flatten()

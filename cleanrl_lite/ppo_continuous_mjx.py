@@ -326,16 +326,14 @@ def linear_recurrence(inputs, decays, initial):
     return outputs
 
 
-def compute_gae(rewards, values, next_values, terminations, dones, gamma, gae_lambda):
+def compute_gae(args, rewards, values, next_values, terminations, dones):
     """Generalised advantage estimation (Schulman et al. 2016, eq. 16).
 
-    All tensors are (num_steps, num_envs). next_values[t] is the value of the observation
-    that step t truly led to: at an episode's end its last one, not the first one of the
-    next. A truncated episode would have gone on, so its value counts; a terminated one
-    has none. Nothing flows back from one episode into the one before.
+    All tensors are (num_steps, num_envs). next_values[t] is the value of the observation that
+    step t truly led to. It counts where an episode is truncated; a terminated one has no rest.
     """
-    deltas = rewards + gamma * next_values * ~terminations - values
-    decays = gamma * gae_lambda * ~dones
+    deltas = rewards + args.gamma * next_values * ~terminations - values
+    decays = args.gamma * args.gae_lambda * ~dones
     initial = torch.zeros_like(deltas[0])
     backwards = linear_recurrence(deltas.flip(0), decays.flip(0), initial)
     return backwards.flip(0)
@@ -376,17 +374,13 @@ def main(args: Args):
         return utils.evaluate_saved(args, make_env, Agent)
     device = utils.setup(args)
     batch_size = args.num_envs * args.num_steps
-    utils.check(
-        batch_size % args.num_minibatches == 0,
-        f"--num-envs x --num-steps = {batch_size} must be a multiple of --num-minibatches",
-    )
+    fits = batch_size % args.num_minibatches == 0
+    utils.check(fits, f"--num-minibatches must divide --num-envs x --num-steps = {batch_size}")
     envs = Brax(args)
     obs_space, action_space = envs.single_observation_space, envs.single_action_space
     agent = Agent(args, obs_space, action_space).to(device)
     adam = utils.Adam(agent.parameters(), args.learning_rate, args.max_grad_norm, eps=1e-5)
     run = utils.Run(args, __file__, make_env, envs, agent, adam=adam)
-
-    # === logging
     if args.track:
         import wandb
 
@@ -396,7 +390,6 @@ def main(args: Args):
             name=run.id,
             id=run.id,
             config=vars(args),
-            dir=run.dir.parent,
             resume="allow",
             sync_tensorboard=True,
         )
@@ -405,14 +398,13 @@ def main(args: Args):
     writer.add_text("arguments", str(args))
 
     # === training
+    # A number that changes during the run must be a tensor, as adam.learning_rate is.
+    @utils.compiled(args)
     def update(inds, *batch):
         minibatch = Batch(*[x[inds] for x in batch])
         loss, metrics = ppo_loss(args, agent, minibatch)
         metrics["losses/grad_norm"] = adam.minimize(loss)
         return {tag: metric.detach() for tag, metric in metrics.items()}
-
-    # A number that changes during the run must be a tensor, as adam.learning_rate is.
-    update = utils.compiled(args, update)
 
     shape = args.num_steps, args.num_envs
     obs = torch.zeros((*shape, *obs_space.shape), device=device)
@@ -457,9 +449,7 @@ def main(args: Args):
             so_far = discounted[-1] * ~dones[-1]
             agent.return_stats.update(discounted.flatten())
             scaled = (rewards / agent.return_stats.std.float()).clamp(-10, 10)
-            advantages = compute_gae(
-                scaled, values, next_values, terminations, dones, args.gamma, args.gae_lambda
-            )
+            advantages = compute_gae(args, scaled, values, next_values, terminations, dones)
             returns = advantages + values
         b_advantages, b_returns = advantages.flatten(), returns.flatten()
         batch = Batch(b_obs, b_actions, logprobs, b_values, b_advantages, b_returns)

@@ -177,7 +177,7 @@ class Agent(nn.Module):
         discrete = isinstance(action_space, Discrete) and action_space.start == 0
         utils.check(
             discrete or (isinstance(action_space, Box) and len(action_space.shape) == 1),
-            "actions must be Discrete, from 0, or a 1-D Box of floats, "
+            "actions must be Discrete, from 0, or a 1-D float Box, "
             f"not {action_space}. With vectors, not images: ppo_masked.py, ppo_hybrid.py",
         )
         outputs = int(action_space.n) if discrete else action_space.shape[0]
@@ -232,34 +232,31 @@ class Agent(nn.Module):
 Batch = namedtuple("Batch", "obs actions logprobs values advantages returns")
 
 
-def linear_recurrence(inputs, decays, initial):
-    """y[t] = inputs[t] + decays[t] * y[t - 1], with y[-1] = initial.
-
-    inputs and decays are (num_steps, num_envs), initial is (num_envs,).
-    """
-    outputs = np.empty_like(inputs)
-    # Python floats are faster than numpy rows for up to about ten environments.
-    for n, y in enumerate(initial.tolist()):
-        column = []
-        for x, decay in zip(inputs[:, n].tolist(), decays[:, n].tolist(), strict=True):
-            y = x + decay * y
-            column.append(y)
-        outputs[:, n] = column
-    return outputs
+def discounted_returns(args, rewards, dones, so_far):
+    """Those of each episode until step t, (num_steps, num_envs); so_far is what step 0 adds to."""
+    discounted = np.zeros_like(rewards)
+    decays = args.gamma * ~dones
+    for t in range(len(rewards)):
+        discounted_return = rewards[t] + so_far
+        discounted[t] = discounted_return
+        so_far = decays[t] * discounted_return
+    return discounted
 
 
-def compute_gae(rewards, values, next_values, terminations, dones, gamma, gae_lambda):
+def compute_gae(args, rewards, values, next_values, terminations, dones):
     """Generalised advantage estimation (Schulman et al. 2016, eq. 16).
 
-    All arrays are (num_steps, num_envs). next_values[t] is the value of the observation
-    that step t truly led to: at an episode's end its last one, not the first one of the
-    next. A truncated episode would have gone on, so its value counts; a terminated one
-    has none. Nothing flows back from one episode into the one before.
+    All arrays are (num_steps, num_envs). next_values[t] is the value of the observation that
+    step t truly led to. It counts where an episode is truncated; a terminated one has no rest.
     """
-    deltas = rewards + gamma * next_values * ~terminations - values
-    decays = gamma * gae_lambda * ~dones
-    backwards = linear_recurrence(deltas[::-1], decays[::-1], np.zeros(deltas.shape[1]))
-    return backwards[::-1].copy()  # no negative strides in torch
+    deltas = rewards + args.gamma * next_values * ~terminations - values
+    decays = args.gamma * args.gae_lambda * ~dones
+    advantages = np.zeros_like(deltas)
+    advantage = 0.0
+    for t in reversed(range(len(deltas))):
+        advantage = deltas[t] + decays[t] * advantage
+        advantages[t] = advantage
+    return advantages
 
 
 def ppo_loss(args, agent, batch):
@@ -297,18 +294,14 @@ def main(args: Args):
         return utils.evaluate_saved(args, make_env, Agent)
     device = utils.setup(args)
     batch_size = args.num_envs * args.num_steps
-    utils.check(
-        batch_size % args.num_minibatches == 0,
-        f"--num-envs x --num-steps = {batch_size} must be a multiple of --num-minibatches",
-    )
+    fits = batch_size % args.num_minibatches == 0
+    utils.check(fits, f"--num-minibatches must divide --num-envs x --num-steps = {batch_size}")
     utils.check(args.image_size >= 36, "--image-size must be at least 36")
     envs = utils.make_envs(args, make_env)
     obs_space, action_space = envs.single_observation_space, envs.single_action_space
     agent = Agent(args, obs_space, action_space).to(device)
     adam = utils.Adam(agent.parameters(), args.learning_rate, args.max_grad_norm, eps=1e-5)
     run = utils.Run(args, __file__, make_env, envs, agent, adam=adam)
-
-    # === logging
     if args.track:
         import wandb
 
@@ -318,7 +311,6 @@ def main(args: Args):
             name=run.id,
             id=run.id,
             config=vars(args),
-            dir=run.dir.parent,
             resume="allow",
             sync_tensorboard=True,
         )
@@ -327,14 +319,13 @@ def main(args: Args):
     writer.add_text("arguments", str(args))
 
     # === training
+    # A number that changes during the run must be a tensor, as adam.learning_rate is.
+    @utils.compiled(args)
     def update(inds, *batch):
         minibatch = Batch(*[x[inds] for x in batch])
         loss, metrics = ppo_loss(args, agent, minibatch)
         metrics["losses/grad_norm"] = adam.minimize(loss)
         return {tag: metric.detach() for tag, metric in metrics.items()}
-
-    # A number that changes during the run must be a tensor, as adam.learning_rate is.
-    update = utils.compiled(args, update)
 
     shape = args.num_steps, args.num_envs
     obs = torch.zeros((*shape, *obs_space.shape), dtype=torch.uint8, device=device)
@@ -377,14 +368,11 @@ def main(args: Args):
                 _, next_values[t, n] = agent(torch.from_numpy(last_obs[None]).to(device))
         old_values = values.cpu().numpy()
         next_values = next_values.cpu().numpy()
-        under_way = np.concatenate([np.ones((1, args.num_envs)), ~dones[:-1]])
-        discounted = linear_recurrence(rewards, args.gamma * under_way, so_far)
-        so_far = discounted[-1] * ~dones[-1]
+        discounted = discounted_returns(args, rewards, dones, so_far)
+        so_far = args.gamma * ~dones[-1] * discounted[-1]
         agent.return_stats.update(torch.from_numpy(discounted).to(device).flatten())
         scaled = (rewards / agent.return_stats.std.item()).clip(-10, 10)
-        advantages = compute_gae(
-            scaled, old_values, next_values, terminations, dones, args.gamma, args.gae_lambda
-        )
+        advantages = compute_gae(args, scaled, old_values, next_values, terminations, dones)
         returns = advantages + old_values
         b_advantages = torch.from_numpy(advantages).to(device)
         b_returns = torch.from_numpy(returns).to(device)

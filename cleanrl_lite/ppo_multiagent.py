@@ -238,24 +238,19 @@ class Agent(nn.Module):
 Batch = namedtuple("Batch", "obs actions logprobs values advantages returns")
 
 
-def compute_gae(rewards, values, next_values, terminations, dones, gamma, gae_lambda):
+def compute_gae(args, rewards, values, next_values, terminations, dones):
     """Generalised advantage estimation (Schulman et al. 2016, eq. 16).
 
-    All arrays are (num_steps, num_envs). next_values[t] is the value of the observation
-    that step t truly led to: at an episode's end its last one, not the first one of the
-    next. A truncated episode would have gone on, so its value counts; a terminated one
-    has none. Nothing flows back from one episode into the one before.
+    All arrays are (num_steps, num_envs). next_values[t] is the value of the observation that
+    step t truly led to. It counts where an episode is truncated; a terminated one has no rest.
     """
-    deltas = rewards + gamma * next_values * ~terminations - values
-    decays = gamma * gae_lambda * ~dones
+    deltas = rewards + args.gamma * next_values * ~terminations - values
+    decays = args.gamma * args.gae_lambda * ~dones
     advantages = np.zeros_like(deltas)
-    # Python floats are faster than numpy rows for up to about ten environments.
-    for n in range(deltas.shape[1]):
-        advantage, backwards = 0.0, []
-        for delta, decay in zip(deltas[::-1, n].tolist(), decays[::-1, n].tolist(), strict=True):
-            advantage = delta + decay * advantage
-            backwards.append(advantage)
-        advantages[::-1, n] = backwards
+    advantage = 0.0
+    for t in reversed(range(len(deltas))):
+        advantage = deltas[t] + decays[t] * advantage
+        advantages[t] = advantage
     return advantages
 
 
@@ -294,18 +289,14 @@ def main(args: Args):
         return utils.evaluate_saved(args, make_env, Agent)
     device = utils.setup(args)
     batch_size = args.num_envs * args.num_steps
-    utils.check(
-        batch_size % args.num_minibatches == 0,
-        f"--num-envs x --num-steps = {batch_size} must be a multiple of --num-minibatches",
-    )
+    fits = batch_size % args.num_minibatches == 0
+    utils.check(fits, f"--num-minibatches must divide --num-envs x --num-steps = {batch_size}")
     envs = utils.make_envs(args, make_env)
     obs_space, action_space = envs.single_observation_space, envs.single_action_space
     agent = Agent(args, obs_space, action_space).to(device)
     adam = utils.Adam(agent.parameters(), args.learning_rate, args.max_grad_norm, eps=1e-5)
     run = utils.Run(args, __file__, make_env, envs, agent, adam=adam)
     utils.check_policy(agent, envs.obs)
-
-    # === logging
     if args.track:
         import wandb
 
@@ -315,7 +306,6 @@ def main(args: Args):
             name=run.id,
             id=run.id,
             config=vars(args),
-            dir=run.dir.parent,
             resume="allow",
             sync_tensorboard=True,
         )
@@ -324,14 +314,13 @@ def main(args: Args):
     writer.add_text("arguments", str(args))
 
     # === training
+    # A number that changes during the run must be a tensor, as adam.learning_rate is.
+    @utils.compiled(args)
     def update(inds, *batch):
         minibatch = Batch(*[x[inds] for x in batch])
         loss, metrics = ppo_loss(args, agent, minibatch)
         metrics["losses/grad_norm"] = adam.minimize(loss)
         return {tag: metric.detach() for tag, metric in metrics.items()}
-
-    # A number that changes during the run must be a tensor, as adam.learning_rate is.
-    update = utils.compiled(args, update)
 
     shape = args.num_steps, args.num_envs
     obs = np.zeros((*shape, *obs_space.shape), np.float32)
@@ -368,16 +357,9 @@ def main(args: Args):
         values = b_values.reshape(args.num_steps, -1).cpu().numpy()
         next_values = next_values.reshape(args.num_steps, -1).cpu().numpy()
         # The reward and the end of an episode are the same for all agents.
-        columns = b_values.shape[1]
-        advantages = compute_gae(
-            rewards.repeat(columns, axis=1),
-            values,  # (num_steps, num_envs * columns)
-            next_values,
-            terminations.repeat(columns, axis=1),
-            dones.repeat(columns, axis=1),
-            args.gamma,
-            args.gae_lambda,
-        )
+        columns = b_values.shape[1]  # values are (num_steps, num_envs * columns)
+        each = [x.repeat(columns, axis=1) for x in (rewards, terminations, dones)]
+        advantages = compute_gae(args, each[0], values, next_values, each[1], each[2])
         returns = advantages + values
         # (samples, 1) or (samples, n_agents). The trap: (samples,) times a ratio is a square.
         b_advantages = torch.from_numpy(advantages).to(device).view_as(b_values)

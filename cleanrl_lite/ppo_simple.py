@@ -98,21 +98,21 @@ class Agent(nn.Module):
 Batch = namedtuple("Batch", "obs actions logprobs advantages returns")
 
 
-def compute_gae(rewards, values, next_values, terminations, dones, gamma, gae_lambda):
+def compute_gae(args, rewards, values, next_values, terminations, dones):
     """Generalised advantage estimation (Schulman et al. 2016, eq. 16).
 
     All tensors are (num_steps, num_envs). next_values[t] is the value of the observation that
     step t truly led to. It counts where an episode is truncated; a terminated one has no rest.
     """
-    advantages = rewards + gamma * next_values * ~terminations - values  # delta_t
+    advantages = rewards + args.gamma * next_values * ~terminations - values  # delta_t
     # A_t = delta_t + gamma * lambda * A_(t+1); nothing flows from one episode into another
     for t in reversed(range(len(advantages) - 1)):
-        advantages[t] += gamma * gae_lambda * ~dones[t] * advantages[t + 1]
+        advantages[t] += args.gamma * args.gae_lambda * ~dones[t] * advantages[t + 1]
     return advantages
 
 
 def ppo_loss(args, agent, batch):
-    """The loss of a minibatch (eq. 9), and a dict of metrics."""
+    """The loss of a minibatch (eq. 7), and of values, not clipped; a dict of metrics."""
     dist, values = agent(batch.obs)
     logratio = dist.log_prob(batch.actions) - batch.logprobs
     ratio = logratio.exp()
@@ -140,8 +140,6 @@ def main(args: Args):
     optimizer = torch.optim.Adam(agent.parameters(), lr=args.learning_rate)
     run = utils.Run(args, __file__, make_env, envs, agent, optimizer=optimizer)
     optimizer.param_groups[0]["lr"] = args.learning_rate  # a resumed run may have a new one
-
-    # === logging
     if args.track:
         import wandb
 
@@ -151,7 +149,6 @@ def main(args: Args):
             name=run.id,
             id=run.id,
             config=vars(args),
-            dir=run.dir.parent,
             resume="allow",
             sync_tensorboard=True,
         )
@@ -188,9 +185,7 @@ def main(args: Args):
             dist, values = agent(obs)
             logprobs = dist.log_prob(actions)
             _, next_values = agent(next_obs)
-        advantages = compute_gae(
-            rewards, values, next_values, terminations, dones, args.gamma, args.gae_lambda
-        )
+        advantages = compute_gae(args, rewards, values, next_values, terminations, dones)
         returns = advantages + values
         batch = [x.flatten(0, 1) for x in (obs, actions, logprobs, advantages, returns)]
 

@@ -73,11 +73,11 @@ def mlp(inputs, outputs):
 class Agent(nn.Module):
     def __init__(self, args, obs_space, action_space):
         super().__init__()
+        floats = isinstance(action_space, Box) and action_space.dtype.kind == "f"
+        vector = floats and len(action_space.shape) == 1
         utils.check(
-            isinstance(action_space, Box)
-            and action_space.dtype.kind == "f"
-            and len(action_space.shape) == 1,
-            f"actions must be a 1-D Box of floats, not {action_space}. Discrete: ppo_simple.py",
+            vector,
+            f"actions must be a 1-D float Box, not {action_space}. Discrete: ppo_simple.py",
         )
         obs_dim, action_dim = obs_space.shape[0], action_space.shape[0]
         self.critic = mlp(obs_dim, 1)
@@ -101,21 +101,21 @@ class Agent(nn.Module):
 Batch = namedtuple("Batch", "obs actions logprobs advantages returns")
 
 
-def compute_gae(rewards, values, next_values, terminations, dones, gamma, gae_lambda):
+def compute_gae(args, rewards, values, next_values, terminations, dones):
     """Generalised advantage estimation (Schulman et al. 2016, eq. 16).
 
     All tensors are (num_steps, num_envs). next_values[t] is the value of the observation that
     step t truly led to. It counts where an episode is truncated; a terminated one has no rest.
     """
-    advantages = rewards + gamma * next_values * ~terminations - values  # delta_t
+    advantages = rewards + args.gamma * next_values * ~terminations - values  # delta_t
     # A_t = delta_t + gamma * lambda * A_(t+1); nothing flows from one episode into another
     for t in reversed(range(len(advantages) - 1)):
-        advantages[t] += gamma * gae_lambda * ~dones[t] * advantages[t + 1]
+        advantages[t] += args.gamma * args.gae_lambda * ~dones[t] * advantages[t + 1]
     return advantages
 
 
 def ppo_loss(args, agent, batch):
-    """The loss of a minibatch (eq. 9), and a dict of metrics."""
+    """The loss of a minibatch (eq. 7), and of values, not clipped; a dict of metrics."""
     dist, values = agent(batch.obs)
     logratio = dist.log_prob(batch.actions) - batch.logprobs
     ratio = logratio.exp()
@@ -143,8 +143,6 @@ def main(args: Args):
     optimizer = torch.optim.Adam(agent.parameters(), lr=args.learning_rate)
     run = utils.Run(args, __file__, make_env, envs, agent, optimizer=optimizer)
     optimizer.param_groups[0]["lr"] = args.learning_rate  # a resumed run may have a new one
-
-    # === logging
     if args.track:
         import wandb
 
@@ -154,7 +152,6 @@ def main(args: Args):
             name=run.id,
             id=run.id,
             config=vars(args),
-            dir=run.dir.parent,
             resume="allow",
             sync_tensorboard=True,
         )
@@ -192,9 +189,7 @@ def main(args: Args):
             dist, values = agent(obs)
             logprobs = dist.log_prob(actions)
             _, next_values = agent(next_obs)
-        advantages = compute_gae(
-            rewards, values, next_values, terminations, dones, args.gamma, args.gae_lambda
-        )
+        advantages = compute_gae(args, rewards, values, next_values, terminations, dones)
         returns = advantages + values
         batch = [x.flatten(0, 1) for x in (obs, actions, logprobs, advantages, returns)]
 

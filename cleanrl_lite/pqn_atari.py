@@ -98,9 +98,7 @@ class Games(gym.vector.VectorWrapper):
             **game_settings(args),
         )
         super().__init__(envs)
-        buttons = list(envs.ale.get_action_set())
-        self.has_fire = ale_py.Action.FIRE in buttons
-        self.fire = buttons.index(ale_py.Action.FIRE) if self.has_fire else 0
+        self.has_fire = ale_py.Action.FIRE in envs.ale.get_action_set()
 
     def reset(self, *, seed, options=None):
         obs, infos = self.env.reset(seed=np.array(seed))
@@ -111,8 +109,8 @@ class Games(gym.vector.VectorWrapper):
         return obs, {}
 
     def step(self, actions):
-        # Some games wait until FIRE is pressed.
-        actions = np.where(self.lost_life, self.fire, actions)
+        # Some games wait until FIRE is pressed: action 1, where it exists.
+        actions = np.where(self.lost_life, 1, actions)
         obs, rewards, terminations, truncations, infos = self.env.step(actions)
         # Fewer frames than before: the next game has begun.
         over = truncations | (infos["episode_frame_number"] < self.frames)
@@ -129,22 +127,18 @@ class Games(gym.vector.VectorWrapper):
         return obs, rewards, terminations, truncations, ended
 
 
-class PressFire(gym.Wrapper):
+class PressFire(gym.ActionWrapper):
     """Presses FIRE at the start of a game and after each lost life, as Games does."""
 
     def reset(self, **kwargs):
         super().reset(**kwargs)
         obs, _, _, _, info = self.env.step(1)
         self.lives = info["lives"]
-        self.lost_life = False
         return obs, info
 
-    def step(self, action):
-        fire_or_action = 1 if self.lost_life else action
-        obs, reward, terminated, truncated, info = self.env.step(fire_or_action)
-        self.lost_life = info["lives"] < self.lives
-        self.lives = info["lives"]
-        return obs, reward, terminated, truncated, info
+    def action(self, action):
+        lives, self.lives = self.lives, self.unwrapped.ale.lives()
+        return 1 if self.lives < lives else action
 
 
 def make_env(args, render_mode=None):
@@ -274,17 +268,13 @@ def main(args: Args):
         return utils.evaluate_saved(args, make_env, Agent)
     device = utils.setup(args)
     batch_size = args.num_envs * args.num_steps
-    utils.check(
-        batch_size % args.num_minibatches == 0,
-        f"--num-envs x --num-steps = {batch_size} must be a multiple of --num-minibatches",
-    )
+    fits = batch_size % args.num_minibatches == 0
+    utils.check(fits, f"--num-minibatches must divide --num-envs x --num-steps = {batch_size}")
     envs = utils.Envs(args, Games(args))
     obs_space, action_space = envs.single_observation_space, envs.single_action_space
     agent = Agent(args, obs_space, action_space).to(device)
     radam = RAdam(agent.parameters(), args.learning_rate, args.max_grad_norm)
     run = utils.Run(args, __file__, make_env, envs, agent, radam=radam)
-
-    # === logging
     if args.track:
         import wandb
 
@@ -294,7 +284,6 @@ def main(args: Args):
             name=run.id,
             id=run.id,
             config=vars(args),
-            dir=run.dir.parent,
             resume="allow",
             sync_tensorboard=True,
         )
@@ -303,14 +292,13 @@ def main(args: Args):
     writer.add_text("arguments", str(args))
 
     # === training
+    # A number that changes during the run must be a tensor, as radam.learning_rate is.
+    @utils.compiled(args)
     def update(inds, *batch):
         minibatch = Batch(*[x[inds] for x in batch])
         loss, metrics = q_lambda_loss(args, agent, minibatch)
         metrics["losses/grad_norm"] = radam.minimize(loss)
         return {tag: metric.detach() for tag, metric in metrics.items()}
-
-    # A number that changes during the run must be a tensor, as radam.learning_rate is.
-    update = utils.compiled(args, update)
 
     shape = args.num_steps, args.num_envs
     obs = torch.zeros((*shape, *obs_space.shape), dtype=torch.uint8, device=device)

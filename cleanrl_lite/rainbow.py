@@ -398,8 +398,6 @@ def main(args: Args):
     shapes = obs_space.shape, (), (), obs_space.shape, (), ()
     replay = ReplayBuffer(args.buffer_size, args.num_envs, shapes, device, args.n_step)
     run = utils.Run(args, __file__, make_env, envs, agent, adam=adam, replay=replay)
-
-    # === logging
     if args.track:
         import wandb
 
@@ -409,7 +407,6 @@ def main(args: Args):
             name=run.id,
             id=run.id,
             config=vars(args),
-            dir=run.dir.parent,
             resume="allow",
             sync_tensorboard=True,
         )
@@ -418,6 +415,8 @@ def main(args: Args):
     writer.add_text("arguments", str(args))
 
     # === training
+    # A number that changes during the run must be a tensor, as beta is.
+    @utils.compiled(args)
     def update(rows, stored, index, noise, beta):
         # prioritised replay, section 3.4, with the largest weight 1
         priorities = replay.tree.leaves[index]
@@ -427,9 +426,6 @@ def main(args: Args):
         adam.minimize(loss)
         replay.set_priorities(index, (divergence + 1e-6) ** args.priority_alpha)
         return {tag: metric.detach() for tag, metric in metrics.items()}
-
-    # A number that changes during the run must be a tensor, as beta is.
-    update = utils.compiled(args, update)
 
     def times_due(every):
         """How many multiples of `every` the last step of the environments has passed."""

@@ -102,9 +102,7 @@ class Games(gym.vector.VectorWrapper):
             **game_settings(args),
         )
         super().__init__(envs)
-        buttons = list(envs.ale.get_action_set())
-        self.has_fire = ale_py.Action.FIRE in buttons
-        self.fire = buttons.index(ale_py.Action.FIRE) if self.has_fire else 0
+        self.has_fire = ale_py.Action.FIRE in envs.ale.get_action_set()
 
     def reset(self, *, seed, options=None):
         obs, infos = self.env.reset(seed=np.array(seed))
@@ -115,8 +113,8 @@ class Games(gym.vector.VectorWrapper):
         return obs, {}
 
     def step(self, actions):
-        # Some games wait until FIRE is pressed.
-        actions = np.where(self.lost_life, self.fire, actions)
+        # Some games wait until FIRE is pressed: action 1, where it exists.
+        actions = np.where(self.lost_life, 1, actions)
         obs, rewards, terminations, truncations, infos = self.env.step(actions)
         # Fewer frames than before: the next game has begun.
         over = truncations | (infos["episode_frame_number"] < self.frames)
@@ -133,22 +131,18 @@ class Games(gym.vector.VectorWrapper):
         return obs, rewards, terminations, truncations, ended
 
 
-class PressFire(gym.Wrapper):
+class PressFire(gym.ActionWrapper):
     """Presses FIRE at the start of a game and after each lost life, as Games does."""
 
     def reset(self, **kwargs):
         super().reset(**kwargs)
         obs, _, _, _, info = self.env.step(1)
         self.lives = info["lives"]
-        self.lost_life = False
         return obs, info
 
-    def step(self, action):
-        fire_or_action = 1 if self.lost_life else action
-        obs, reward, terminated, truncated, info = self.env.step(fire_or_action)
-        self.lost_life = info["lives"] < self.lives
-        self.lives = info["lives"]
-        return obs, reward, terminated, truncated, info
+    def action(self, action):
+        lives, self.lives = self.lives, self.unwrapped.ale.lives()
+        return 1 if self.lives < lives else action
 
 
 def make_env(args, render_mode=None):
@@ -375,10 +369,8 @@ def main(args: Args):
     utils.check(scale <= 1, f"--target-entropy-scale must be at most 1, got {scale}")
     min_size = max(args.batch_size, 8 * args.num_envs)
     utils.check(args.buffer_size >= min_size, f"--buffer-size must be at least {min_size}")
-    utils.check(
-        args.learning_starts >= 2 * args.num_envs,
-        "--learning-starts must be at least twice --num-envs",
-    )
+    enough = args.learning_starts >= 2 * args.num_envs
+    utils.check(enough, "--learning-starts must be at least twice --num-envs")
     envs = utils.Envs(args, Games(args))
     obs_space, action_space = envs.single_observation_space, envs.single_action_space
     agent = Agent(args, obs_space, action_space).to(device)
@@ -389,8 +381,6 @@ def main(args: Args):
     replay = FrameReplayBuffer(args.buffer_size, args.num_envs, obs_space.shape[1:], device)
     adams = {"critic_adam": critic_adam, "actor_adam": actor_adam, "alpha_adam": alpha_adam}
     run = utils.Run(args, __file__, make_env, envs, agent, replay=replay, **adams)
-
-    # === logging
     if args.track:
         import wandb
 
@@ -400,7 +390,6 @@ def main(args: Args):
             name=run.id,
             id=run.id,
             config=vars(args),
-            dir=run.dir.parent,
             resume="allow",
             sync_tensorboard=True,
         )
@@ -409,6 +398,8 @@ def main(args: Args):
     writer.add_text("arguments", str(args))
 
     # === training
+    # A number that changes during the run must be a tensor.
+    @utils.compiled(args)
     def update(frames, rows):
         batch = replay.unpack(frames, rows)
         qf_loss, actor_loss, alpha_loss, metrics = sac_loss(args, agent, batch)
@@ -419,9 +410,6 @@ def main(args: Args):
             metrics["losses/alpha_loss"] = alpha_loss
             metrics["losses/alpha"] = agent.log_alpha.exp()
         return {tag: metric.detach() for tag, metric in metrics.items()}
-
-    # A number that changes during the run must be a tensor.
-    update = utils.compiled(args, update)
 
     def times_due(every):
         """How many multiples of `every` the last step of the environments has passed."""

@@ -240,8 +240,6 @@ def main(args: Args):
     replay = ReplayBuffer(args.buffer_size, args.num_envs, shapes, device)
     adams = {"critic_adam": critic_adam, "actor_adam": actor_adam, "alpha_adam": alpha_adam}
     run = utils.Run(args, __file__, make_env, envs, agent, replay=replay, **adams)
-
-    # === logging
     if args.track:
         import wandb
 
@@ -251,7 +249,6 @@ def main(args: Args):
             name=run.id,
             id=run.id,
             config=vars(args),
-            dir=run.dir.parent,
             resume="allow",
             sync_tensorboard=True,
         )
@@ -260,6 +257,8 @@ def main(args: Args):
     writer.add_text("arguments", str(args))
 
     # === training
+    # A number that changes during the run must be a tensor.
+    @utils.compiled(args)
     def update(rows):
         qf_loss, actor_loss, alpha_loss, metrics = sac_loss(args, agent, replay.unpack(rows))
         critic_adam.minimize(qf_loss)
@@ -269,9 +268,6 @@ def main(args: Args):
             metrics["losses/alpha_loss"] = alpha_loss
             metrics["losses/alpha"] = agent.log_alpha.exp()
         return {tag: metric.detach() for tag, metric in metrics.items()}
-
-    # A number that changes during the run must be a tensor.
-    update = utils.compiled(args, update)
 
     def times_due(every):
         """How many multiples of `every` the last step of the environments has passed."""

@@ -69,17 +69,18 @@ def parse(Args):
 
 
 POSITIVE = """total_timesteps num_envs num_steps num_minibatches update_epochs batch_size seq_len
-train_frequency gradient_steps policy_frequency target_network_frequency eval_episodes
-n_step n_critics n_quantiles"""
+buffer_size train_frequency gradient_steps policy_frequency target_network_frequency eval_episodes
+n_step n_critics n_quantiles stack_size exploration_fraction"""
 
 
 def setup(args):
     """Checks the flags, seeds all random generators, sets the threads; returns the device."""
-    # a program may give numpy's numbers, or a Path
-    numbers = {name: x.item() for name, x in vars(args).items() if isinstance(x, np.generic)}
-    vars(args).update(numbers, runs_dir=str(args.runs_dir))
-    for name in POSITIVE.split():
-        check(getattr(args, name, 1) > 0, f"--{name.replace('_', '-')} must be positive")
+    for name, value in vars(args).items():  # a program may give numpy's, a Path or a dict
+        value = value.item() if isinstance(value, np.generic) else value
+        value = json.dumps(value) if name == "env_kwargs" and value != str(value) else value
+        setattr(args, name, str(value) if isinstance(value, Path) else value)
+        ok = name not in POSITIVE.split() or value > 0
+        check(ok, f"--{name.replace('_', '-')} must be positive")
     # --env-id my_envs:MyEnv-v0 is in my_envs.py of the current folder, whose utils.py is its own
     here = os.path.dirname(os.path.abspath(__file__))
     sys.path[:] = [path for path in sys.path if path not in (here, "")] + [""]
@@ -144,8 +145,9 @@ class Player(gym.Wrapper):
     """Begins a new episode where one ends, and sums up rewards. Its arrays are its own."""
 
     def reset(self, *, seed=None, options=None):
-        if seed is not None and multiprocessing.parent_process():
-            seed_all(2**31 + seed)  # for a worker; the main process may have `seed` itself
+        if seed is not None and multiprocessing.parent_process():  # in a worker
+            seed_all(2**31 + seed)  # the main process may have `seed` itself
+            signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)  # they are for the main process
         self.episode = {"r": 0.0, "l": 0}  # return and length, by gymnasium's names
         obs, _ = self.env.reset(seed=seed, options=options)
         return self.own(obs), {}
@@ -158,11 +160,10 @@ class Player(gym.Wrapper):
             reward = float(np.asarray(reward).sum())
         self.episode["r"] += reward
         self.episode["l"] += 1
+        info.pop("episode", None)  # the environment's own
         if terminated or truncated:
             info = {**info, "episode": self.episode, "final_obs": obs}
             obs, _ = self.reset()
-        elif "episode" in info:  # the environment's own
-            del info["episode"]
         return obs, reward, bool(terminated), bool(truncated), info
 
     def own(self, obs):
@@ -187,24 +188,18 @@ class AsyncVectorEnv(gym.vector.AsyncVectorEnv):
 
 def make_envs(args, make_env):
     """--num-envs environments as Envs; with --async-envs each in a process of its own."""
-    in_processes = vars(args).get("async_envs")  # not every script has it
-    kind = AsyncVectorEnv if in_processes else VectorEnv
+    kind = AsyncVectorEnv if vars(args).get("async_envs") else VectorEnv  # not all scripts have it
     makers = [lambda: Player(make_env(args))] * args.num_envs
-    # Workers inherit what is blocked: signals are for the main process.
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
-    try:
-        vector_env = kind(makers, autoreset_mode=gym.vector.AutoresetMode.DISABLED)
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
-    if in_processes:  # after an error too
-        atexit.register(lambda: [process.kill() for process in vector_env.processes])
+    vector_env = kind(makers, autoreset_mode=gym.vector.AutoresetMode.DISABLED)
+    for process in getattr(vector_env, "processes", []):
+        atexit.register(process.kill)  # after an error too
     return Envs(args, vector_env)
 
 
 class Envs(gym.vector.VectorWrapper):
-    """Environments stepped together. obs, (num_envs, ...), is what to act on now.
+    """Environments stepped together; obs, (num_envs, ...), is what to act on now.
 
-    vector_env resets in the same step; its infos are {n: info}, as Player's. So do other engines.
+    vector_env, as any engine, resets in the same step; its infos are {n: info}, as Player's.
     """
 
     def __init__(self, args, vector_env):
@@ -225,8 +220,8 @@ class Envs(gym.vector.VectorWrapper):
     def step(self, actions):
         """next_obs, rewards, terminations, truncations: arrays (num_envs, ...); a list of infos.
 
-        next_obs[n] is where the action, clipped to its bounds, truly led. If the episode ended
-        there, infos[n]["episode"] has its return "r" and length "l"; obs[n] begins the next one.
+        next_obs[n] is where the action, clipped to its bounds, truly led. If that ended an episode,
+        infos[n]["episode"] has its return "r" and length "l", and obs[n] begins the next one.
         """
         space = self.single_action_space
         if isinstance(space, Box):
@@ -259,7 +254,7 @@ def evaluate_saved(args, make_env, Agent):
     agent = Agent(args, env.observation_space, env.action_space).to(device)
     env.close()
     saved = load(args.evaluate, agent=agent)
-    name = f"eval_{time.time():.3f}"
+    name = f"eval_{time.time_ns()}"
     return evaluate(args, make_env, agent, saved["dir"], saved["global_step"], name)
 
 
@@ -278,9 +273,9 @@ def evaluate(args, make_env, agent, directory, step, name="eval"):
     lengths = [info["episode"]["l"] for info in infos]
     mean, std = np.mean(returns), np.std(returns)
     record = {"global_step": step, "mean": mean, "std": std, "returns": returns, "lengths": lengths}
-    known = [info["is_success"] for info in infos if info.get("is_success") is not None]
-    if known:
-        record["success_rate"] = np.mean(known)
+    won = [np.asarray(info.get("is_success")) for info in infos]
+    if all(success.dtype.kind in "biuf" for success in won):  # else not known
+        record["success_rate"] = np.mean([success.mean() for success in won])
     (directory / f"{name}.json").write_text(json.dumps(record, indent=2))
     tqdm.write(f"evaluation at step {step:,}: mean return {mean:.2f} +- {std:.2f}")
     return record
@@ -288,15 +283,12 @@ def evaluate(args, make_env, agent, directory, step, name="eval"):
 
 def play(args, make_env, agent, count, folder=None):
     """The infos with which `count` episodes end; with `folder`, the first one's video is in it."""
-
-    def make_one(_):  # with args as they are: an environment may read --seed
-        env = gym.wrappers.TimeLimit(make_env(args, "rgb_array" if folder else None), 100_000)
-        record = gym.wrappers.RecordVideo
-        return record(env, folder, lambda n: n == 0, video_length=1000) if folder else env
-
+    env = gym.wrappers.TimeLimit(make_env(args, "rgb_array" if folder else None), 100_000)
+    if folder:
+        env = gym.wrappers.RecordVideo(env, folder, lambda n: n == 0, video_length=1000)
     alone = copy.copy(args)
     vars(alone).update(num_envs=1, async_envs=False, seed=args.seed + 10_000)
-    envs = make_envs(alone, make_one)
+    envs = make_envs(alone, lambda _: env)
     device = next(agent.parameters()).device
     ended = []
     while len(ended) < count:
@@ -332,10 +324,7 @@ def last_checkpoint(flags):
 
 
 class Run:
-    """A run's directory, its step (of all environments), and checkpoints of its parts.
-
-    A part outlives a step and has state_dict() and load_state_dict(), as agents and optimizers.
-    """
+    """A run's directory, step (of all environments) and parts: what has state_dict() and lasts."""
 
     def __init__(self, args, script, make_env, envs, agent, **parts):
         self.args, self.make_env, self.envs, self.agent = args, make_env, envs, agent
@@ -446,8 +435,10 @@ class Run:
 EAGER_CALLS = 1_000  # of an update on a CPU; then torch compiles it. A short run never waits
 
 
-def compiled(args, function):
+def compiled(args, function=None):
     """`function(*tensors)` as one compiled graph, but eager at first, or where torch fails."""
+    if function is None:  # a decorator: @compiled(args)
+        return lambda function: compiled(args, function)
     function.__code__ = function.__code__.replace()  # each run in a process compiles its own
     cuda = torch.cuda.is_initialized()
     options = {"cpp_wrapper": not cuda, "cpp.use_decompose_tanh": True}
@@ -466,7 +457,6 @@ def compiled(args, function):
         except Exception as error:
             tqdm.write(f"continuing in eager mode: {error!s:.300}", file=sys.stderr)
             tqdm.write("A number that changes must be a tensor: docs/guides/change_a_script.md")
-        torch.set_grad_enabled(True)  # the failure may have left them off
         fast = function
         return function(*tensors)
 
@@ -496,9 +486,9 @@ def recorded(args, function):
 
 
 class Adam(nn.Module):
-    """Adam (Kingma & Ba 2015, algorithm 1) on one flat vector, so that it compiles into a graph.
+    """Adam (Kingma & Ba 2015, algorithm 1) on one flat vector: it compiles; torch.optim does not.
 
-    torch.optim does not. Another optimizer is a subclass with another `change`.
+    Another optimizer is a subclass with another `change`.
     """
 
     def __init__(self, params, learning_rate, max_grad_norm=math.inf, beta1=0.9, eps=1e-8):
@@ -507,7 +497,7 @@ class Adam(nn.Module):
         self.param_groups = [{"params": self.params}]  # as torch.optim has it
         self.max_grad_norm, self.beta1, self.beta2, self.eps = max_grad_norm, beta1, 0.999, eps
         flat = torch.cat([param.detach().flatten() for param in self.params])
-        # a tensor, which may change; not saved, since a resumed run may have another
+        # not saved, since a resumed run may have another
         self.register_buffer("learning_rate", flat.new_tensor(learning_rate), persistent=False)
         self.register_buffer("step", flat.new_zeros(()))
         self.register_buffer("exp_avg", torch.zeros_like(flat))
@@ -545,10 +535,7 @@ IN_NUMPY = {
 
 
 def in_numpy(module, live=False):
-    """`module` as a function of numpy arrays: a row takes 5 us, in torch 25.
-
-    live: the function is to see weights that change later.
-    """
+    """`module` in numpy, where a row takes 5 us, not 25; `live`: it sees weights that change."""
     device = next(module.parameters()).device
     layers = list(module) if type(module) is nn.Sequential else [module]
     params = [[param.numpy(force=True) for param in layer.parameters()] for layer in layers]
@@ -571,8 +558,8 @@ def in_numpy(module, live=False):
 def check_policy(agent, obs, rows=256, draws=64):
     """Stops unless sampler() and act() play the policy of forward(): a distribution or values.
 
-    Tried with random weights, since a new agent hides much: in each of `rows` observations,
-    log-probabilities of samples have the same mean, and act() is in the middle or most likely.
+    With random weights, since a new agent hides much: in each of `rows` observations, samples have
+    the same mean log-probability, and act() is in their middle or the most likely one.
     """
     agent = copy.deepcopy(agent)
     for param in agent.parameters():

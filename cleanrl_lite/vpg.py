@@ -134,8 +134,6 @@ def main(args: Args):
     optimizer = torch.optim.Adam(agent.parameters(), lr=args.learning_rate)
     run = utils.Run(args, __file__, make_env, envs, agent, optimizer=optimizer)
     optimizer.param_groups[0]["lr"] = args.learning_rate  # a resumed run may have a new one
-
-    # === logging
     if args.track:
         import wandb
 
@@ -145,7 +143,6 @@ def main(args: Args):
             name=run.id,
             id=run.id,
             config=vars(args),
-            dir=run.dir.parent,
             resume="allow",
             sync_tensorboard=True,
         )

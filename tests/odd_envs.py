@@ -39,7 +39,10 @@ class Odd(gym.Env):
             return {"moves": np.arange(self.np_random.integers(1, 9)), "final_info": 3}
         if self.kind == "our_infos":
             return {"statistics": "mine", "episode": "mine", "_final_info": "mine"}
-        return {"is_success": self.steps % 4 > 0, "distance": 0.5}
+        if self.kind == "won_only" and self.np_random.random() < 0.5:
+            return {}
+        won = self.steps % 4 > 0
+        return {"is_success": str(won) if self.kind == "words" else won, "distance": 0.5}
 
     def reset(self, seed=None, options=None):
         super().reset(seed=seed)

@@ -66,8 +66,8 @@ def test_the_critic_predicts_normalised_returns(monkeypatch, tmp_path):
     rollouts, batches, seen = [], [], []
     gae, loss = module.compute_gae, module.ppo_loss
 
-    def spy(rewards, values, *rest):
-        advantages = gae(rewards, values, *rest)
+    def spy(args, rewards, values, *rest):
+        advantages = gae(args, rewards, values, *rest)
         rollouts.append((rewards.copy(), values.copy(), advantages))
         return advantages
 

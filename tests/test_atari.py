@@ -5,6 +5,7 @@ ppo_atari_lstm's row (test_consistency). test_rollouts.py has what ppo_atari's r
 """
 
 import json
+from types import SimpleNamespace
 
 import ale_py
 import gymnasium as gym
@@ -127,6 +128,7 @@ def test_fire_in_evaluations():
 
         def reset(self, **kwargs):
             self.t, self.sent = 0, []
+            self.ale = SimpleNamespace(lives=lambda: self.lives[self.t])
             return 0, dict(lives=3)
 
         def step(self, action):

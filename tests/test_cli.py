@@ -121,16 +121,17 @@ BAD = [
     bad("ppo", r"--env-id CartPole-v7 .*v1", env_id="CartPole-v7"),
     bad("dqn_atari", r"BreakoutNoFramskip", env_id="BreakoutNoFramskip-v4"),
     bad("ppo", r"no_such_module", env_id="no_such_module:Env-v0"),
-    bad("ppo", r"ppo_atari\.py", env_id="ALE/Pong-v5"),
+    bad("ppo", r"ppo_atari\.py", env_id="ale_py:ALE/Pong-v5"),
     bad("c51_atari", r"no.* an Atari game.*ppo_image", env_id="CartPole-v1", env_kwargs="{}"),
     bad("ppo", r"cannot load /nowhere/at/all: FileNotFound", resume="/nowhere/at/all"),
     bad("ppo", r"--env-kwargs \{a: 1\}: ", env_kwargs="{a: 1}"),
     # sizes
     bad("ppo", r"--num-envs must be positive", num_envs=0),
-    bad("ppo", r"multiple of --num-minibatches", num_envs=3, num_minibatches=5),
+    bad("ppo", r"--num-minibatches must divide", num_envs=3, num_minibatches=5),
     bad("rainbow", r"--buffer-size must be at least 1200", n_step=600),
     bad("dqn_atari", r"--learning-starts .* --num-envs", learning_starts=3),
     bad("sac", r"--buffer-size must", batch_size=10**6),
+    bad("dqn", "--exploration-fraction must be positive", exploration_fraction=0),
     bad("dqn", "--eval-episodes must be positive", eval_episodes=0),  # not after hours
     # spaces: what the script takes, and a script for the others
     bad("sac", "no bounds", env_id=f"{PROBES}Fixed-v0"),
@@ -231,7 +232,7 @@ def test_actions_of_whole_numbers(script):
     """A policy of floats would be cut to whole numbers, without a word."""
     obs_space, whole = gym.spaces.Box(-1, 1, (3,)), gym.spaces.Box(0, 5, (2,), np.int64)
     args = helpers.module(script).Args()
-    with pytest.raises(SystemExit, match="must be a 1-D Box of floats"):
+    with pytest.raises(SystemExit, match="must be a 1-D float Box"):
         helpers.module(script).Agent(args, obs_space, whole)
     helpers.module(script).Agent(args, obs_space, gym.spaces.Box(0, 5, (2,)))
 

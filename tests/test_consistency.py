@@ -69,11 +69,6 @@ def definitions(script):
     return found
 
 
-# Another loss of the same name, whose words are the same.
-OTHERS = {("a2c", "policy_gradient_loss")}
-OTHERS |= {("ppo_continuous_adaptive", "ppo_loss"), ("ppo_simple", "ppo_loss")}
-
-
 def test_functions_of_one_name_agree(script):
     """With those of the nearest ancestor, or else of another script, that has it; where the code
     differs, so do docstring or comments, or those of its class: that says that it was meant."""
@@ -81,12 +76,7 @@ def test_functions_of_one_name_agree(script):
     for name, (code, words) in definitions(script).items():
         head = name.partition(".")[0]
         theirs = [definitions(other)[name] for other in others if name in definitions(other)]
-        if (
-            head in ("Agent", "make_env")
-            or not theirs
-            or code == theirs[0][0]
-            or (script, name) in OTHERS
-        ):
+        if head in ("Agent", "make_env") or not theirs or code == theirs[0][0]:
             continue
         heads = [definitions(other)[head] for other in others if name in definitions(other)]
         declared = words != theirs[0][1] or definitions(script)[head][1] != heads[0][1]

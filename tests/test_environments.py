@@ -3,6 +3,7 @@ infos of any kind, one instance only, frames that no video can be made of, array
 
 import json
 import re
+import time
 
 import gymnasium as gym
 import numpy as np
@@ -28,7 +29,7 @@ def train_odd(runs_dir, env_id=ODD, script="ppo", kwargs=None, **flags):
 
 
 @pytest.mark.parametrize("async_envs", [False, True])
-def test_keywords_and_limits(async_envs, tmp_path):
+def test_keywords_and_limits(async_envs, monkeypatch, tmp_path):
     """In training and evaluation, worker processes too; kept by the checkpoint. An evaluation
     imports the module only if it is named again."""
     kwargs = dict(reward=2.5)
@@ -41,9 +42,10 @@ def test_keywords_and_limits(async_envs, tmp_path):
     assert max(seen) > 7
     assert helpers.command_line("ppo", ["--evaluate", run_dir]) == 1
     words = ["--evaluate", run_dir, "--env-id", ODD, "--eval-episodes", 4]
-    assert helpers.command_line("ppo", words) == 0
-    (evaluation,) = run_dir.glob("eval_*.json")
-    assert helpers.read_json(evaluation)["returns"] == returns
+    monkeypatch.setattr(time, "time", lambda: 1.0)  # both at once: none replaces the other
+    assert [helpers.command_line("ppo", words) for _ in range(2)] == [0, 0]
+    evaluations = [helpers.read_json(path) for path in run_dir.glob("eval_*.json")]
+    assert [record["returns"] for record in evaluations] == [returns] * 2
 
 
 KINDS = ["ragged_infos", "our_infos", "arrays", "tensors", "objectives", "key"]
@@ -67,6 +69,13 @@ def test_the_only_instance_is_evaluated(tmp_path):
     run_dir, returns = train_odd(tmp_path, kwargs={"kind": "single"}, num_envs=1)
     assert len(returns) == 4
     assert helpers.read_json(run_dir / "eval.json")["success_rate"] == 1.0  # 10 % 4 > 0
+
+
+@pytest.mark.parametrize("kind", ["won_only", "words"])
+def test_success_that_is_not_always_known(kind, tmp_path):
+    """Has no rate: that of the episodes that tell would be another."""
+    run_dir, _ = train_odd(tmp_path, kwargs={"kind": kind})
+    assert "success_rate" not in helpers.read_json(run_dir / "eval.json")
 
 
 @pytest.mark.parametrize(

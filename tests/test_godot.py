@@ -172,6 +172,16 @@ def test_wrong_games(name, monkeypatch, capfd, tmp_path):
     assert not (tmp_path / "runs").exists()
 
 
+def test_a_checkpoint_starts_no_game(capfd, tmp_path):
+    """But the one that the command names."""
+    run_dir, _ = helpers.train("ppo_godot", tmp_path)
+    game = helpers.SMALL["ppo_godot"]["env_path"]
+    for flag in ("--evaluate", "--resume"):
+        assert helpers.command_line("ppo_godot", [flag, run_dir]) == 1
+        assert f"starts a program. To allow it: --env-path {game}" in capfd.readouterr().err
+    assert helpers.command_line("ppo_godot", ["--evaluate", run_dir, "--env-path", game]) == 0
+
+
 def test_a_game_that_ends(capfd, tmp_path):
     """godot-rl itself would read from the closed connection for ever. The run can be resumed."""
     flags = dict(save_every=64, **asked(fault="dies"))

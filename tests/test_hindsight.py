@@ -1,6 +1,7 @@
 """sac_her.py: relabelled transitions against a list of what was stepped, in the middle of runs
 too; and what they are good for."""
 
+import itertools
 from collections import defaultdict
 
 import gymnasium as gym
@@ -207,3 +208,21 @@ def test_rewards_that_are_not_compute_rewards(tmp_path):
     with pytest.raises(SystemExit, match="compute_reward in the same wrapper"):
         helpers.train("sac_her", tmp_path, env_id="Tripled-v0")
     assert sac_her.find_goal_env(gym.make("CartPole-v1")) is None
+
+
+def test_success_that_is_not_always_known(monkeypatch, tmp_path):
+    """Its curve ends at the first episode that does not tell: the others would show another rate."""
+    step, ends = Reach.step, []
+
+    def step_and_tell(self, action):
+        *results, info = step(self, action)
+        info["is_success"] = True if self.np_random.random() < 0.8 else None
+        if results[-1]:
+            ends.append(info["is_success"])
+        return *results, info
+
+    monkeypatch.setattr(Reach, "step", step_and_tell)
+    run_dir, _ = helpers.train("sac_her", tmp_path)
+    expected = [1.0] * len([*itertools.takewhile(bool, ends)])
+    points = helpers.scalars(run_dir).get("charts/success_rate", [])
+    assert [value for _, value in points] == expected and len(expected) < ends.count(True)

@@ -21,6 +21,7 @@ def finished(tmp_path_factory):
 @pytest.mark.slow
 def test_a_folder_that_stands_alone(finished, tmp_path):
     """Evaluated elsewhere with the card's command, it plays as the run did."""
+    (finished / "helper.py").touch()  # not the script
     folder = hub.export(finished, tmp_path / "agent")
     names = "checkpoint.pt args.json eval.json replay.mp4 README.md ppo.py utils.py".split()
     assert {*names} <= {path.name for path in folder.iterdir()}

@@ -1,8 +1,9 @@
 """benchmark/measure: both sides do the same, what is reached when, and what a commit is."""
 
 import pytest
+import torch
 
-from benchmark.measure import speed, time_to_return
+from benchmark.measure import cuda_check, speed, time_to_return
 from tests import helpers
 
 
@@ -98,3 +99,15 @@ def test_a_run_that_never_gets_there_counts():
     row = time_to_return.table(ours + never).split("\n")[2]
     assert row.endswith("| not reached within 500,000 steps |  |  |")
     assert time_to_return.table(ours).startswith("Not measured yet")  # one side alone
+
+
+# === a GPU beside the CPU
+def test_the_largest_difference_of_20_updates():
+    """Relative to a metric's largest value; that of the first update alone; a NaN is the worst."""
+    cpu = {"loss": [torch.tensor(x) for x in (1.0, 4.0, 2.0)], "kl": [torch.zeros(2)] * 3}
+    gpu = {"loss": [torch.tensor(x) for x in (1.04, 4.0, 3.0, 9.0)], "kl": [torch.zeros(2)] * 4}
+    found = cuda_check.differences(gpu, cpu)
+    assert found == {"first": pytest.approx(0.01), "all": 0.25, "largest": "loss", "updates": 3}
+    gpu["kl"][1] = torch.tensor([0.0, torch.nan])
+    found = cuda_check.differences(gpu, cpu)
+    assert (found["all"], found["largest"]) == (torch.inf, "kl")

@@ -75,8 +75,9 @@ def test_advantages_are_the_parents():
     rewards, values, next_values = random.normal(size=(3, 20, 5))
     dones = random.random((20, 5)) < 0.3
     rollout = rewards, values, next_values, dones & (random.random((20, 5)) < 0.5), dones
-    expected = ppo_continuous.compute_gae(*rollout, 0.99, 0.95)
-    actual = ppo_continuous_mjx.compute_gae(*map(torch.from_numpy, rollout), 0.99, 0.95)
+    expected = ppo_continuous.compute_gae(ppo_continuous.Args(), *rollout)
+    tensors = map(torch.from_numpy, rollout)
+    actual = ppo_continuous_mjx.compute_gae(ppo_continuous.Args(), *tensors)
     np.testing.assert_allclose(actual, expected, atol=1e-5)
 
 
@@ -107,7 +108,7 @@ def test_a_rollout_holds_what_was_played(like_brax, monkeypatch, tmp_path):
         torch.testing.assert_close(batch.values, values)
         scaled = (rewards / np.sqrt(np.var(discounted[: rows.stop]) + 1e-8)).clip(-10, 10)[rows]
         rollout = scaled, values.view(40, 3).numpy(), after.numpy(), terminations[rows], ended[rows]
-        advantages = ppo_continuous.compute_gae(*rollout, 0.99, 0.95).flatten()
+        advantages = ppo_continuous.compute_gae(ppo_continuous.Args(), *rollout).flatten()
         np.testing.assert_allclose(batch.advantages, advantages, atol=1e-4)
         np.testing.assert_allclose(batch.returns, advantages + values.numpy(), atol=1e-4)
     agent = helpers.load(run_dir)["agent"]

@@ -7,7 +7,7 @@ import torch
 from torch.distributions import Categorical
 
 from cleanrl_lite import ppo_multiagent, utils
-from tests import helpers
+from tests import helpers, probe_envs
 
 
 def observation(signs, bonus, t=0):
@@ -117,3 +117,22 @@ def test_the_loss_of_a_team(central):
     grads = [torch.autograd.grad(x, params) for x in (loss, expected)]
     for mine, theirs in zip(*grads, strict=True):
         torch.testing.assert_close(mine, theirs, rtol=1e-4, atol=1e-6)
+
+
+def test_each_agent_has_the_rewards_and_ends_of_its_team(monkeypatch, tmp_path):
+    compute_gae, step, seen = ppo_multiagent.compute_gae, probe_envs.Team.step, []
+
+    def note(args, rewards, values, next_values, terminations, dones):
+        seen.extend([rewards, terminations, dones])
+        return compute_gae(args, rewards, values, next_values, terminations, dones)
+
+    def step_and_end(self, action):
+        obs, reward, *_, info = step(self, action)
+        return obs, reward, *(self.np_random.random(2) < 0.3), info
+
+    monkeypatch.setattr(ppo_multiagent, "compute_gae", note)
+    monkeypatch.setattr(probe_envs.Team, "step", step_and_end)
+    helpers.train("ppo_multiagent", tmp_path, central_critic=False)
+    for array in seen[:3]:
+        teams = array.reshape(len(array), -1, 3)
+        assert (teams == teams[..., :1]).all() and (teams[:, 0] != teams[:, 1]).any()

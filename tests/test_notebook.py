@@ -38,9 +38,8 @@ def test_every_script_has_a_notebook(script):
         ast.parse(source)
     left_out = {"def main(args: Args):", "return run.finish(writer)"}
     left_out |= {"return run.finish(writer) if rank == 0 else None"}
-    left_out |= {'if __name__ == "__main__":', "main(utils.parse(Args))"}
     text = (helpers.SOURCE / f"{script}.py").read_text()
-    text = text[text.index("\nimport") :]
+    text = text[text.index("\nimport") : text.index("\nif __name__")]
     text = re.sub(r"\n    if args\.evaluate:\n( {8}.*\n)+", "\n", text)
     lines = [line.strip() for line in text.splitlines() if line.strip() and "# === " not in line]
     found = iter(line.strip() for source in code for line in source.splitlines())

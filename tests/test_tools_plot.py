@@ -105,10 +105,17 @@ def test_a_file_that_is_cut_off_is_of_no_finished_run(tmp_path, capsys):
     whole = path.read_bytes()
     (run,) = tools.find([tmp_path])
     assert run.finished
-    path.write_bytes(whole[: len(whole) // 3])
-    (run,) = tools.find([tmp_path])
-    assert not run.finished
-    assert "counts as unfinished" in capsys.readouterr().err
+    (shorter,) = write_run(tmp_path / "shorter", RAMP[:-1]).glob("events*")
+    shorter = shorter.rename(tmp_path / "shorter/events").read_bytes()
+    for rest in (whole[: len(whole) // 3], whole[:-1], shorter, b""):
+        path.write_bytes(rest)
+        (run,) = tools.find([tmp_path])
+        assert not run.finished
+        assert "counts as unfinished" in capsys.readouterr().err
+    path.write_bytes(whole[:-20] + b"\xff" * 20)
+    with pytest.raises(SystemExit):
+        tools.find([tmp_path])
+    assert "note: left out" in capsys.readouterr().err
     (run_dir / "events.out.tfevents.2000000.host.1.0").write_bytes(whole)
     (run,) = tools.find([tmp_path])
     assert run.finished

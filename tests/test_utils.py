@@ -275,15 +275,18 @@ def test_a_number_that_changes_ends_in_eager_mode(eager_calls, traced, capfd):
 
 
 def test_an_update_that_cannot_be_compiled_loses_no_call(eager_calls, traced, capfd):
+    """And gradients are on after it, if it fails where they are off."""
     count = torch.zeros(())
 
     def update(x):
-        count.add_(1)
-        return {"z": torch.tensor(x.tolist())}
+        with torch.no_grad():
+            count.add_(1)
+            return {"z": torch.tensor(x.tolist())}
 
     call = utils.compiled(ARGS, update)
     for calls in range(1, 8):
         assert call(torch.ones(2))["z"].tolist() == [1, 1] and count == calls
+        assert torch.is_grad_enabled()
     assert capfd.readouterr().err.count("continuing in eager mode: ") == 1
 
 
@@ -462,11 +465,14 @@ def test_a_payload_is_not_executed(flag, trained, tmp_path):
 
 
 def test_numbers_of_a_program(tmp_path):
-    """numpy's: args.json and the checkpoint have plain ones, and the run can be resumed."""
+    """numpy's, paths and dicts: args.json and the checkpoint have plain ones, and the run can be
+    resumed."""
     numbers = dict(total_timesteps=np.int64(512), gamma=np.float64(0.9), seed=np.int32(3))
+    numbers |= dict(env_kwargs={"sutton_barto_reward": True}, env_id=np.str_("CartPole-v1"))
     run_dir, _ = helpers.train("ppo", tmp_path, **numbers)
     assert json.loads((run_dir / "args.json").read_text())["gamma"] == 0.9
-    assert type(helpers.load(run_dir)["args"]["seed"]) is int
-    more = dict(numbers, resume=str(run_dir), total_timesteps=np.int64(640))
+    saved = helpers.load(run_dir)["args"]
+    assert type(saved["seed"]) is int and saved["env_kwargs"] == '{"sutton_barto_reward": true}'
+    more = dict(numbers, resume=run_dir, total_timesteps=np.int64(640))
     assert helpers.train("ppo", tmp_path, **more)[0] == run_dir
     assert helpers.load(run_dir)["global_step"] == 640

@@ -1,16 +1,19 @@
-"""Runs every script on a GPU in every mode: does it work, does a CUDA graph compute the same?
+"""Does every script work on a GPU, and how fast?
 
-    python -m benchmark.measure.cuda_check check --jobs 12     all scripts x modes, many at a time
-    python -m benchmark.measure.cuda_check check --scripts dqn sac --modes eager compiled-graph
-    python -m benchmark.measure.cuda_check speed               one at a time; steps per second
-    python -m benchmark.measure.cuda_check table               the speeds into results/cuda.*
+    python -m benchmark.measure.cuda_check check    losses beside the CPU's, a resumed run, torchrun
+    python -m benchmark.measure.cuda_check speed    one run at a time; steps per second
+    python -m benchmark.measure.cuda_check all --limit 500 --old DIR
+                                          both in 500 seconds, beside the older scripts in DIR
+    python -m benchmark.measure.cuda_check table    the files in --out into results/cuda.*
 
-`check` also compares the weights of CUDA graph and eager mode after a short run with the same seed,
-and fills the compile caches. Its runs share the machine, so its timings mean nothing. Logs and
-figures go to --out (default runs/cuda); the same command again skips what succeeded at this commit.
-Without a new speed.json in --out, `table` only makes results/cuda.md again.
+`check` compares the metrics of 20 updates, compiled, with and without a CUDA graph, with those of
+eager mode on the CPU, which draws all random numbers. Its runs share the machine, and fill the
+compile caches for `speed`. Where --out has no check.json and speed.json, `table` only makes
+results/cuda.md again.
 """
 
+import argparse
+import importlib
 import json
 import os
 import shutil
@@ -18,22 +21,30 @@ import statistics
 import subprocess
 import sys
 import time
-import zlib
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
+from threading import Lock
 
 import torch
+import tyro
+from torch.utils._pytree import keystr, tree_flatten_with_path
 
 from benchmark import shared
 from benchmark.shared import RESULTS, ROOT, commit, machine, row
+from cleanrl_lite import utils
 
 PUBLISHED = RESULTS / "cuda.json"
+UPDATES = 20  # whose metrics are compared
+GRAPH = ["--cuda-graph"] if torch.cuda.is_available() else []
+ACTING = "compiled-graph, eager acting"
 MODES = {
     "eager": ["--no-compile"],
-    "graph": ["--no-compile", "--cuda-graph"],
-    "compiled-graph": ["--compile", "--cuda-graph"],
+    "graph": ["--no-compile", *GRAPH],
+    "compiled": ["--compile"],
+    "compiled-graph": ["--compile", *GRAPH],
+    ACTING: ["--compile", *GRAPH],
 }
-NOT_COMPILED = {"eager": []}  # the modes of the scripts to learn from
 OFF_POLICY = "--learning-starts 1000"
 ATARI = "--env-id PongNoFrameskip-v4 --threads 1 --eval-episodes 1"
 VECTORS = "ppo ppo_continuous vpg a2c ppo_simple a2c_continuous ppo_simple_continuous "
@@ -67,196 +78,380 @@ CHECK = {  # a few seconds of each
         "--learning-starts 1280 --total-timesteps 20000 --v-min 0 --v-max 100"
     ),
 }
-SPEED = [  # script, mode, flags
-    ("sac", "compiled-graph", f"{OFF_POLICY} --total-timesteps 8000"),
-    ("sac", "eager", f"{OFF_POLICY} --total-timesteps 2000"),
-    ("td3", "compiled-graph", f"{OFF_POLICY} --total-timesteps 9000"),
-    (
-        "dqn_atari",
-        "compiled-graph",
-        f"{ATARI} {OFF_POLICY} --total-timesteps 32000 --num-envs 8 --threads 8",
-    ),
-    ("dqn_atari", "compiled-graph", f"{ATARI} {OFF_POLICY} --total-timesteps 7000"),
-    ("ppo_atari", "compiled-graph", f"{ATARI} --total-timesteps 40960 --threads 8"),
-    ("ddpg", "compiled-graph", f"{OFF_POLICY} --total-timesteps 11000"),
-    ("sac", "graph", f"{OFF_POLICY} --total-timesteps 5000"),
-    ("dqn", "compiled-graph", f"{OFF_POLICY} --total-timesteps 30000"),
-    ("ppo_continuous", "compiled-graph", "--total-timesteps 40960"),
-    (
-        "c51_atari",
-        "compiled-graph",
-        f"{ATARI} {OFF_POLICY} --total-timesteps 32000 --num-envs 8 --threads 8",
-    ),
-    ("ppo_atari", "compiled-graph", f"{ATARI} --total-timesteps 40960 --threads 8 --bf16"),
+RESUMED = "sac", "ppo_continuous", "dqn", "ppo_atari"
+PONG = f"{ATARI} --total-timesteps 40960 --threads 8"
+POOL = "--total-timesteps 400000 --save-every 0"
+SPEED = [  # script, mode, flags, beside the older script?
+    ("sac", "compiled-graph", f"{OFF_POLICY} --total-timesteps 8000", True),
+    ("dqn", "compiled-graph", f"{OFF_POLICY} --total-timesteps 30000", True),
+    ("ppo_continuous", "compiled-graph", "--total-timesteps 40960", True),
+    ("ppo_atari", "compiled-graph", PONG, True),
+    ("ppo_envpool", "compiled-graph", POOL, False),
+    ("ppo_envpool", "compiled-graph", f"{POOL} --num-envs 256", False),
+    ("ppo_atari", "compiled-graph", f"{PONG} --bf16", False),
+    ("td3", "compiled-graph", f"{OFF_POLICY} --total-timesteps 9000", True),
+    ("ddpg", "compiled-graph", f"{OFF_POLICY} --total-timesteps 11000", True),
+    ("sac", ACTING, f"{OFF_POLICY} --total-timesteps 8000", False),
+    ("ppo", "compiled-graph", f"{POOL} --num-envs 64 --num-steps 32", False),
+    ("sac", "graph", f"{OFF_POLICY} --total-timesteps 5000", False),
+    ("sac", "eager", f"{OFF_POLICY} --total-timesteps 2000", False),
 ]
-
 # LeanRL's README: compiled, with CUDA graphs, on an H100 (one environment, CleanRL's
 # hyperparameters).
 LEANRL = {"sac": 725, "td3": 936, "ppo_continuous": 1774}
 
 
-def modes_of(script):
-    """{mode: flags} of a script."""
-    return MODES if "compile" in shared.script_defaults(script) else NOT_COMPILED
+# === losses
+class Enough(Exception):
+    pass
 
 
-def run(script, mode, flags, out):
-    """One run and its outcome."""
-    name = f"{script}-{mode}-{zlib.crc32(flags.encode())}"
-    runs = out / name
-    log = out / f"{name}.log"
-    record = out / f"{name}.json"
-    if record.exists():
-        known = json.loads(record.read_text())
-        if known.get("commit") == commit():
-            return known
-    shutil.rmtree(runs, ignore_errors=True)  # of an interrupted or failed run
-    command = [f"cleanrl_lite/{script}.py", *flags.split()]
-    command += [*modes_of(script)[mode], "--runs-dir", str(runs)]
-    if script.endswith("_multigpu"):  # a process for each GPU
-        torchrun = ["-m", "torch.distributed.run", "--standalone", "--nproc_per_node=gpu"]
-        command = [*torchrun, *command]
+def from_cpu(draw):
+    """torch.rand and the like, with the same numbers on every device."""
+
+    def drawn(*args, device=None, **kwargs):
+        tensors = [x for x in args if torch.is_tensor(x)]
+        device = device or (tensors[0].device if tensors else "cpu")
+        return draw(*[x.cpu() if torch.is_tensor(x) else x for x in args], **kwargs).to(device)
+
+    return drawn
+
+
+def first_metrics(script, flags, out):
+    """{name: [tensor]}: what compiled functions return in the first updates, or what is logged."""
+    args = tyro.cli(importlib.import_module(f"cleanrl_lite.{script}").Args, args=flags)
+    args.runs_dir = out
+    compiled, log = utils.compiled, utils.Run.log
+    found, functions = {}, []
+
+    def keep(function, results):
+        for path, x in tree_flatten_with_path(results)[0]:
+            kept = found.setdefault(f"{function}{keystr(path)}", [])
+            kept.append(torch.as_tensor(x))  # not read yet: that would wait for the GPU
+        if (function == functions[0]) and len(kept) == UPDATES:
+            raise Enough
+
+    def watch(args, function):
+        call = compiled(args, function)
+        functions.append(function.__name__)
+
+        def watched(*tensors):
+            results = call(*tensors)
+            keep(function.__name__, results)
+            return results
+
+        return watched
+
+    def watch_log(run, writer, scalars):
+        log(run, writer, scalars)
+        if functions in ([], ["log"]):  # a script that does not compile
+            functions[:] = ["log"]
+            keep("log", scalars)
+
+    utils.compiled, utils.Run.log = watch, watch_log
+    try:
+        with suppress(Enough):
+            importlib.import_module(f"cleanrl_lite.{script}").main(args)
+    finally:
+        utils.compiled, utils.Run.log = compiled, log
+    return {name: [x.double().cpu() for x in series] for name, series in found.items()}
+
+
+def differences(ours, cpu):
+    """Of the first update, and of all: the largest difference, relative to a metric's largest."""
+    first, worst = 0.0, (0.0, "")
+    for name, series in cpu.items():
+        theirs, mine = torch.stack(series), torch.stack(ours[name][: len(series)])
+        scale = theirs.abs().max().clamp(min=1e-6)
+        error = ((mine - theirs).abs() / scale).nan_to_num(torch.inf)
+        error = error.reshape(len(series), -1).amax(1)
+        first = max(first, error[0].item())
+        worst = max(worst, (error.max().item(), name))
+    updates = max(map(len, cpu.values()))
+    return {"first": first, "all": worst[0], "largest": worst[1], "updates": updates}
+
+
+def check_one(script, flags, out):
+    """The losses of a script; a process of its own, whose last line is the outcome."""
+    with suppress(ImportError):
+        import envpool  # noqa: F401  it draws from numpy's generator, the first time
+    for name in ["rand", "randn", "randperm", "multinomial", "normal"]:
+        setattr(torch, name, from_cpu(getattr(torch, name)))
+    tuned = "compile" in shared.script_defaults(script)  # the scripts to learn from do not
+    flags = [*flags, "--threads", "1"]
+    eager = MODES["eager"] if tuned else []
+    cpu = first_metrics(script, [*flags, *eager, "--no-cuda"], out)
+    modes = ["compiled", "compiled-graph"] if tuned else ["eager"]
+    found = {}
+    for mode in modes:
+        ours = first_metrics(script, [*flags, *(MODES[mode] if tuned else [])], out)
+        found[mode] = differences(ours, cpu)
+    print(json.dumps(found))
+
+
+# === runs
+def start(job, out, old=None):
+    """A process that has imported everything, and begins to train at a line of input."""
+    script, mode, flags, _ = job
+    number = len([*out.glob("*.log")])
+    name = f"{number:03d}-{script}-{mode.replace(', ', '-').replace(' ', '-')}" + "-old" * bool(old)
+    flags = [*flags.split(), *MODES[mode], "--eval-episodes", "1", "--runs-dir", f"{out}/{name}"]
+    acting = "keep = utils.recorded; utils.recorded = "
+    acting += "lambda args, f: keep(args, f) if f.__name__ == 'call' else f"
+    code = [
+        "import sys, torch, tyro",
+        f"from cleanrl_lite import {script} as script, utils",
+        acting if mode == ACTING else "",
+        "torch.zeros(1, device='cuda' if torch.cuda.is_available() else 'cpu')",
+        "print('ready', flush=True)",
+        "sys.stdin.readline() or sys.exit()",
+        f"script.main(tyro.cli(script.Args, args={flags}))",
+    ]
+    root = Path(old or ROOT).resolve()
+    env = {**os.environ, "PYTHONPATH": f"{root}:{os.environ.get('PYTHONPATH', '')}"}
+    with open(out / f"{name}.log", "w") as log:
+        process = subprocess.Popen(
+            [sys.executable, "-c", "\n".join(code)],
+            cwd=root,
+            env=env,
+            stdin=subprocess.PIPE,
+            stdout=log,
+            stderr=subprocess.STDOUT,
+        )
+    return process, out / name
+
+
+def finish(process, runs, limit):
+    """Lets it train, and returns its outcome."""
     began = time.time()
-    status = logged([sys.executable, *command], log)
-    result = {
-        "script": script,
-        "mode": mode,
-        "flags": flags,
-        "commit": commit(),
-        "status": status,
-        "seconds": round(time.time() - began, 1),
-        "fallback": "continuing in eager mode" in log.read_text(),
-    }
-    if status:
-        result["log"] = log.read_text()[-1500:]
-        return result
-    (run_dir,) = runs.iterdir()
-    events = shared.events(run_dir).Scalars("charts/SPS")
-    sps = [event.value for event in events][len(events) // 2 :]
-    result["sps"] = round(statistics.median(sps), 1)
-    result["run_dir"] = str(run_dir)
-    record.write_text(json.dumps(result))
+    result = {}
+    try:
+        process.communicate(b"\n", timeout=limit)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
+        result["cut off"] = True
+    log = runs.with_suffix(".log").read_text()
+    result["seconds"] = round(time.time() - began, 1)
+    if "continuing in eager mode" in log:
+        result["fallback"] = True
+    try:
+        (path,) = runs.glob("*/args.json")
+        events = shared.events(path.parent).Scalars("charts/SPS")
+        later = events[len(events) // 2 :]
+        result["sps"] = round(statistics.median(event.value for event in later), 1)
+        steps, seconds = later[-1].step - later[0].step, later[-1].wall_time - later[0].wall_time
+        result["mean_sps"] = round(steps / seconds, 1)
+    except Exception as error:  # a figure of another run must not be lost
+        result["error"] = f"{error!r}: {log[-1500:]}"
     return result
 
 
-def logged(command, log):
-    """The exit status of a command whose output goes to a file."""
+def failure(words, log, until):
+    """What is wrong with a command, whose output goes to a file; None if nothing is."""
     with open(log, "w") as file:
         try:
-            return subprocess.run(
-                command,
+            status = subprocess.run(
+                [sys.executable, *words],
                 cwd=ROOT,
                 stdout=file,
                 stderr=subprocess.STDOUT,
-                timeout=400,
+                timeout=max(1, until - time.time()),
             ).returncode
         except subprocess.TimeoutExpired:
-            return 124
+            status = 124
+    text = log.read_text()
+    if status or "continuing in eager mode" in text:
+        return {"error": f"exit status {status}: {text[-1500:]}"}
 
 
-def difference(one, other):
-    """The largest difference of two weights, relative to the largest weight of their tensor."""
-    weights = [agent(result["run_dir"]).values() for result in (one, other)]
-    found = []
-    for a, b in zip(*weights, strict=True):
-        scale = a.double().abs().max().clamp(min=1e-2)
-        found.append(((a.double() - b.double()).abs().max() / scale).item())
-    return max(found)
+# === parts
+def losses(args, until, script, *more):
+    log = args.logs / f"losses-{script}{''.join(more)}.log"
+    flags = f"{CHECK[script]} {' '.join(more)}"
+    words = ["-m", "benchmark.measure.cuda_check", "one", "--scripts", script, f"--flags={flags}"]
+    wrong = failure([*words, "--out", str(args.logs / "losses")], log, until)
+    return wrong or json.loads([x for x in log.read_text().splitlines() if x[:1] == "{"][-1])
 
 
-def agent(run_dir):
-    path = f"{run_dir}/checkpoint.pt"
-    return torch.load(path, weights_only=True, map_location="cpu")["agent"]
+def resumed(args, until, script):
+    """Is a run trained on to twice its steps?"""
+    log, runs = args.logs / f"resumed-{script}.log", args.logs / f"resumed-{script}"
+    flags = [*CHECK[script].split(), *MODES["compiled-graph"], "--eval-episodes", "1"]
+    path = f"cleanrl_lite/{script}.py"
+    wrong = failure([path, *flags, "--runs-dir", str(runs)], log, until)
+    if wrong:
+        return wrong
+    (saved,) = runs.glob("*/checkpoint.pt")
+    half = torch.load(saved, "cpu", weights_only=True)["global_step"]
+    wrong = failure(
+        [path, "--resume", str(saved.parent), "--total-timesteps", str(2 * half)], log, until
+    )
+    end = torch.load(saved, "cpu", weights_only=True)["global_step"]
+    steps = [event.step for event in shared.events(saved.parent).Scalars("charts/SPS")]
+    return wrong or {"ok": end >= 2 * half and steps == sorted(set(steps)), "steps": [half, end]}
 
 
+def torchrun(args, until):
+    words = ["-m", "torch.distributed.run", "--standalone", "--nproc_per_node=1"]
+    words += ["cleanrl_lite/ppo_atari_multigpu.py", *CHECK["ppo_atari_multigpu"].split()]
+    words += ["--total-timesteps", str(UPDATES * 1024), *MODES["compiled-graph"]]
+    words += ["--runs-dir", str(args.logs / "torchrun")]
+    return failure(words, args.logs / "torchrun.log", until) or {"ok": True}
+
+
+def warm(args, until, script, flags):
+    """Compiles an older script, for `speed`."""
+    flags += " --total-timesteps " + ("4096" if script.startswith("ppo") else "1200")
+    job = script, "compiled-graph", flags, True
+    return finish(*start(job, args.logs, args.old), until - time.time())
+
+
+def check(args, until):
+    """{job: outcome}; the file is written again after each."""
+    made, found, lock = about(args, "check"), {}, Lock()
+
+    def do(job):
+        part, *words = job
+        outcome = {"error": "no time was left"}
+        if time.time() < until - 10:
+            try:
+                outcome = part(args, until, *words)
+            except Exception as error:
+                outcome = {"error": repr(error)}
+        name = " ".join([part.__name__, *words])
+        print(f"{name}: {outcome.get('error', json.dumps(outcome))[-300:]}", flush=True)
+        with lock:
+            found[name] = outcome
+            (args.out / "check.json").write_text(json.dumps({**made, "check": found}, indent=1))
+
+    known = dict.fromkeys(job[0] for job in SPEED)  # first: their compiled code is used again
+    jobs = [(losses, script) for script in known if script in args.scripts]
+    if len(args.scripts) == len(CHECK):
+        jobs += [(losses, "ppo_atari", "--bf16"), (losses, "ppo_envpool", "--num-envs 256")]
+        jobs += [(losses, "ppo", "--num-envs 64 --num-steps 32"), (torchrun,)]
+    jobs += [(warm, *job[::2]) for job in SPEED if job[3] and args.old and job[0] in args.scripts]
+    jobs += [(resumed, script) for script in RESUMED if script in args.scripts]
+    others = {*args.scripts} - {*known, "ppo_atari_multigpu"}
+    late = sorted(others, key=lambda script: (script.endswith("_visual"), "atari" not in script))
+    jobs += [(losses, script) for script in late]
+    with ThreadPoolExecutor(args.jobs) as pool:
+        list(pool.map(do, jobs))
+
+
+def speed(args, until):
+    """One run at a time: new, old; then all again, while there is time."""
+    made = {**about(args, "speed"), "old": args.old_commit}
+    jobs = [job for job in SPEED if job[0] in args.scripts]
+    sides = [
+        (job, old) for job in jobs for old in [None, args.old][: 1 + bool(job[3] and args.old)]
+    ]
+    ready = [(*side, start(side[0], args.logs, side[1])) for side in sides * args.repeat]
+    logs = [runs.with_suffix(".log") for *_, (_, runs) in ready]
+    patience = time.time() + 60
+    while time.time() < patience and not all("ready" in log.read_text() for log in logs):
+        time.sleep(0.5)
+    rows = {}
+    for job, old, (process, runs) in ready:
+        if time.time() > until - 15:
+            process.kill()
+            continue
+        result = finish(process, runs, min(60, until - time.time()))
+        script, mode, flags, _ = job
+        found = rows.setdefault(job, {"script": script, "mode": mode, "flags": flags})
+        found.setdefault("old_runs" if old else "runs", []).append(result)
+        print(script, mode, flags, "old" * bool(old), json.dumps(result)[-300:], flush=True)
+        for name, side in ("sps", "runs"), ("old_sps", "old_runs"):
+            known = [run["sps"] for run in found.get(side, []) if "sps" in run]
+            if known:
+                found[name] = round(statistics.median(known), 1)
+        (args.out / "speed.json").write_text(
+            json.dumps({**made, "rows": [*rows.values()]}, indent=1)
+        )
+
+
+def about(args, part):
+    """What made a file, when and on what."""
+    found = {"command": f"python -m benchmark.measure.cuda_check {part}", "commit": args.commit}
+    found.update(machine(), date=time.strftime("%F"))
+    query = ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"]
+    if GRAPH:
+        driver = subprocess.run(query, capture_output=True, text=True).stdout.strip()
+        found["hardware"] += f", driver {driver}"
+    return found
+
+
+# === the command line
 def table(record):
     """The speeds as a Markdown table."""
-    lines = ["| script | mode | flags | steps/s | LeanRL, H100 |", "|---|---|---|---:|---:|"]
+    old = record.get("old")
+    head = ["script", "mode", "flags", "steps/s", *([f"at {old}"] if old else []), "LeanRL, H100"]
+    lines = [row(head), f"|---|---|---|{'---:|' * (len(head) - 3)}"]
     for r in record["rows"]:
         known = r["script"] in LEANRL and r["mode"] == "compiled-graph"
         other = f"{LEANRL[r['script']]:,}" if known else ""
         flags = r["flags"].replace(ATARI, ATARI.split(" --threads")[0])
         flags = flags.replace(f"{OFF_POLICY} ", "")
-        lines.append(row([r["script"], r["mode"], f"`{flags}`", f"{r['sps']:,.0f}", other]))
+        before = [f"{r['old_sps']:,.0f}" if "old_sps" in r else ""] if old else []
+        lines.append(
+            row([r["script"], r["mode"], f"`{flags}`", f"{r['sps']:,.0f}", *before, other])
+        )
     made = shared.made_by(record["command"], [shared.made_on(record)], [record["commit"]])
-    note = "Median over the second half of one run each, learning included"
+    runs = {len(r.get("runs", [1])) for r in record["rows"]}
+    runs = "one run each" if runs == {1} else f"{min(runs)} to {max(runs)} runs each"
+    note = f"Median over the second half of {runs}, learning included"
     remark = f"; {record['note']}" if "note" in record else ""
     return "\n".join(lines) + f"\n\n{note}{remark}.\n\n{made}\n"
 
 
-def check(args):
-    """The scripts in all modes; prints a line for each script."""
-    jobs = []
-    for script in args.scripts:
-        modes = [mode for mode in modes_of(script) if mode in args.modes]
-        jobs += [(script, mode, CHECK[script]) for mode in modes]
-    with ThreadPoolExecutor(args.jobs) as pool:
-        results = list(pool.map(lambda job: run(*job, args.out), jobs))
-    found = {(result["script"], result["mode"]): result for result in results}
-    for script in args.scripts:
-        cells = []
-        for mode in modes_of(script):
-            if (script, mode) not in found:
-                continue
-            result = found[script, mode]
-            outcome = "FAILED" if result["status"] else "ok"
-            cells.append(f"{mode} {outcome}{' (eager)' * result['fallback']}")
-        eager = found.get((script, "eager"), {"status": "not run"})
-        graph = found.get((script, "graph"), {"status": "not run"})
-        if not eager["status"] and not graph["status"]:
-            cells.append(f"graph - eager: {difference(eager, graph):.1e}")
-        print(f"{script:15s} {', '.join(cells)}", flush=True)
-    for result in results:
-        if result["status"]:
-            print(f"--- {result['script']} {result['mode']}\n{result['log']}", flush=True)
-    return results
-
-
-def speed(args):
-    """The rows of SPEED; speed.json has those that ran, and on what."""
-    results = []
-    made = {"command": "python -m benchmark.measure.cuda_check speed", "commit": commit()}
-    made.update(machine(), date=time.strftime("%F"))
-    for job in SPEED:
-        result = run(*job, args.out)
-        results.append(result)
-        sps = result.get("sps", result.get("log", ""))
-        print(
-            f"{result['script']:15s} {result['mode']:15s} {sps} SPS {result['flags']}", flush=True
-        )
-        done = {**made, "rows": [result for result in results if not result["status"]]}
-        (args.out / "speed.json").write_text(json.dumps(done, indent=1))  # the next may crash
-    return results
-
-
-def publish(new):
-    """The table, with the speeds of the file `new` if there is one."""
+def publish(out):
+    """The table, with what is in `out` if there is something."""
     record = json.loads(PUBLISHED.read_text())
+    new, checked = out / "speed.json", out / "check.json"
     if new.exists():
-        kept = {name: record[name] for name in record.keys() - {"note", "rows"}}
+        kept = {name: record[name] for name in record.keys() - {"note", "rows", "old"}}
         record = {**kept, **json.loads(new.read_text())}
-        PUBLISHED.write_text(json.dumps(record, indent=1) + "\n")
+        record["rows"] = [r for r in record["rows"] if "sps" in r]
+    if checked.exists():
+        record["check"] = json.loads(checked.read_text())
+    PUBLISHED.write_text(json.dumps(record, indent=1) + "\n")
     PUBLISHED.with_suffix(".md").write_text(table(record))
 
 
 def main():
     parser = shared.parser(__doc__)
-    parser.add_argument("what", choices=("check", "speed", "table"))
-    parser.add_argument("--scripts", nargs="+", default=list(CHECK), choices=CHECK, metavar="NAME")
-    parser.add_argument("--modes", nargs="+", default=list(MODES), choices=MODES, metavar="NAME")
-    parser.add_argument("--jobs", type=int, default=8)
-    parser.add_argument("--out", type=Path, default=ROOT / "runs/cuda")
+    add = parser.add_argument
+    add("what", choices=("check", "speed", "all", "table", "one"))
+    add("--scripts", nargs="+", default=list(CHECK), choices=CHECK, metavar="NAME")
+    add("--jobs", type=int, default=16, help="scripts that are checked at the same time")
+    add("--out", type=Path, default=ROOT / "runs/cuda", help="folder of check.json and speed.json")
+    add("--logs", type=Path, default=ROOT / "runs/cuda/logs", help="folder of the runs and logs")
+    add("--old", help="folder with the cleanrl_lite/ of another commit, to measure beside this one")
+    add("--old-commit", help="the commit it is of")
+    add("--commit", default=commit(), help="where there is no git: this commit")
+    add("--repeat", type=int, default=2, help="measure each row so often")
+    add("--limit", type=int, default=3600, help="seconds that all parts may take")
+    add("--check-limit", type=int, default=220, help="seconds that `check` may take of them")
+    add("--flags", default="", help=argparse.SUPPRESS)
     args = parser.parse_args()
+    if args.what == "one":
+        check_one(args.scripts[0], args.flags.split(), str(args.out))
+        return
     if args.what == "table":
-        publish(args.out / "speed.json")
-        return None
+        publish(args.out)
+        return
+    args.logs = args.logs.resolve()
+    shutil.rmtree(args.logs, ignore_errors=True)
+    args.logs.mkdir(parents=True)
     args.out.mkdir(parents=True, exist_ok=True)
-    paths = [str(ROOT), os.environ.get("PYTHONPATH")]
-    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, paths))
-    results = check(args) if args.what == "check" else speed(args)
-    failed = sum(result["status"] != 0 for result in results)
-    return f"{failed} of {len(results)} runs failed" if failed else None
+    os.environ["PYTHONPATH"] = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
+    os.environ["TORCHINDUCTOR_COMPILE_THREADS"] = "1"  # many processes compile
+    end = time.time() + args.limit
+    if args.what != "speed":
+        check(args, min(end, time.time() + args.check_limit))
+    if args.what != "check":
+        speed(args, end)
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

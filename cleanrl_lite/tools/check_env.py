@@ -8,6 +8,7 @@ the exit status is 1. The last lines name the script that fits. Guide: docs/guid
 """
 
 import copy
+import importlib
 import itertools
 import json
 import random
@@ -66,6 +67,7 @@ class Seen:
     plays: dict = field(default_factory=dict)  # {which: rows}
     drawn: dict = field(default_factory=dict)  # {after which play: from the process's generators}
     failed: dict = field(default_factory=dict)  # {experiment: error, or that there was no time}
+    refused: str = ""  # what the script that fits says against it
 
 
 def is_image(space):
@@ -424,11 +426,29 @@ def check_script(seen):
     script, why = choose_script(seen)
     if script is None:
         yield WRONG, why, "no script takes it as it is, wrap it: docs/guides/environments.md"
+    if seen.refused:
+        yield WRONG, f"{script}: {seen.refused}", "wrap it: docs/guides/environments.md"
     numbers = [name for name in seen.obs if not is_image(seen.obs[name][0][0])]
     if script == "ppo_image" and numbers:
         advice = "leave them out, or let the CNN of a copy take them too (change_a_script.md)"
         yield NOTE, f"ppo_image sees the image only, not {', '.join(numbers)}", advice
     yield "", f"{script}, for {why} and {seen.steps / seen.seconds:,.0f} steps a second", ""
+
+
+def refusal(args, script):
+    """What a script says against the environment; nothing if it takes it."""
+    module = importlib.import_module(f"cleanrl_lite.{script}")
+    limit = {"max_episode_steps": args.max_episode_steps}
+    flags = {name: x for name, x in limit.items() if hasattr(module.Args, name)}
+    flags = module.Args(env_id=args.env_id, env_kwargs=args.env_kwargs, **flags)
+    with suppress(Exception):  # of an environment that cannot be made once more
+        try:
+            env = module.make_env(flags)
+            module.Agent(flags, env.observation_space, env.action_space)
+            close(env)
+        except SystemExit as error:
+            return str(error).removeprefix("error: ")
+    return ""
 
 
 def command_for(args, seen):
@@ -443,7 +463,7 @@ def command_for(args, seen):
         words += ["--max-episode-steps", str(limit)]
     if any(mark for mark, *_ in check_instances(seen)):
         words += ["--async-envs"]
-    return shlex.join(words) if script else None
+    return shlex.join(words) if script and not seen.refused else None
 
 
 def main(args: Args):
@@ -454,6 +474,8 @@ def main(args: Args):
     limit = args.max_episode_steps
     make = partial(utils.make, args, max_episode_steps=limit, disable_env_checker=True)
     seen = watch(make, args.seconds)
+    script, _ = choose_script(seen)
+    seen.refused = refusal(args, script) if script else ""
     print(f"{args.env_id}: {' '.join(f'{seen.obs_space}, {seen.action_space}'.split())[:400]}\n")
     lines = []
     for check in (

@@ -92,7 +92,7 @@ def card(run_dir, saved, evaluation, video):
     args = saved["args"]
     script = saved["script"]
     flags = ""
-    for name, value in tools.changed_flags(recorded, tools.source_of(run_dir)).items():
+    for name, value in tools.changed_flags(recorded, run_dir / f"{script}.py").items():
         flags += f" \\\n    {flag(name, value)}"
     film = "\n`replay.mp4` is the first episode of the last evaluation.\n"
     is_ours = (SCRIPTS / f"{script}.py").exists()

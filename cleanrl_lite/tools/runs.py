@@ -102,15 +102,15 @@ def event_files(folder):
     return sorted(folder.glob("events.out.tfevents.*"))
 
 
-def is_whole(path):
-    """Does an event file end where a record ends? (8 bytes length, 4 check, data, 4 check)"""
-    size = path.stat().st_size
-    end = 0
-    with path.open("rb") as file:
-        while end < size:
-            file.seek(end)
-            end += 16 + int.from_bytes(file.read(8), "little")
-    return end == size
+def last_step(path):
+    """The step of an event file's last event; -1 if it is cut off."""
+    from tensorboard.compat.proto.event_pb2 import Event
+
+    data = path.read_bytes()
+    start, end = 0, 0
+    while end < len(data):  # 8 bytes length, 4 check, event, 4 check
+        start, end = end, end + 16 + int.from_bytes(data[end : end + 8], "little")
+    return Event.FromString(data[start + 12 : end - 4]).step if end == len(data) else -1
 
 
 def read_events(run_dir):
@@ -249,12 +249,12 @@ def read_run(run_dir, folder):
         # The evaluation may be one on the way, or the last before the run was resumed for longer.
         finished = evaluation.get("global_step", -1) >= args["total_timesteps"]
         last = event_files(run_dir)[-1]
-    except (ValueError, SyntaxError, TypeError, AttributeError, OSError) as error:
+        if finished and last_step(last) < evaluation["global_step"]:  # which it logs last
+            say(f"{run_dir} counts as unfinished: {last.name} is cut off")
+            finished = False
+    except Exception as error:
         say(f"left out {run_dir}: {error!r}")
         return None
-    if finished and not is_whole(last):
-        say(f"{run_dir} counts as unfinished: {last.name} is cut off")
-        finished = False
     args["folder"] = str(folder)
     return Run(run_dir, args, started(run_dir), finished)
 

@@ -23,47 +23,18 @@ import json
 import os
 import re
 import shlex
-import signal
-import subprocess
 import sys
-import time
 from contextlib import suppress
 from pathlib import Path
 
-from benchmark.shared import ROOT, commit, machine
+from benchmark.shared import commit, machine
+from cleanrl_lite.tools import jobs as runner
+from cleanrl_lite.tools.jobs import find, seeds
 
-with suppress(ImportError):  # Windows has no locks that a process inherits
-    import fcntl
-
-PROGRESS = re.compile(r"\| (\d+)/(\d+) \[")  # of a script's bar, which a log gets every 10 s
-RUN_DIR = re.compile(r"^run directory: (.+) \(\w+(?::\d+)?\)$", re.M)  # and once, at its start
-ONE_THREAD = {
-    "OMP_NUM_THREADS": "1",
-    "MKL_NUM_THREADS": "1",
-    "TORCHINDUCTOR_COMPILE_THREADS": "1",
-    "PYTHONUNBUFFERED": "1",
-}
+RUN_DIR = re.compile(r"^run directory: (.+) \(\w+(?::\d+)?\)$", re.M)  # in a log, at a run's start
 
 
 # === commands
-def find(script):
-    """The path of a script, with or without .py: in the current folder, or one of ours."""
-    name = f"{script.removesuffix('.py')}.py"
-    for folder in (Path(), Path("cleanrl_lite"), ROOT, ROOT / "cleanrl_lite"):
-        if (folder / name).is_file():
-            return folder / name
-    raise SystemExit(f"error: there is no {name}, neither here nor in {ROOT / 'cleanrl_lite'}")
-
-
-def seeds(words):
-    """[1, 2, 3, 7] of ["1-3", "7"]."""
-    found = []
-    for word in words:
-        first, _, last = word.partition("-")
-        found += range(int(first), int(last or first) + 1)
-    return found
-
-
 def named(args, flags):
     """The commands, without `python`, of every script, environment and seed."""
     exp_name = ["--exp-name", args.exp_name] if args.exp_name else []
@@ -100,6 +71,7 @@ def jobs(commands, runs_dir):
             value(command, "--exp-name", find(command[0]).stem),
             value(command, "--env-id", ""),
             value(command, "--seed", ""),
+            Path(value(command, "--runs-dir", "")).name,  # of study --print-jobs
         ]
         name = re.sub("[/:]", "-", "-".join(filter(None, parts)))
         if name in found:
@@ -109,18 +81,20 @@ def jobs(commands, runs_dir):
 
 
 # === a job
-class Job:
-    """A command, its log and its record."""
+class Job(runner.Job):
+    """A command with a name, and its record: how it ended last."""
 
     def __init__(self, name, command, runs_dir):
         self.name = name
         self.command = command
-        self.runs_dir = runs_dir.resolve()
-        self.log = self.runs_dir / "logs" / f"{name}.log"
+        self.runs_dir = Path(value(command, "--runs-dir", runs_dir)).resolve()
+        words = [find(command[0]), *command[1:]]
+        words += ["--runs-dir", self.runs_dir, "--resume", "auto"]
+        super().__init__(words, runs_dir.resolve() / "logs" / f"{name}.log")
         self.record = self.log.with_suffix(".json")
 
     def read(self):
-        """How the command ended last: its status and run directory. {} before that."""
+        """The status and the run directory. {} before the command ended."""
         with suppress(OSError):
             record = json.loads(self.record.read_text())
             if record["command"] == self.command:
@@ -131,47 +105,9 @@ class Job:
         record = self.read()
         return record.get("status") == 0 and (self.runs_dir / record["run_dir"]).is_dir()
 
-    def output(self):
-        """The end of the log."""
-        return self.log.read_text(errors="replace")[-10_000:] if self.log.exists() else ""
-
-    def last_line(self):
-        return self.output().strip().rpartition("\n")[2][-300:]
-
-    def open_log(self):
-        """The log, locked, or None while the job is running.
-
-        Its process inherits the lock, and keeps it if the launcher is killed.
-        """
-        self.log.parent.mkdir(parents=True, exist_ok=True)
-        log = open(self.log, "a")  # noqa: SIM115
-        try:
-            fcntl.flock(log, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return log.close()
-        except (NameError, OSError):  # no such locks here: the run directory has one of its own
-            pass
-        return log
-
     def start(self):
-        """Starts the process; returns False if it is running already."""
-        log = self.open_log()
-        if not log:
-            return False
-        with log:
-            self.size = self.log.stat().st_size  # of what earlier attempts wrote
-            self.commit = commit()
-            words = [find(self.command[0]), *self.command[1:]]
-            self.process = subprocess.Popen(
-                [sys.executable, *words, "--runs-dir", self.runs_dir, "--resume", "auto"],
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                env={**os.environ, **ONE_THREAD},
-                # Ctrl-C reaches the launcher only, which stops the jobs.
-                start_new_session=True,
-            )
-        return True
+        self.commit = commit()
+        return super().start()
 
     def end(self, here):
         """Records how the process ended, and on which machine."""
@@ -182,16 +118,8 @@ class Job:
         stamp = run_dir / "machine.json"
         if run_dirs and not stamp.exists():
             stamp.write_text(json.dumps({**here, "commit": self.commit}, indent=2) + "\n")
-        status = self.process.returncode
-        record = {"command": self.command, "status": status, "run_dir": run_dir.name}
+        record = {"command": self.command, "status": self.status, "run_dir": run_dir.name}
         self.record.write_text(json.dumps(record, indent=1) + "\n")
-        return status
-
-    def part(self):
-        """The finished part, by the last line of progress in the log."""
-        found = PROGRESS.findall(self.output())
-        step, total = found[-1] if found else (0, 1)
-        return int(step) / int(total)
 
     def state(self):
         """finished, running, failed, stopped, or waiting."""
@@ -206,65 +134,19 @@ class Job:
         return "failed" if 0 < self.read().get("status", 0) < 128 else "stopped"
 
 
-# === the launcher
-class Launcher:
-    """Starts jobs, a few at a time, until all have ended or a signal comes."""
-
-    def __init__(self, todo, args, finished):
-        self.todo = todo
-        self.args = args
-        self.finished = finished  # how many
-        self.running = []
-        self.unfinished = []  # jobs that have failed or were stopped
-        self.stopped = False
-
-    def stop(self, *_):
-        self.stopped = True
-        for job in self.running:
-            job.process.terminate()  # it saves and ends
-
-    def tell(self, job, what):
-        line = f"{self.finished} finished, {len(self.running)} running, {len(self.todo)} to do"
-        print(f"{job.name}: {what} ({line})", flush=True)
-
-    def start(self, job):
-        if job.start():
-            self.running.append(job)
-            self.tell(job, "started")
-            if self.stopped:  # meanwhile
-                job.process.terminate()
-        else:
-            self.unfinished.append(job)
-            self.tell(job, "is running already, left alone")
-
-    def end(self, job, here):
-        self.running.remove(job)
-        status = job.end(here)
-        if status == 0:
-            self.finished += 1
-            self.tell(job, "finished")
-        else:
-            self.unfinished.append(job)
-            self.tell(job, f"exit status {status}")
-
-    def run(self):
-        """The exit status."""
-        for name in ("SIGINT", "SIGTERM", "SIGUSR1"):
-            if hasattr(signal, name):  # Windows has no SIGUSR1
-                signal.signal(getattr(signal, name), self.stop)
-        here = machine() if self.todo else {}
-        while self.running or (self.todo and not self.stopped):
-            while self.todo and len(self.running) < self.args.jobs and not self.stopped:
-                self.start(self.todo.pop(0))
-            time.sleep(0.2)
-            for job in list(self.running):
-                if job.process.poll() is not None:
-                    self.end(job, here)
-        if self.stopped:
-            return 130
-        for job in self.unfinished:
-            print(f"not finished: {job.name}: {job.last_line()} (see {job.log})")
-        return int(bool(self.unfinished))
+def run(todo, at_once):
+    """Runs the jobs; returns the exit status."""
+    here = machine() if todo else {}
+    for job, what in runner.run(todo, at_once):
+        if job:
+            if job.status is not None:
+                job.end(here)
+            count = sum(job.status == 0 for job in todo)
+            print(f"{job.name}: {what} ({count} of {len(todo)} finished)", flush=True)
+    unfinished = [job for job in todo if job.status != 0]
+    for job in unfinished:
+        print(f"not finished: {job.name}: {job.last_line()} (see {job.log})")
+    return int(bool(unfinished))
 
 
 # === the command line
@@ -293,8 +175,6 @@ def parse(words):
     if not args.scripts and (args.seeds or args.exp_name):
         parser.error("--seeds and --exp-name go with named scripts; piped commands have their own")
     args.seeds = args.seeds or ["1-5"]
-    if not all(re.fullmatch(r"\d+(-\d+)?", word) for word in args.seeds):
-        parser.error(f"--seeds takes numbers and ranges such as 1-5, got {' '.join(args.seeds)}")
     if bool(args.scripts) != bool(args.env_ids) or (not args.scripts and sys.stdin.isatty()):
         parser.error("name scripts and --env-ids, or pipe a list of commands")
     commands = list(named(args, flags) if args.scripts else piped(sys.stdin, flags))
@@ -320,4 +200,4 @@ def main():
             print(shlex.join(["python", *job.command]))
         return 0
     print(f"{len(found)} jobs, {len(found) - len(todo)} finished before", flush=True)
-    return Launcher(todo, args, len(found) - len(todo)).run()
+    return run(todo, args.jobs)

@@ -95,7 +95,7 @@ def seeds_needed(size, std, other_std):
 # === tables
 def table(settings, measure, baseline, size=None):
     """The lines of a table, of {label: {run: its measures}}."""
-    wanted = f"{size:g}" if size else "10 %"
+    wanted = format_number(size) if size else "10 %"
     minus = [f"minus {baseline}", "p", "verdict", f"seeds to see {wanted}"]
     yield ["setting", "seeds", measure, *minus]
     for label, found in settings.items():

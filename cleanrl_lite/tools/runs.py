@@ -2,6 +2,7 @@
 
 import argparse
 import ast
+import functools
 import hashlib
 import itertools
 import json
@@ -194,6 +195,7 @@ class Run:
     def env_id(self):
         return self.args["env_id"]
 
+    @functools.cache  # noqa: B019
     def curve(self, metric):
         """(steps, minutes, values) of a metric, or None where the run has not logged it."""
         return read_curve(self.dir, TAGS.get(metric, [metric]))

@@ -1,0 +1,346 @@
+"""Is a changed copy better than its script? Trains both on the same seeds, and says what they tell.
+
+    python -m cleanrl_lite.tools.study my_idea.py --env-id Hopper-v4 --steps 100000 --seeds 1-5
+    ... --jobs 2 -- --num-envs 4                          two runs at a time; flags for both sides
+    ... --try learning_rate=2.5e-4,1e-3 gamma=0.98,0.99   four settings of the copy, ranked
+    ... --try learning_rate=2.5e-4,1e-3 --confirm 11-15   and the best one again, on new seeds
+    ... --print-jobs > jobs.txt                           only the commands, for a cluster
+
+First each setting makes two updates, to find mistakes. The same command again continues what was
+stopped; a run counts as done if the same code, flags and seed have finished it. study/NAME gets
+verdict.md, curves.png, runs.json and copy.diff, study/runs the runs of all studies here.
+"""
+
+import argparse
+import difflib
+import hashlib
+import itertools
+import json
+import re
+import shlex
+import sys
+import warnings
+from collections import Counter, namedtuple
+from pathlib import Path
+
+import numpy as np
+from tqdm import tqdm
+
+from cleanrl_lite.tools import compare, jobs, plot
+from cleanrl_lite.tools import runs as tools
+
+OUT = Path("study")
+OURS = {"--env-id", "--total-timesteps", "--seed", "--runs-dir", "--resume", "--exp-name"}
+LEGEND = """
+Final is the mean return of the last tenth of the steps, area that of all steps; differences have
+their 95 % interval and the p of Welch's t-test. Better or worse: final differs. Faster or more
+slowly: only area does. Of the two p, the smaller one must be below 0.025 and the other one below
+0.05; at the same ceiling, only area counts. Seeds: how many on each side would show a tenth of what
+the parent has learned."""
+LUCK = """
+The best of several looks better than it is, since its luck was chosen too. --confirm 11-15 runs it
+again on new seeds. The parent kept its own flags: with --try, study its script as well."""
+Arm = namedtuple("Arm", "name script flags")  # a side of the comparison; flags are words
+
+
+# === two texts
+def changed_lines(old, new):
+    """How many lines differ in each section of a script."""
+    counts, section = Counter(), "imports"
+    for line in [*difflib.unified_diff(old.splitlines(), new.splitlines(), n=len(old))][2:]:
+        banner = re.match(r".\s*# === (.+)", line)
+        section = banner[1] if banner else section
+        counts[section] += line[0] in "+-" and bool(line[1:].strip())
+    return +counts
+
+
+def nearest(script):
+    """The installed script with the fewest lines that differ."""
+    texts = {path: path.read_text() for path in sorted(tools.SCRIPTS.glob("*.py"))}
+    known = [path for path, text in texts.items() if "class Args" in text]
+    return min(known, key=lambda path: changed_lines(texts[path], script.read_text()).total())
+
+
+def flag(name):
+    return "--" + name.replace("_", "-")
+
+
+def refuse_unfair(args):
+    """What would spoil the comparison, in one line."""
+    script, parent = args.script, args.parent
+    code, text = tools.code_of(script), script.read_text()
+    if (tools.SCRIPTS / script.name).exists() and not (args.tried and script.samefile(parent)):
+        tools.refuse(f"{script.name} is the name of an installed script: call the copy otherwise")
+    if code == tools.code_of(parent) and not args.tried:
+        tools.refuse(f"{script.name} has the code of {parent.name}: there is nothing to compare")
+    if "def sampler(" in text and ".check_policy(" not in text and not args.other_act:
+        tools.refuse(
+            f"{script.name} lacks utils.check_policy, so act() may play another policy than "
+            "forward(). If it is meant to: --other-act"
+        )
+    given = {word.partition("=")[0].replace("--no-", "--") for word in args.flags if "--" in word}
+    if given & OURS:
+        tools.refuse(f"{min(given & OURS)} is not for both sides: see --help")
+    ours, theirs = tools.default_args(text), tools.default_args(parent.read_text())
+    tried = {name for setting in args.tried for name, _ in setting}
+    unknown = (given - {*map(flag, ours.keys() & theirs.keys())}) | (tried - {*map(flag, ours)})
+    if unknown:
+        tools.refuse(f"{min(unknown)} is no flag of {script.name} and {parent.name}")
+    for name in ours.keys() & theirs.keys():
+        if ours[name] != theirs[name] and flag(name) not in given:
+            same = tools.flag(name, ours[name])
+            tools.refuse(f"{name} is {theirs[name]} in {parent.name}. The same for both: -- {same}")
+    for path in OUT.glob(f"runs/*/*/{script.name}"):
+        if path.with_name("checkpoint.pt").exists() and tools.code_of(path) != code:
+            old = path.parents[1]
+            tools.refuse(f"{script.name} has changed since it ran: rename it, or delete {old}")
+    if set(args.seeds) & set(args.confirm):
+        tools.refuse("--confirm needs seeds that --seeds does not have")
+
+
+# === runs
+def folder(args, arm, env_id):
+    """That of an arm's runs in an environment. With other code or flags, it is another one."""
+    code = tools.code_of(arm.script), tools.code_of(tools.SCRIPTS / "utils.py")
+    text = repr([code, args.steps, args.flags, [*arm.flags]])
+    key = hashlib.sha256(text.encode()).hexdigest()[:6]
+    return OUT / "runs" / re.sub("[/:]", "-", f"{arm.script.stem}-{env_id}-{key}")
+
+
+def job_of(args, arm, env_id, seed):
+    runs_dir = folder(args, arm, env_id)
+    words = [arm.script, "--env-id", env_id, "--total-timesteps", args.steps, "--threads", "1"]
+    words += [*args.flags, *arm.flags, "--seed", seed, "--runs-dir", runs_dir, "--resume", "auto"]
+    job = jobs.Job(words, runs_dir / f"seed{seed}.txt")
+    job.arm, job.env_id, job.seed = arm, env_id, seed
+    return job
+
+
+def smoke_of(args, job):
+    """The job with two updates and one episode of evaluation, in study/NAME/smoke."""
+    defaults = tools.default_args(job.arm.script.read_text())
+    reader = argparse.ArgumentParser(allow_abbrev=False)
+    for name in ("num_envs", "num_steps", "learning_starts", "train_frequency"):
+        reader.add_argument(flag(name), type=int, default=defaults.get(name))
+    flags, _ = reader.parse_known_args(job.words)
+    runs_dir = OUT / args.script.stem / "smoke" / job.log.parent.name
+    words = [*job.words, "--eval-episodes", "1", "--no-track", "--runs-dir", runs_dir]
+    if flags.num_steps:
+        words += ["--total-timesteps", 2 * flags.num_steps * flags.num_envs]
+    else:
+        first = min(flags.learning_starts, 1_000)
+        steps = first + max(500, 2 * flags.train_frequency)
+        words += ["--learning-starts", first, "--total-timesteps", steps]
+    return jobs.Job(words, runs_dir / "log.txt")
+
+
+def finished(job):
+    """The run of a job, or None."""
+    for path in job.log.parent.glob("*/eval.json"):
+        run = tools.read_run(path.parent, path.parents[1])
+        if run and run.finished and run.args["seed"] == getattr(job, "seed", run.args["seed"]):
+            return run
+
+
+def train(args, todo):
+    """Tries each setting, and runs the jobs; returns {job: its last line} of what failed."""
+    if not todo:
+        return {}
+    smokes = {job.log.parent: smoke_of(args, job) for job in todo}
+    for job, _ in jobs.run([job for job in smokes.values() if not finished(job)], args.jobs):
+        if job and job.status:
+            tools.refuse(f"{job.last_line().removeprefix('error: ')} (see {job.log})")
+    speeds = [finished(smokes[job.log.parent]).curve("charts/SPS")[2][-1] for job in todo]
+    minutes = sum(args.steps / speed + 10 for speed in speeds) / min(args.jobs, len(todo)) / 60
+    print(f"{tools.count(len(todo), 'run')} to do: about {minutes:.0f} minutes", file=sys.stderr)
+    done = sum(job.part() for job in todo)
+    seconds = 0.1 if sys.stderr.isatty() else 30
+    with tqdm(total=len(todo), initial=done, mininterval=seconds) as bar:
+        for _ in jobs.run(todo, args.jobs):
+            bar.update(sum(job.part() for job in todo) - bar.n)
+    return {job: job.last_line() for job in todo if job.status}
+
+
+# === the verdict
+def beside(ours, theirs):
+    """The numbers of one measure, arrays over seeds, of two sides."""
+    interval = compare.difference_interval(ours, theirs)
+    change = {"difference": np.mean(ours) - np.mean(theirs), "interval": [*interval]}
+    return {**change, "p": float(compare.chance(ours, theirs))}
+
+
+def judge(final, area, top=None):
+    """What the numbers of final and area say; `top` is the ceiling where both sides end, if any.
+
+    If nothing differs, at most 5 of 100 verdicts say that something does (Holm 1979): the smaller p
+    must be below 0.025, then the other one below 0.05. At a ceiling, only areas are compared.
+    """
+    if final["difference"] == area["difference"] == 0:
+        return "no effect"
+    if top is None and final["p"] < (0.05 if area["p"] < 0.025 else 0.025):
+        return "better" if final["difference"] > 0 else "worse"
+    if area["p"] < (0.025 if top is None else 0.05):
+        return "learns faster" if area["difference"] > 0 else "learns more slowly"
+    return "cannot tell" if top is None else "same ceiling"
+
+
+def ceiling(runs):
+    """The highest return, if all runs reach it several times and end within 1 % of it; or None."""
+    returns = [run.curve(tools.RETURN)[2] for run in runs]
+    every = np.concatenate(returns)
+    ends = [compare.measures(run)["final"] for run in runs]
+    several = all((values == every.max()).sum() > 1 for values in returns)
+    return every.max() if several and every.max() - min(ends) <= 0.01 * np.ptp(every) else None
+
+
+def learned(found):
+    """The mean final of {run: measures}, and what it has above their first five episodes."""
+    final = compare.column(found, "final").mean() if found else np.nan
+    return final, abs(final - np.mean([run.curve(tools.RETURN)[2][:5].mean() for run in found]))
+
+
+def row_of(args, env_id, arm, parent, found, seeds):
+    """What runs.json has on an arm in an environment; `found` is {arm: {run: measures}}."""
+    row = {"env_id": env_id, "arm": arm.name, "parent": parent.name, "seeds": seeds}
+    row["folders"] = [folder(args, one, env_id).name for one in (arm, parent)]
+    enough = len(found[arm]) == len(found[parent]) == len(seeds) >= compare.SEEDS
+    for name in compare.MEASURES:
+        ours, theirs = (compare.column(found[one], name) for one in (arm, parent))
+        row[name] = {"values": [*ours], "of parent": [*theirs]}
+        row[name] |= beside(ours, theirs) if enough else {}
+    top = ceiling([*found[arm], *found[parent]]) if enough else None
+    verdict = judge(row["final"], row["area"], top) if enough else None
+    return {**row, "ceiling": top, "verdict": verdict}
+
+
+def compared(args, arms, seeds):
+    """Trains the arms, the first of which is the parent; ({env_id: {arm: {run: measures}}}, lost).
+
+    `lost` has a line for each run without a result.
+    """
+    order = itertools.product(seeds, args.env_id, arms)  # seed by seed
+    every = [job_of(args, arm, env_id, seed) for seed, env_id, arm in order]
+    todo = [job for job in every if not finished(job)]
+    if args.print_jobs and todo:
+        print(*[shlex.join(["python", *job.words]) for job in todo], sep="\n")
+        sys.exit()
+    failed = train(args, todo)
+    table, lost = {env_id: {arm: {} for arm in arms} for env_id in args.env_id}, []
+    for job in every:
+        run = finished(job)
+        measures = run and compare.measures(run)
+        if measures:
+            table[job.env_id][job.arm][run] = measures
+        else:
+            why = failed.get(job, "no episode has ended" if run else "not finished")
+            lost.append(f"- {job.arm.name}, {job.env_id}, seed {job.seed}: {why} (see {job.log})")
+    return table, lost
+
+
+# === what is written
+def report(args, table, seeds, rows):
+    """The lines of verdict.md on these seeds; adds to `rows`, those of runs.json."""
+    for env_id, found in table.items():
+        parent, *others = found
+        others.sort(key=lambda arm: -learned(found[arm])[0])
+        yield f"\n## {env_id}, seeds {', '.join(map(str, seeds))}\n"
+        for arm in others:
+            rows.append(row_of(args, env_id, arm, parent, found, seeds))
+            top = f" ({rows[-1]['ceiling']:g})" if rows[-1]["ceiling"] else ""
+            yield f"- {arm.name}: **{rows[-1]['verdict'] or 'no verdict'}**{top}"
+        groups = {arm.name: found[arm] for arm in (parent, *others) if found[arm]}
+        size = 0.1 * learned(found[parent])[1]
+        for measure in compare.MEASURES:
+            lines = compare.table(groups, measure, parent.name, size)
+            yield from ["", *compare.markdown(line[:5] + line[6:] for line in lines)]
+    count = count_comparisons(rows)
+    chance = f"about {0.05 * count:.2f} look better or worse by chance"
+    yield f"\nComparison {count} with these seeds: {chance}.\n"
+
+
+def count_comparisons(rows):
+    """Logs the verdicts; returns how many comparisons had one of the last row's seeds."""
+    path = OUT / "log.jsonl"
+    known = [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+    known += [{name: row[name] for name in ("folders", "seeds", "verdict")} for row in rows]
+    known = {str([line["folders"], line["seeds"]]): line for line in known if line["verdict"]}
+    path.write_text("".join(json.dumps(line) + "\n" for line in known.values()))
+    return sum(not {*rows[-1]["seeds"]}.isdisjoint(line["seeds"]) for line in known.values())
+
+
+# === command line
+def parse(words):
+    parser = tools.parser(__doc__)
+    add = parser.add_argument
+    add("script", type=jobs.find, help="your copy; with --try, also an installed script")
+    add("--env-id", nargs="+", required=True, help="environments")
+    add("--steps", type=int, required=True, help="the scripts' --total-timesteps")
+    add("--seeds", nargs="+", default=["1-5"], help="numbers and ranges (1-5)")
+    add("--jobs", type=int, default=1, help="runs at a time (1)")
+    add("--parent", type=jobs.find, help="what to compare with (the nearest installed script)")
+    add("--try", nargs="+", default=[], dest="tried", metavar="FLAG=A,B", help="flags to try")
+    add("--confirm", nargs="+", default=[], help="seeds to run the best of --try again")
+    add("--other-act", action="store_true", help="act() is meant to play another policy")
+    add("--print-jobs", action="store_true", help="print the commands that are left to run")
+    add("--json", action="store_true", help="print runs.json instead of verdict.md")
+    at = words.index("--") if "--" in words else len(words)
+    args = parser.parse_args(words[:at])
+    args.flags = words[at + 1 :]
+    args.seeds, args.confirm = jobs.seeds(args.seeds), jobs.seeds(args.confirm)
+    args.parent = args.parent or nearest(args.script)
+    tried = [word.partition("=") for word in args.tried]
+    args.tried = [[(flag(name), value) for value in x.split(",")] for name, _, x in tried]
+    return args
+
+
+def arms_of(args):
+    """The parent, and the script once or with each setting of --try."""
+    yield Arm(args.parent.stem, args.parent, ())
+    for setting in itertools.product(*args.tried):
+        words = tuple(itertools.chain(*setting))
+        yield Arm(" ".join([args.script.stem, *words]), args.script, words)
+
+
+def main():
+    args = parse(sys.argv[1:])
+    refuse_unfair(args)
+    old, new = args.parent.read_text(), args.script.read_text()
+    changes, out = changed_lines(old, new), OUT / args.script.stem
+    by_section = ", ".join(f"{count} in {name}" for name, count in changes.items())
+    lines = [f"# {args.script.stem} beside {args.parent.stem}, {args.steps:,} steps\n"]
+    lines.append(f"Lines of copy.diff: {by_section or 'none'}.")
+    if changes["environment"]:
+        lines.append("make_env changed: if rewards or observations differ, returns say little.")
+    print(*lines, sep="\n", file=sys.stderr)
+    diff = difflib.unified_diff(
+        old.splitlines(True), new.splitlines(True), args.parent.name, args.script.name
+    )
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+        (out / "copy.diff").write_text("".join(diff))
+    except OSError as error:
+        tools.refuse(f"cannot write to {out}: {error.strerror}")
+    arms, rows, drawn = [*arms_of(args)], [], {}
+    for seeds in [args.seeds] + [args.confirm] * bool(args.confirm):
+        table, lost = compared(args, arms, seeds)
+        lines += [*report(args, table, seeds, rows), *lost]
+        for arm, runs in itertools.chain(*[found.items() for found in table.values()]):
+            drawn.setdefault(arm.name, []).extend(runs)
+        if lost:
+            break
+        lines += [LUCK] * (len(arms) > 2)
+        gains = np.zeros(len(arms))
+        for found in table.values():
+            final, above = learned(found[arms[0]])
+            gains += [(learned(found[arm])[0] - final) / (above + 1e-9) for arm in arms]
+        arms = arms[0], arms[1 + np.argmax(gains[1:])]  # for --confirm
+    plot.draw({name: runs for name, runs in drawn.items() if runs}, out / "curves.png")
+    (out / "verdict.md").write_text("\n".join([*lines, LEGEND]) + "\n")
+    (out / "runs.json").write_text(json.dumps({"rows": rows, "lost": lost}, indent=1) + "\n")
+    print((out / ("runs.json" if args.json else "verdict.md")).read_text())
+    return int(bool(lost))
+
+
+if __name__ == "__main__":
+    warnings.filterwarnings("ignore", ".*catastrophic cancellation.*")
+    sys.exit(main())

@@ -79,6 +79,12 @@ def difference_interval(values, others):
     return test.confidence_interval(CONFIDENCE)
 
 
+def beside(values, others):
+    """Their difference, as numbers."""
+    change = {"difference": np.mean(values) - np.mean(others), "p": float(chance(values, others))}
+    return {**change, "interval": [*difference_interval(values, others)]}
+
+
 def seeds_needed(size, std, other_std):
     """Seeds on each side with which Welch's test sees a difference of `size`, POWER of the time."""
     seeds = np.arange(2, MOST + 1)

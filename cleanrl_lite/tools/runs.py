@@ -2,11 +2,14 @@
 
 import argparse
 import ast
+import collections
+import difflib
 import functools
 import hashlib
 import itertools
 import json
 import os
+import re
 import shlex
 import sys
 from dataclasses import dataclass
@@ -96,6 +99,22 @@ def source_of(run_dir):
 def code_of(path):
     """A hash of what a script's text says: comments and line breaks do not count."""
     return hashlib.sha256(ast.dump(ast.parse(path.read_text())).encode()).hexdigest()[:6]
+
+
+def changed_lines(old, new):
+    """How many lines a diff of two scripts has in each section."""
+    counts, section = collections.Counter(), "imports"
+    for line in [*difflib.unified_diff(old.splitlines(), new.splitlines(), n=len(old))][2:]:
+        banner = re.match(r".\s*# === (.+)", line)
+        section = banner[1] if banner else section
+        counts[section] += line[0] in "+-" and bool(line[1:].strip())
+    return +counts
+
+
+def nearest_script(text):
+    """The installed script with the fewest lines that differ."""
+    paths = {*SCRIPTS.glob("[!_]*.py")} - {SCRIPTS / "utils.py"}
+    return min(sorted(paths), key=lambda path: changed_lines(path.read_text(), text).total())
 
 
 # === event files

@@ -11,7 +11,6 @@ stopped; a run counts as done if the same code, flags and seed have finished it.
 verdict.md, curves.png, runs.json and copy.diff, study/runs the runs of all studies here.
 """
 
-import argparse
 import difflib
 import hashlib
 import itertools
@@ -20,7 +19,7 @@ import re
 import shlex
 import sys
 import warnings
-from collections import Counter, namedtuple
+from collections import namedtuple
 from pathlib import Path
 
 import numpy as np
@@ -30,41 +29,17 @@ from cleanrl_lite.tools import compare, jobs, plot
 from cleanrl_lite.tools import runs as tools
 
 OUT = Path("study")
-OURS = {"--env-id", "--total-timesteps", "--seed", "--runs-dir", "--resume", "--exp-name"}
+OURS = {"env_id", "total_timesteps", "seed", "runs_dir", "resume", "exp_name", "evaluate"}
 LEGEND = """
 Final is the mean return of the last tenth of the steps, area that of all steps; differences have
-their 95 % interval and the p of Welch's t-test. Better or worse: final differs. Faster or more
-slowly: only area does. Of the two p, the smaller one must be below 0.025 and the other one below
-0.05; at the same ceiling, only area counts. Seeds: how many on each side would show a tenth of what
-the parent has learned."""
-LUCK = """
-The best of several looks better than it is, since its luck was chosen too. --confirm 11-15 runs it
-again on new seeds. The parent kept its own flags: with --try, study its script as well."""
+their 95 % interval and the p of Welch's t-test. Better or worse: final differs; faster or more
+slowly: only area does. Of the two p, one must be below 0.025 and the other below 0.05; at the same
+ceiling, only area counts. Seeds: on each side, to see a tenth of what the parent has learned."""
+LUCK = "\nThe best of several was also the luckiest. To run it again on new seeds: --confirm 11-15"
 Arm = namedtuple("Arm", "name script flags")  # a side of the comparison; flags are words
 
 
-# === two texts
-def changed_lines(old, new):
-    """How many lines differ in each section of a script."""
-    counts, section = Counter(), "imports"
-    for line in [*difflib.unified_diff(old.splitlines(), new.splitlines(), n=len(old))][2:]:
-        banner = re.match(r".\s*# === (.+)", line)
-        section = banner[1] if banner else section
-        counts[section] += line[0] in "+-" and bool(line[1:].strip())
-    return +counts
-
-
-def nearest(script):
-    """The installed script with the fewest lines that differ."""
-    texts = {path: path.read_text() for path in sorted(tools.SCRIPTS.glob("*.py"))}
-    known = [path for path, text in texts.items() if "class Args" in text]
-    return min(known, key=lambda path: changed_lines(texts[path], script.read_text()).total())
-
-
-def flag(name):
-    return "--" + name.replace("_", "-")
-
-
+# === before a run
 def refuse_unfair(args):
     """What would spoil the comparison, in one line."""
     script, parent = args.script, args.parent
@@ -74,26 +49,24 @@ def refuse_unfair(args):
     if code == tools.code_of(parent) and not args.tried:
         tools.refuse(f"{script.name} has the code of {parent.name}: there is nothing to compare")
     if "def sampler(" in text and ".check_policy(" not in text and not args.other_act:
-        tools.refuse(
-            f"{script.name} lacks utils.check_policy, so act() may play another policy than "
-            "forward(). If it is meant to: --other-act"
-        )
-    given = {word.partition("=")[0].replace("--no-", "--") for word in args.flags if "--" in word}
+        tools.refuse(f"{script.name} lacks utils.check_policy. If act() is to differ: --other-act")
+    words = [word.partition("=")[0] for word in args.flags if word.startswith("--")]
+    given = {word[2:].replace("-", "_").removeprefix("no_") for word in words}
     if given & OURS:
-        tools.refuse(f"{min(given & OURS)} is not for both sides: see --help")
+        tools.refuse(f"--{min(given & OURS)} is not for both sides: see --help")
     ours, theirs = tools.default_args(text), tools.default_args(parent.read_text())
     tried = {name for setting in args.tried for name, _ in setting}
-    unknown = (given - {*map(flag, ours.keys() & theirs.keys())}) | (tried - {*map(flag, ours)})
-    if unknown:
-        tools.refuse(f"{min(unknown)} is no flag of {script.name} and {parent.name}")
-    for name in ours.keys() & theirs.keys():
-        if ours[name] != theirs[name] and flag(name) not in given:
+    for name in (given - (ours.keys() & theirs.keys())) | (tried - ours.keys()):
+        tools.refuse(f"--{name} is no flag of {script.name} and {parent.name}")
+    for name in ours.keys() & theirs.keys() - given:
+        if ours[name] != theirs[name]:
             same = tools.flag(name, ours[name])
             tools.refuse(f"{name} is {theirs[name]} in {parent.name}. The same for both: -- {same}")
     for path in OUT.glob(f"runs/*/*/{script.name}"):
         if path.with_name("checkpoint.pt").exists() and tools.code_of(path) != code:
-            old = path.parents[1]
-            tools.refuse(f"{script.name} has changed since it ran: rename it, or delete {old}")
+            tools.refuse(
+                f"{script.name} changed since it ran: rename it, or rm -r {path.parents[1]}"
+            )
     if set(args.seeds) & set(args.confirm):
         tools.refuse("--confirm needs seeds that --seeds does not have")
 
@@ -118,18 +91,16 @@ def job_of(args, arm, env_id, seed):
 
 def smoke_of(args, job):
     """The job with two updates and one episode of evaluation, in study/NAME/smoke."""
-    defaults = tools.default_args(job.arm.script.read_text())
-    reader = argparse.ArgumentParser(allow_abbrev=False)
-    for name in ("num_envs", "num_steps", "learning_starts", "train_frequency"):
-        reader.add_argument(flag(name), type=int, default=defaults.get(name))
-    flags, _ = reader.parse_known_args(job.words)
+    sizes = tools.default_args(job.arm.script.read_text())
+    for name, value in re.findall(r"--([\w-]+)[ =](\d+)", " ".join(job.words)):
+        sizes[name.replace("-", "_")] = int(value)
     runs_dir = OUT / args.script.stem / "smoke" / job.log.parent.name
     words = [*job.words, "--eval-episodes", "1", "--no-track", "--runs-dir", runs_dir]
-    if flags.num_steps:
-        words += ["--total-timesteps", 2 * flags.num_steps * flags.num_envs]
+    if "num_steps" in sizes:
+        words += ["--total-timesteps", 2 * sizes["num_steps"] * sizes["num_envs"]]
     else:
-        first = min(flags.learning_starts, 1_000)
-        steps = first + max(500, 2 * flags.train_frequency)
+        first = min(sizes["learning_starts"], 1_000)
+        steps = first + max(500, 2 * sizes["train_frequency"])
         words += ["--learning-starts", first, "--total-timesteps", steps]
     return jobs.Job(words, runs_dir / "log.txt")
 
@@ -144,8 +115,6 @@ def finished(job):
 
 def train(args, todo):
     """Tries each setting, and runs the jobs; returns {job: its last line} of what failed."""
-    if not todo:
-        return {}
     smokes = {job.log.parent: smoke_of(args, job) for job in todo}
     for job, _ in jobs.run([job for job in smokes.values() if not finished(job)], args.jobs):
         if job and job.status:
@@ -162,13 +131,6 @@ def train(args, todo):
 
 
 # === the verdict
-def beside(ours, theirs):
-    """The numbers of one measure, arrays over seeds, of two sides."""
-    interval = compare.difference_interval(ours, theirs)
-    change = {"difference": np.mean(ours) - np.mean(theirs), "interval": [*interval]}
-    return {**change, "p": float(compare.chance(ours, theirs))}
-
-
 def judge(final, area, top=None):
     """What the numbers of final and area say; `top` is the ceiling where both sides end, if any.
 
@@ -207,24 +169,21 @@ def row_of(args, env_id, arm, parent, found, seeds):
     for name in compare.MEASURES:
         ours, theirs = (compare.column(found[one], name) for one in (arm, parent))
         row[name] = {"values": [*ours], "of parent": [*theirs]}
-        row[name] |= beside(ours, theirs) if enough else {}
+        row[name] |= compare.beside(ours, theirs) if enough else {}
     top = ceiling([*found[arm], *found[parent]]) if enough else None
     verdict = judge(row["final"], row["area"], top) if enough else None
     return {**row, "ceiling": top, "verdict": verdict}
 
 
 def compared(args, arms, seeds):
-    """Trains the arms, the first of which is the parent; ({env_id: {arm: {run: measures}}}, lost).
-
-    `lost` has a line for each run without a result.
-    """
+    """Trains the arms; {env_id: {arm: {run: measures}}}, and a line for each run without them."""
     order = itertools.product(seeds, args.env_id, arms)  # seed by seed
     every = [job_of(args, arm, env_id, seed) for seed, env_id, arm in order]
     todo = [job for job in every if not finished(job)]
     if args.print_jobs and todo:
         print(*[shlex.join(["python", *job.words]) for job in todo], sep="\n")
         sys.exit()
-    failed = train(args, todo)
+    failed = train(args, todo) if todo else {}
     table, lost = {env_id: {arm: {} for arm in arms} for env_id in args.env_id}, []
     for job in every:
         run = finished(job)
@@ -246,16 +205,14 @@ def report(args, table, seeds, rows):
         yield f"\n## {env_id}, seeds {', '.join(map(str, seeds))}\n"
         for arm in others:
             rows.append(row_of(args, env_id, arm, parent, found, seeds))
-            top = f" ({rows[-1]['ceiling']:g})" if rows[-1]["ceiling"] else ""
-            yield f"- {arm.name}: **{rows[-1]['verdict'] or 'no verdict'}**{top}"
+            yield f"- {arm.name}: **{rows[-1]['verdict'] or 'no verdict'}**"
         groups = {arm.name: found[arm] for arm in (parent, *others) if found[arm]}
         size = 0.1 * learned(found[parent])[1]
         for measure in compare.MEASURES:
             lines = compare.table(groups, measure, parent.name, size)
             yield from ["", *compare.markdown(line[:5] + line[6:] for line in lines)]
     count = count_comparisons(rows)
-    chance = f"about {0.05 * count:.2f} look better or worse by chance"
-    yield f"\nComparison {count} with these seeds: {chance}.\n"
+    yield f"\nComparison {count} with these seeds: about {0.05 * count:.2f} differ by chance.\n"
 
 
 def count_comparisons(rows):
@@ -287,9 +244,9 @@ def parse(words):
     args = parser.parse_args(words[:at])
     args.flags = words[at + 1 :]
     args.seeds, args.confirm = jobs.seeds(args.seeds), jobs.seeds(args.confirm)
-    args.parent = args.parent or nearest(args.script)
+    args.parent = args.parent or tools.nearest_script(args.script.read_text())
     tried = [word.partition("=") for word in args.tried]
-    args.tried = [[(flag(name), value) for value in x.split(",")] for name, _, x in tried]
+    args.tried = [[(a.replace("-", "_"), b) for b in values.split(",")] for a, _, values in tried]
     return args
 
 
@@ -297,7 +254,8 @@ def arms_of(args):
     """The parent, and the script once or with each setting of --try."""
     yield Arm(args.parent.stem, args.parent, ())
     for setting in itertools.product(*args.tried):
-        words = tuple(itertools.chain(*setting))
+        values = [(name, {"True": True, "False": False}.get(x, x)) for name, x in setting]
+        words = tuple(shlex.split(" ".join(tools.flag(*pair) for pair in values)))
         yield Arm(" ".join([args.script.stem, *words]), args.script, words)
 
 
@@ -305,27 +263,27 @@ def main():
     args = parse(sys.argv[1:])
     refuse_unfair(args)
     old, new = args.parent.read_text(), args.script.read_text()
-    changes, out = changed_lines(old, new), OUT / args.script.stem
+    changes, out = tools.changed_lines(old, new), OUT / args.script.stem
     by_section = ", ".join(f"{count} in {name}" for name, count in changes.items())
     lines = [f"# {args.script.stem} beside {args.parent.stem}, {args.steps:,} steps\n"]
     lines.append(f"Lines of copy.diff: {by_section or 'none'}.")
     if changes["environment"]:
         lines.append("make_env changed: if rewards or observations differ, returns say little.")
     print(*lines, sep="\n", file=sys.stderr)
-    diff = difflib.unified_diff(
-        old.splitlines(True), new.splitlines(True), args.parent.name, args.script.name
-    )
+    names = args.parent.name, args.script.name
+    diff = difflib.unified_diff(old.splitlines(True), new.splitlines(True), *names)
     try:
         out.mkdir(parents=True, exist_ok=True)
         (out / "copy.diff").write_text("".join(diff))
     except OSError as error:
         tools.refuse(f"cannot write to {out}: {error.strerror}")
-    arms, rows, drawn = [*arms_of(args)], [], {}
+    arms, rows = [*arms_of(args)], []
     for seeds in [args.seeds] + [args.confirm] * bool(args.confirm):
         table, lost = compared(args, arms, seeds)
         lines += [*report(args, table, seeds, rows), *lost]
-        for arm, runs in itertools.chain(*[found.items() for found in table.values()]):
-            drawn.setdefault(arm.name, []).extend(runs)
+        runs = {arm.name: [run for found in table.values() for run in found[arm]] for arm in arms}
+        if any(runs.values()):
+            plot.draw({name: found for name, found in runs.items() if found}, out / "curves.png")
         if lost:
             break
         lines += [LUCK] * (len(arms) > 2)
@@ -334,7 +292,6 @@ def main():
             final, above = learned(found[arms[0]])
             gains += [(learned(found[arm])[0] - final) / (above + 1e-9) for arm in arms]
         arms = arms[0], arms[1 + np.argmax(gains[1:])]  # for --confirm
-    plot.draw({name: runs for name, runs in drawn.items() if runs}, out / "curves.png")
     (out / "verdict.md").write_text("\n".join([*lines, LEGEND]) + "\n")
     (out / "runs.json").write_text(json.dumps({"rows": rows, "lost": lost}, indent=1) + "\n")
     print((out / ("runs.json" if args.json else "verdict.md")).read_text())

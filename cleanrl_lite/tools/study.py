@@ -6,9 +6,8 @@
     ... --try learning_rate=2.5e-4,1e-3 --confirm 11-15   and the best one again, on new seeds
     ... --print-jobs > jobs.txt                           only the commands, for a cluster
 
-First each setting makes two updates, to find mistakes. The same command again continues what was
-stopped; a run counts as done if the same code, flags and seed have finished it. study/NAME gets
-verdict.md, curves.png, runs.json and copy.diff, study/runs the runs of all studies here.
+First each setting makes two updates, to find mistakes. The same command continues what was stopped.
+study/NAME gets verdict.md, curves.png, runs.json and copy.diff, study/runs the runs of all studies.
 """
 
 import difflib
@@ -207,9 +206,8 @@ def report(args, table, seeds, rows):
             rows.append(row_of(args, env_id, arm, parent, found, seeds))
             yield f"- {arm.name}: **{rows[-1]['verdict'] or 'no verdict'}**"
         groups = {arm.name: found[arm] for arm in (parent, *others) if found[arm]}
-        size = 0.1 * learned(found[parent])[1]
         for measure in compare.MEASURES:
-            lines = compare.table(groups, measure, parent.name, size)
+            lines = compare.table(groups, measure, parent.name, 0.1 * learned(found[parent])[1])
             yield from ["", *compare.markdown(line[:5] + line[6:] for line in lines)]
     count = count_comparisons(rows)
     yield f"\nComparison {count} with these seeds: about {0.05 * count:.2f} differ by chance.\n"

@@ -428,6 +428,36 @@ def test_jobs_for_a_cluster(ask, capsys):
         assert study.finished(study.job_of(args, arm, "pays", 1))
 
 
+# --- AGENTS.md
+def commands():
+    """Its commands: cp, a try of ten seconds, and study."""
+    text = (helpers.ROOT / "AGENTS.md").read_text()
+    assert len(text.splitlines()) <= 70
+    (block,) = re.findall(r"^```sh\n(.*?)^```", text, re.M | re.S)
+    copy, attempt, *others = (shlex.split(line, comments=True) for line in block.splitlines())
+    Path("cleanrl_lite").symlink_to(helpers.SOURCE)
+    assert helpers.run(copy, cwd=Path()).returncode == 0
+    text = Path("my_idea.py").read_text()
+    Path("my_idea.py").write_text(text.replace("last_gain=0.01", "last_gain=0.02"))
+    return [sys.executable, *attempt[1:]], [[sys.executable, *other[1:]] for other in others]
+
+
+def test_a_try_of_ten_seconds():
+    attempt, _ = commands()
+    done = helpers.run(attempt, cwd=Path())
+    assert done.returncode == 0, done.stderr
+    assert "finished: runs/CartPole-v1__my_idea__1__" in done.stdout
+
+
+@pytest.mark.slow
+def test_the_study_of_agents_md():
+    _, (command,) = commands()
+    few = {"100000": "1024", "1-5": "1"}
+    done = helpers.run([few.get(word, word) for word in command], cwd=Path())
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("- my_idea: **no verdict**") == 2
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "name, old, new, verdicts",

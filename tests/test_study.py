@@ -270,7 +270,7 @@ REFUSED = [
         "mine.py",
         ("last_gain=1.0", "last_gain=2.0"),
         ["--", "--seed", "3"],
-        "--seed is not for both",
+        "--seed is no flag of both mine.py and ppo.py, or study's own",
     ),
     ("mine.py", ("last_gain=1.0", "last_gain=2.0"), ["--", "--foo", "3"], "--foo is no flag"),
     ("mine.py", ("last_gain=1.0", "last_gain=2.0"), ["--try", "foo=3"], "--foo is no flag"),
@@ -452,7 +452,7 @@ def test_a_try_of_ten_seconds():
 @pytest.mark.slow
 def test_the_study_of_agents_md():
     _, (command,) = commands()
-    few = {"100000": "1024", "1-5": "1"}
+    few = {"100000": "4096", "1-5": "1"}
     done = helpers.run([few.get(word, word) for word in command], cwd=Path())
     assert done.returncode == 0, done.stderr
     assert done.stdout.count("- my_idea: **no verdict**") == 2

@@ -51,12 +51,10 @@ def refuse_unfair(args):
         tools.refuse(f"{script.name} lacks utils.check_policy. If act() is to differ: --other-act")
     words = [word.partition("=")[0] for word in args.flags if word.startswith("--")]
     given = {word[2:].replace("-", "_").removeprefix("no_") for word in words}
-    if given & OURS:
-        tools.refuse(f"--{min(given & OURS)} is not for both sides: see --help")
     ours, theirs = tools.default_args(text), tools.default_args(parent.read_text())
     tried = {name for setting in args.tried for name, _ in setting}
-    for name in (given - (ours.keys() & theirs.keys())) | (tried - ours.keys()):
-        tools.refuse(f"--{name} is no flag of {script.name} and {parent.name}")
+    for name in (given - (ours.keys() & theirs.keys() - OURS)) | (tried - (ours.keys() - OURS)):
+        tools.refuse(f"--{name} is no flag of both {script.name} and {parent.name}, or study's own")
     for name in ours.keys() & theirs.keys() - given:
         if ours[name] != theirs[name]:
             same = tools.flag(name, ours[name])
@@ -157,7 +155,8 @@ def ceiling(runs):
 def learned(found):
     """The mean final of {run: measures}, and what it has above their first five episodes."""
     final = compare.column(found, "final").mean() if found else np.nan
-    return final, abs(final - np.mean([run.curve(tools.RETURN)[2][:5].mean() for run in found]))
+    first = [run.curve(tools.RETURN)[2][:5].mean() for run in found] or [np.nan]
+    return final, abs(final - np.mean(first))
 
 
 def row_of(args, env_id, arm, parent, found, seeds):
@@ -186,8 +185,7 @@ def compared(args, arms, seeds):
     table, lost = {env_id: {arm: {} for arm in arms} for env_id in args.env_id}, []
     for job in every:
         run = finished(job)
-        measures = run and compare.measures(run)
-        if measures:
+        if measures := run and compare.measures(run):
             table[job.env_id][job.arm][run] = measures
         else:
             why = failed.get(job, "no episode has ended" if run else "not finished")

@@ -462,7 +462,12 @@ def test_the_study_of_agents_md():
 @pytest.mark.parametrize(
     "name, old, new, verdicts",
     [
-        ("faster", "args.learning_rate * rem", "5 * args.learning_rate * rem", ["better"]),
+        (
+            "faster",
+            "args.learning_rate * rem",
+            "5 * args.learning_rate * rem",
+            ["better", "learns faster"],
+        ),
         ("wrong", "policy_loss = -torch.min(", "policy_loss = torch.min(", ["worse"]),
         ("equal", "deltas", "td_errors", ["no effect"]),
         ("slower", "args.learning_rate * rem", "args.learning_rate * 0.1 * rem", ["worse"]),

@@ -120,8 +120,8 @@ def train(args, todo):
     minutes = sum(args.steps / speed + 10 for speed in speeds) / min(args.jobs, len(todo)) / 60
     print(f"{tools.count(len(todo), 'run')} to do: about {minutes:.0f} minutes", file=sys.stderr)
     done = sum(job.part() for job in todo)
-    seconds = 0.1 if sys.stderr.isatty() else 30
-    with tqdm(total=len(todo), initial=done, mininterval=seconds) as bar:
+    look = {"unit": "run", "unit_scale": True, "mininterval": 0.1 if sys.stderr.isatty() else 30}
+    with tqdm(total=len(todo), initial=done, **look) as bar:
         for _ in jobs.run(todo, args.jobs):
             bar.update(sum(job.part() for job in todo) - bar.n)
     return {job: job.last_line() for job in todo if job.status}

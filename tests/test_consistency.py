@@ -46,6 +46,11 @@ def test_same_flag_same_meaning():
             assert same == first, f"--{name} of {script} and {other}"
 
 
+def test_what_acts_in_numpy_is_checked(script):
+    """By main(), before it trains: an edit of sampler() alone stops (test_utils has the check)."""
+    assert ("def sampler(" in TEXT[script]) == ("    utils.check_policy(" in TEXT[script])
+
+
 @functools.cache
 def definitions(script):
     """{name: (code, words)} of every function and class, Class.method, but what main() defines."""

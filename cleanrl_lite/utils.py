@@ -22,7 +22,7 @@ import numpy as np
 import torch
 import tyro
 from filelock import FileLock, Timeout
-from gymnasium.spaces import Box
+from gymnasium.spaces import Box, Dict, Tuple
 from threadpoolctl import threadpool_limits
 from torch import nn
 from tqdm import tqdm
@@ -138,7 +138,29 @@ def flatten(env):
     few = numbers and (space == flat or flat.shape[0] <= 2000)
     advice = "leave parts out or convert them. Images: ppo_image.py; Atari games: ppo_atari.py"
     check(few, f"observations are {space}, not a few numbers: {advice}")
-    return env if space == flat else gym.wrappers.FlattenObservation(env)
+    return env if space == flat else FlattenObservation(env)
+
+
+class FlattenObservation(gym.wrappers.FlattenObservation):
+    def observation(self, obs):
+        return super().observation(own(self.env.observation_space, obs))
+
+
+def own(space, obs):
+    """A copy of an observation; refuses what the declared types cannot hold."""
+    if isinstance(space, Box):
+        copied = np.asarray(obs).astype(space.dtype)
+        held = copied.dtype.kind == "f" or np.array_equal(copied, obs)
+        held = held and copied.shape == space.shape
+    elif isinstance(space, Dict):
+        return {name: own(part, obs[name]) for name, part in space.items()}
+    elif isinstance(space, Tuple):
+        return tuple(map(own, space, obs))
+    else:
+        copied, held = obs, space.contains(obs)
+    if not held:
+        check(False, f"observation {obs} is not in {space}")
+    return copied
 
 
 class Player(gym.Wrapper):
@@ -150,12 +172,12 @@ class Player(gym.Wrapper):
             signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)  # they are for the main process
         self.episode = {"r": 0.0, "l": 0}  # return and length, by gymnasium's names
         obs, _ = self.env.reset(seed=seed, options=options)
-        return self.own(obs), {}
+        return own(self.observation_space, obs), {}
 
     def step(self, action):
         """The observation to act on next; at an episode's end, "final_obs" is where it led."""
         obs, reward, terminated, truncated, info = self.env.step(action)
-        obs = self.own(obs)
+        obs = own(self.observation_space, obs)
         if not isinstance(reward, float):  # but a whole number, or one for each objective
             reward = float(np.asarray(reward).sum())
         self.episode["r"] += reward
@@ -165,13 +187,6 @@ class Player(gym.Wrapper):
             info = {**info, "episode": self.episode, "final_obs": obs}
             obs, _ = self.reset()
         return obs, reward, bool(terminated), bool(truncated), info
-
-    def own(self, obs):
-        space = self.observation_space
-        own = np.array(obs, space.dtype)
-        if own.shape != space.shape or (own.dtype.kind != "f" and not np.array_equal(own, obs)):
-            check(False, f"observation {obs} is not in {space}")
-        return own
 
 
 class VectorEnv(gym.vector.SyncVectorEnv):

@@ -8,7 +8,7 @@ import time
 import gymnasium as gym
 import numpy as np
 import pytest
-from gymnasium.spaces import Box, Dict, Discrete, Text, Tuple
+from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, OneOf, Text, Tuple
 from moviepy import VideoFileClip
 
 from cleanrl_lite import utils
@@ -134,12 +134,29 @@ SMALL = Box(0, 1, (2,))
         (Box(0, 1, ()), 1),
         (Box(0, 1, (5000,)), 5000),  # a vector already
         (Discrete(500), 500),
+        (OneOf([Discrete(2), SMALL]), 3),
         (Dict(goal=SMALL, inner=Tuple([SMALL, Discrete(3)])), 7),
     ],
 )
 def test_observations_that_become_vectors(space, size):
     env = utils.flatten(Shows(space))
     assert env.observation_space.shape == (size,) == env.reset()[0].shape
+
+
+BYTES = Box(0, 255, (2,), np.uint8)
+PARTS = [(BYTES, [300, -1]), (Box(0, 9, (1,), np.int64), np.array([np.nan])), (Discrete(3), -1)]
+PARTS += [(Discrete(3), 3), (MultiBinary(2), np.array([256, 0])), (Discrete(3, start=5), 2)]
+
+
+@pytest.mark.filterwarnings("ignore:.*invalid value")
+@pytest.mark.parametrize("part, value", PARTS)
+def test_parts_that_the_type_cannot_hold(part, value):
+    """Refused where they become a vector; a type that holds them does not matter."""
+    env = utils.flatten(Shows(Dict(at=SMALL, whole=Tuple([part]), bytes=BYTES)))
+    good = {**env.unwrapped.observation_space.sample(), "bytes": [7.0, 255.0], "at": [0.5, 9.0]}
+    assert {7, 255, 0.5, 9} <= {*env.observation(good).tolist()}
+    with pytest.raises(SystemExit, match=r"^error: observation [^\n]* is not in"):
+        env.observation({**good, "whole": (value,)})
 
 
 @pytest.mark.parametrize("space", [Box(0, 255, (96, 96, 3), np.uint8), Text(20)])

@@ -150,8 +150,8 @@ def own(space, obs):
     """A copy of an observation; refuses what the declared types cannot hold."""
     if isinstance(space, Box):
         copied = np.asarray(obs).astype(space.dtype)
-        held = copied.dtype.kind == "f" or np.array_equal(copied, obs)
-        held = held and copied.shape == space.shape
+        exact = copied.dtype.kind == "f" or np.array_equal(copied, obs)
+        held = exact and copied.shape == space.shape
     elif isinstance(space, Dict):
         return {name: own(part, obs[name]) for name, part in space.items()}
     elif isinstance(space, Tuple):

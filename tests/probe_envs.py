@@ -76,6 +76,36 @@ class Grid(RightAction):
         return image
 
 
+class Signs(Probe):
+    """Frames of games: the one of now shows a sign, left or right, and below it whether the action
+    before was the one that the last sign named. If so, this step pays 1. Time limits end games.
+
+    With gamma = 0.8 each further step is worth 1, so the right action 0.8 / (1 - 0.8) = 4 and the
+    other one 0.8 less.
+    """
+
+    observation_space = Box(0, 255, (84, 84), np.uint8)
+
+    def first(self):
+        self.was_right = 0
+        return self.frame()
+
+    def frame(self):
+        self.sign = int(self.np_random.integers(2))
+        return self.draw(self.sign, self.was_right)
+
+    @staticmethod
+    def draw(sign, was_right):
+        frame = np.zeros((84, 84), np.uint8)
+        frame[10:40, 42 * sign : 42 * sign + 42] = 255
+        frame[50:80] = 255 * was_right
+        return frame
+
+    def step(self, action):
+        reward, self.was_right = float(self.was_right), int(action == self.sign)
+        return self.frame(), reward, False, bool(self.np_random.random() < 0.1), {}
+
+
 class Truncated(Probe):
     """From the start (reward -10) into a state that pays 1 a step for ever; half of its steps hit
     the time limit.

@@ -3,13 +3,15 @@
 What each script learns from is tested by direct calls; that it learns, on one of each kind.
 """
 
+import gymnasium as gym
 import numpy as np
 import pytest
 import torch
 from torch import nn
 
+from cleanrl_lite import utils
 from tests import helpers
-from tests.probe_envs import probe
+from tests.probe_envs import Signs, probe
 
 PPO = dict(
     num_envs=4,
@@ -89,3 +91,56 @@ def test_truncation_bootstraps(script, tmp_path):
     flags = dict(total_timesteps=10_240) if script == "ppo" else {}
     agent = trained(script, probe("Truncated", script), tmp_path, **flags)
     assert values(agent, [1.0], [0.0]) == pytest.approx([10, -1], abs=1)
+
+
+# --- frames
+FRAMES = dict(
+    num_envs=4,
+    buffer_size=1_000,
+    learning_starts=200,
+    train_frequency=4,
+    batch_size=8,
+    target_network_frequency=40,
+    total_timesteps=1_200,
+    learning_rate=1e-3,
+)
+ATOMS = dict(n_atoms=31, v_min=0.0, v_max=6.0)
+RATES = dict(policy_lr=1e-3, q_lr=1e-3, autotune=False, alpha=0.2)
+GAMES = dict(
+    c51_atari=dict(**FRAMES, **ATOMS, end_e=0.1, exploration_fraction=0.3),
+    rainbow_atari=dict(**FRAMES, **ATOMS),
+    sac_atari=dict(**FRAMES, **RATES),
+    pqn_atari=dict(
+        num_envs=8,
+        num_steps=32,
+        num_minibatches=4,
+        update_epochs=2,
+        total_timesteps=6_144,
+        learning_rate=1e-3,
+        exploration_fraction=0.5,
+    ),
+)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("script", GAMES)
+def test_learns_from_frames(script, monkeypatch, tmp_path):
+    """With its own network and replay buffer or rollouts, on frames whose values are known: see
+    Signs. The older frames of a stack do not matter."""
+
+    def make_env(args, render_mode=None):
+        return gym.wrappers.FrameStackObservation(Signs(), 4, padding_type="zero")
+
+    module = helpers.module(script)
+    monkeypatch.setattr(module, "make_env", make_env)
+    monkeypatch.setattr(module, "Games", lambda args: utils.make_envs(args, make_env).env)
+    agents = helpers.spy_on_agents(monkeypatch, script)
+    helpers.train(script, tmp_path, env_kwargs="{}", gamma=0.8, threads=1, **GAMES[script])
+    rng = np.random.default_rng(0)
+    newest = np.repeat([[0, 0], [0, 1], [1, 0], [1, 1]], 8, axis=0)  # sign, was right
+    stacks = [[Signs.draw(*x) for x in (*rng.integers(2, size=(3, 2)), last)] for last in newest]
+    obs = torch.tensor(np.array(stacks))
+    values = getattr(agents[0], "qf1", agents[0])(obs).detach().numpy()
+    sign, was_right = newest.T
+    assert agents[0].act(obs).tolist() == sign.tolist()
+    assert values[range(32), sign] == pytest.approx(was_right + 4, abs=1)

@@ -36,9 +36,10 @@ from cleanrl_lite.tools.runs import (
 )
 
 FIRST = 10  # seeds of an experiment that tables and comparisons use, however many there are
-MINATAR = ["ppo", "pqn", "dqn", "c51", "rainbow", "sac_discrete"]
 # changed copies in runs/, and the scripts that they are of
-COPIES = {"residual_critics": "sac", **{f"minatar_{script}": script for script in MINATAR}}
+MINATAR = "ppo", "dqn", "c51", "rainbow", "pqn", "sac_discrete"
+MINATAR = {f"minatar_{script}": script for script in MINATAR}
+COPIES = {"residual_critics": "sac", **MINATAR}
 
 
 def key(run):

@@ -3,11 +3,11 @@
     python -m benchmark.publish.plot
 
 Reads benchmark/results (see collect.py) and draws docs/img/{script}.png, the same against time as
-{script}_time.png, and readme.png. A picture has one panel for each environment, a panel one colour
-for each experiment; dashes mark experiments that were stopped before their end. Thin lines are
-seeds: the mean return of the last training episodes (5 % of the run's episodes, at least 10 and at
-most 100). The thick line is their mean, the band its 95 % bootstrap interval over resampled seeds.
-The orange line and its band are CleanRL's published mean and standard deviation.
+{script}_time.png, minatar.png and readme.png. A picture has one panel for each environment, a panel
+one colour for each experiment; dashes mark experiments that were stopped before their end. Thin
+lines are seeds: the mean return of the last training episodes (5 % of the run's episodes, at least
+10 and at most 100). The thick line is their mean, the band its 95 % bootstrap interval over
+resampled seeds. The orange line and its band are CleanRL's published mean and standard deviation.
 """
 
 import gzip
@@ -15,7 +15,7 @@ import gzip
 import numpy as np
 from matplotlib.ticker import EngFormatter, MaxNLocator
 
-from benchmark.publish.collect import COPIES, episodes_path, groups, published
+from benchmark.publish.collect import COPIES, MINATAR, episodes_path, groups, published
 from benchmark.publish.tables import reported, steps
 from benchmark.shared import ROOT
 from cleanrl_lite.tools.plot import (
@@ -107,10 +107,10 @@ def panel(ax, experiments, time=False):
 
 # === pictures
 def draw(experiments, path, time=False):
-    """One picture with a panel for each script and environment."""
+    """One picture with a panel for each environment."""
     panels = {}
     for runs in experiments:
-        panels.setdefault((runs[0]["script"], runs[0]["env_id"]), []).append(runs)
+        panels.setdefault(runs[0]["env_id"], []).append(runs)
     figure, axes = grid_of_axes(len(panels), labels=max(map(len, panels.values())))
     for ax, group in zip(axes, panels.values(), strict=True):
         panel(ax, group, time)
@@ -126,6 +126,8 @@ def main():
         experiments = [runs for runs in experiments if "start_of" not in runs[0]]
         draw(experiments, pictures / f"{script}.png")
         draw(experiments, pictures / f"{script}_time.png", time=True)
+    minatar = [runs for name, runs in found.items() if name[0] in MINATAR and name[3]]
+    draw(minatar, pictures / "minatar.png")
     chosen = [found[name, env_id, name, True] for name, ids in README.items() for env_id in ids]
     draw(chosen, pictures / "readme.png")
 

@@ -19,6 +19,7 @@ from benchmark import shared
 from benchmark.publish.collect import (
     COPIES,
     FIRST,
+    MINATAR,
     groups,
     key,
     published,
@@ -207,6 +208,52 @@ def of_script(script):
     return "\n\n".join(parts)
 
 
+# === MinAtar
+MINATAR_HEAD = """\
+| game | script | last 100 training episodes | minus ppo | evaluation | minutes a run |
+|---|---|---:|---:|---:|---:|"""
+
+
+def of_minatar():
+    """Markdown: what copies of scripts learn in each game; those with SEEDS finished runs."""
+    found = groups()
+    lines, shown, left = [MINATAR_HEAD], [], defaultdict(list)
+    for game in "Breakout", "Asterix", "SpaceInvaders":
+        env_id = f"benchmark.environments.minatar:MinAtar/{game}-v0"
+        cells = {name: found.get((name, env_id, name, True), []) for name in MINATAR}
+        base = cells["minatar_ppo"]
+        for name, runs in cells.items():
+            script = MINATAR[name]
+            if len(runs) < SEEDS:
+                left[script].append(game)
+                continue
+            minus = minus_text(runs, base) if runs is not base and len(base) >= SEEDS else ""
+            evaluation = spread([run["eval_mean"] for run in runs])
+            minutes = format_number(np.median([run["wall_seconds"] / 60 for run in runs]))
+            row_cells = [game, script, spread(returns_of(runs)), minus, evaluation, minutes]
+            lines.append(shared.row(row_cells))
+            shown.append(runs)
+    parts = ["\n".join(lines)]
+    parts.append(
+        f"1M steps, {SEEDS} seeds, sticky actions 0.1. Mean ± standard deviation over seeds; in "
+        "*minus ppo*, the 95 % interval of the difference (Welch's t). Training episodes have the "
+        "exploration of their script, evaluations are greedy."
+    )
+    if left:
+        names = "; ".join(f"{script} ({', '.join(games)})" for script, games in left.items())
+        parts.append(f"Not run, or fewer than {SEEDS} seeds so far: {names}.")
+    parts.append(flag_table("minatar", shown))
+    made = provenance("minatar", shown)
+    parts.append(shared.folded("Commands, machines, versions and commits", made))
+    return "\n\n".join(parts)
+
+
+def minus_text(runs, base):
+    ours, theirs = returns_of(runs), returns_of(base)
+    low, high = compare.difference_interval(ours, theirs)
+    return f"{np.mean(ours) - np.mean(theirs):+.1f} [{low:+.1f}, {high:+.1f}]"
+
+
 # === beside CleanRL's figures
 def sample(other):
     """As many values as a published figure has seeds, with its mean and its deviation."""
@@ -293,8 +340,8 @@ def main_table():
 
 def all_tables():
     """{name: Markdown} of benchmark/results/NAME.md"""
-    tables = {"main": "\n".join(main_table())}
-    for script in sorted({name[0] for name in groups()}):
+    tables = {"main": "\n".join(main_table()), "minatar": of_minatar()}
+    for script in sorted({name[0] for name in groups()} - MINATAR.keys()):
         tables[script] = of_script(script)
     return tables
 

@@ -102,13 +102,12 @@ FRAMES = dict(
     batch_size=8,
     target_network_frequency=40,
     total_timesteps=1_200,
-    learning_rate=1e-3,
 )
-ATOMS = dict(n_atoms=31, v_min=0.0, v_max=6.0)
+ATOMS = dict(n_atoms=31, v_min=0.0, v_max=6.0, learning_rate=1e-3)
 RATES = dict(policy_lr=1e-3, q_lr=1e-3, autotune=False, alpha=0.2)
 GAMES = dict(
     c51_atari=dict(**FRAMES, **ATOMS, end_e=0.1, exploration_fraction=0.3),
-    rainbow_atari=dict(**FRAMES, **ATOMS),
+    rainbow_atari={**FRAMES, **ATOMS, "total_timesteps": 800},  # its updates are slow
     sac_atari=dict(**FRAMES, **RATES),
     pqn_atari=dict(
         num_envs=8,

@@ -207,8 +207,8 @@ def report(args, table, seeds, rows):
         for measure in compare.MEASURES:
             lines = compare.table(groups, measure, parent.name, 0.1 * learned(found[parent])[1])
             yield from ["", *compare.markdown(line[:5] + line[6:] for line in lines)]
-    count = count_comparisons(rows)
-    yield f"\nComparison {count} with these seeds: about {0.05 * count:.2f} differ by chance.\n"
+    if count := count_comparisons(rows):
+        yield f"\nComparison {count} with these seeds: about {0.05 * count:.2f} differ by chance.\n"
 
 
 def count_comparisons(rows):

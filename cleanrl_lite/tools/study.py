@@ -144,12 +144,12 @@ def judge(final, area, top=None):
 
 
 def ceiling(runs):
-    """The highest return, if all runs reach it several times and end within 1 % of it; or None."""
+    """The highest return, if all runs reach it and end within 1 % of it; or None."""
     returns = [run.curve(tools.RETURN)[2] for run in runs]
     every = np.concatenate(returns)
-    ends = [compare.measures(run)["final"] for run in runs]
-    several = all((values == every.max()).sum() > 1 for values in returns)
-    return every.max() if several and every.max() - min(ends) <= 0.01 * np.ptp(every) else None
+    lowest = min(compare.measures(run)["final"] for run in runs)
+    reached = all(values.max() == every.max() for values in returns)
+    return every.max() if reached and every.max() - lowest <= 0.01 * np.ptp(every) else None
 
 
 def learned(found):

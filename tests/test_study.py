@@ -347,6 +347,25 @@ def test_the_parent_is_the_nearest_script():
     assert counts == {"imports": 2, "agent": 1}
 
 
+def test_which_runs_count():
+    """Those of the same code, steps and flags; comments do not count."""
+
+    def folder(*words):
+        args = study.parse(["my_idea.py", "--parent", "ppo", "--env-id", "x", *words])
+        return study.folder(args, [*study.arms_of(args)][-1], "a:b/c")
+
+    first = folder("--steps", "100")
+    assert first.name.startswith("my_idea-a-b-c-")
+    assert folder("--steps", "100", "--seeds", "7", "--jobs", "2") == first
+    words = [["200"], ["100", "--try", "gamma=0.9"], ["100", "--", "--gamma", "0.8"]]
+    others = {folder("--steps", *more) for more in words}
+    text = Path("my_idea.py").read_text()
+    Path("my_idea.py").write_text(text + "# a comment")
+    assert folder("--steps", "100") == first
+    Path("my_idea.py").write_text(text + "x = 1\n")
+    assert len({first, folder("--steps", "100"), *others}) == 5
+
+
 # --- what it runs
 def starts(name, seed):
     """The step at which each attempt of a run began."""

@@ -7,8 +7,8 @@ Differs:  From the paper's code: sizes for one CPU core (16 environments, batche
           envpool/ before an id steps the environments in C++. Windows of --n-step transitions end
           where episodes do, and at the newest transition; unless that terminated, they bootstrap
           from the true last observation.
-Expected: Pendulum-v1 -422.9 (20,000 steps, mean of all 96 training episodes, the random first ones
-          included, 3 seeds, commit ef49b7b).
+Expected: HalfCheetah-v4 5,972 (200,000 steps with the flags of benchmark/experiments/fast_td3.sh,
+          3 seeds, commit bba72e6).
 Details:  docs/fast_td3.md
 """
 

@@ -131,15 +131,12 @@ class Outcome:
         del self.scalars["charts/SPS"]
 
     def distance(self, other):
-        """The mean difference of the weights that both have, in learning rates; infinite where
-        these are none."""
-        differences = []
-        for name, weight in self.weights.items():
-            if name in other.weights and weight.shape == other.weights[name].shape:
-                differences.append((weight - other.weights[name]).flatten().abs())
-        return (
-            float(torch.cat(differences).mean()) / self.learning_rate if differences else math.inf
-        )
+        """The mean difference of the weights, in learning rates; infinite for other networks."""
+        if self.shapes() != other.shapes():
+            return math.inf
+        pairs = [(weight, other.weights[name]) for name, weight in self.weights.items()]
+        differences = torch.cat([(one - two).flatten().abs() for one, two in pairs])
+        return float(differences.mean()) / self.learning_rate
 
     def shapes(self):
         return {name: weight.shape for name, weight in self.weights.items()}

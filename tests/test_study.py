@@ -265,6 +265,12 @@ def ppo_with(old, new):
 
 REFUSED = [
     ("ppo.py", "# a comment\n", [], "ppo.py is the name of an installed script"),
+    (
+        "ppo.py",
+        "import abc\n",
+        ["--parent", f"{tools.SCRIPTS}/ppo", "--try", "gamma=0.9"],
+        "ppo.py is the name of an installed script",
+    ),
     ("mine.py", "", [], "mine.py has the code of ppo.py"),
     (
         "mine.py",

@@ -203,11 +203,12 @@ class AsyncVectorEnv(gym.vector.AsyncVectorEnv):
 
 def make_envs(args, make_env):
     """--num-envs environments as Envs; with --async-envs each in a process of its own."""
-    kind = AsyncVectorEnv if vars(args).get("async_envs") else VectorEnv  # not all scripts have it
+    in_processes = vars(args).get("async_envs")  # not every script has it
+    kind = AsyncVectorEnv if in_processes else VectorEnv
     makers = [lambda: Player(make_env(args))] * args.num_envs
     vector_env = kind(makers, autoreset_mode=gym.vector.AutoresetMode.DISABLED)
-    for process in getattr(vector_env, "processes", []):
-        atexit.register(process.kill)  # after an error too
+    if in_processes:  # after an error too, before their pipes break
+        atexit.register(lambda: [process.kill() for process in vector_env.processes])
     return Envs(args, vector_env)
 
 

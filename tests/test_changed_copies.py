@@ -39,18 +39,19 @@ SIZES = {
     "dqn": {**DISCRETE, "learning_rate": 1e-3},
     **dict.fromkeys(["c51", "rainbow", "sac_discrete"], DISCRETE),
     "td3": {**OFF_POLICY, **CONTINUOUS},
-    "sac": {**OFF_POLICY, **CONTINUOUS},
+    **dict.fromkeys(["sac", "crossq", "fast_td3"], {**OFF_POLICY, **CONTINUOUS}),
 }
 
 MINATAR = ["minatar", "minatar_pqn", "minatar_ppo", "minatar_rainbow"]
 
-# Where the default learning rate needs longer runs to show something, or an environment needs to be
-# one that gives something.
+# Where the default learning rate needs longer runs to show something, an environment needs to be one
+# that gives something, or an update takes long.
 FLAGS = {
     **{name: {"env_id": "tests.probe_envs:ProbeGrid-v0"} for name in MINATAR},
     "clip_cosine": {"learning_rate": 1e-3},
     "clip_number": {"learning_rate": 1e-3},
     "log_distance": {"env_id": "tests.probe_envs:ProbeDistance-v0"},
+    "sac_simba": {"train_frequency": 12, "policy_lr": 0.03},
 }
 
 # What stops a run, and its message.
@@ -279,7 +280,14 @@ def test_n_step_transitions(script, num_envs, tmp_path):
 
 @pytest.mark.parametrize(
     "name, script, parts",
-    [("prioritised", "dqn", 3), ("second_optimizer", "ppo", 3), ("torch_optim", "ppo", 2)],
+    [
+        ("prioritised", "dqn", 3),
+        ("second_optimizer", "ppo", 3),
+        ("torch_optim", "ppo", 2),
+        ("fast_sac", "fast_td3", 5),
+        ("sac_simba", "sac", 5),
+        ("xqc", "crossq", 5),
+    ],
 )
 def test_a_copy_resumes_with_the_state_that_it_adds(name, script, parts, eager, tmp_path):
     """A resume without a step more saves what it has read."""

@@ -12,7 +12,7 @@ from tests.test_off_policy import BIAS, SCALE, project_by_hand
 
 # Large steps, so that each of their parts is seen.
 LR, GAMMA, TAU, ALPHA = 0.05, 0.9, 0.3, 0.7
-FLAGS = dict(num_envs=2, batch_size=16, buffer_size=300, gamma=GAMMA, eval_every=50)
+FLAGS = dict(num_envs=2, batch_size=64, buffer_size=300, gamma=GAMMA, eval_every=50)
 # One update, at step 62.
 FLAGS |= dict(learning_starts=60, train_frequency=62, gradient_steps=1, policy_frequency=1)
 FLAGS |= dict(total_timesteps=100, compile=False, cuda=False, eval_episodes=1)
@@ -84,6 +84,7 @@ class OneUpdate:
             for tag, points in helpers.scalars(run_dir).items()
         }
         assert len(self.given) == 2
+        assert self.given[0][1].terminations.unique().numel() == 2
 
     def spy(self, loss):
         def call(args, agent, batch, *tensors):
@@ -205,7 +206,7 @@ def test_fast_sac(tmp_path):
         for (step, after), (_, follows) in zip(batch.steps, stored, strict=True)
     ]
     assert {*lengths} == {1, 2}
-    last = range(16), [length - 1 for length in lengths]
+    last = range(64), [length - 1 for length in lengths]
     next_obs, over = batch.next_obs[last], batch.terminations[last].tolist()
     returns = [
         first + (GAMMA * second if length == 2 else 0.0)
@@ -310,7 +311,7 @@ def test_xqc(tmp_path):
     first = pair[0] @ ATOMS < pair[1] @ ATOMS
     assert first.unique().numel() == 2
     probs = torch.where(first[:, None], *pair)
-    parts = batch.rewards.tolist(), [GAMMA] * 16, batch.terminations.tolist()
+    parts = batch.rewards.tolist(), [GAMMA] * 64, batch.terminations.tolist()
     target = target_by_hand(probs, *parts, log_probs)
     critic_loss = cross_entropy(target, one) + cross_entropy(target, two)
 

@@ -45,13 +45,15 @@ SIZES = {
 MINATAR = ["minatar", "minatar_pqn", "minatar_ppo", "minatar_rainbow"]
 
 # Where the default learning rate needs longer runs to show something, an environment needs to be one
-# that gives something, or an update takes long.
+# that gives something, or an update takes long. Minibatch statistics multiply differences: few
+# updates of xqc.
 FLAGS = {
     **{name: {"env_id": "tests.probe_envs:ProbeGrid-v0"} for name in MINATAR},
     "clip_cosine": {"learning_rate": 1e-3},
     "clip_number": {"learning_rate": 1e-3},
     "log_distance": {"env_id": "tests.probe_envs:ProbeDistance-v0"},
-    "sac_simba": {"train_frequency": 12, "policy_lr": 0.03},
+    "sac_simba": {"train_frequency": 16, "policy_lr": 0.03},
+    "xqc": {"total_timesteps": 156, "policy_frequency": 1},
 }
 
 # What stops a run, and its message.

@@ -24,7 +24,8 @@ EDITS = helpers.ROOT / "tests/changed_copies"
 # Small runs: 30 to 70 updates.
 OFF_POLICY = {"num_envs": 2, "buffer_size": 300, "batch_size": 16, "total_timesteps": 240}
 DISCRETE = {**OFF_POLICY, "learning_starts": 64, "train_frequency": 4}
-CONTINUOUS = {"env_id": "InvertedPendulum-v4", "learning_starts": 120, "train_frequency": 4}
+CONTINUOUS = {**OFF_POLICY, "env_id": "InvertedPendulum-v4"}
+CONTINUOUS |= {"learning_starts": 120, "train_frequency": 4}
 SIZES = {
     "ppo": {"num_envs": 4, "num_steps": 32, "total_timesteps": 512},
     "ppo_continuous": {
@@ -38,8 +39,7 @@ SIZES = {
     "pqn": {"num_envs": 4, "num_steps": 32, "total_timesteps": 512},
     "dqn": {**DISCRETE, "learning_rate": 1e-3},
     **dict.fromkeys(["c51", "rainbow", "sac_discrete"], DISCRETE),
-    "td3": {**OFF_POLICY, **CONTINUOUS},
-    **dict.fromkeys(["sac", "crossq", "fast_td3"], {**OFF_POLICY, **CONTINUOUS}),
+    **dict.fromkeys(["td3", "sac", "crossq", "fast_td3"], CONTINUOUS),
 }
 
 MINATAR = ["minatar", "minatar_pqn", "minatar_ppo", "minatar_rainbow"]

@@ -287,7 +287,7 @@ def test_n_step_transitions(script, num_envs, tmp_path):
         ("second_optimizer", "ppo", 3),
         ("torch_optim", "ppo", 2),
         ("fast_sac", "fast_td3", 5),
-        ("sac_simba", "sac", 5),
+        pytest.param("sac_simba", "sac", 5, marks=pytest.mark.slow),  # large networks
         ("xqc", "crossq", 5),
     ],
 )

@@ -96,7 +96,7 @@ def learn(max_grad_norm):
     return weights.numpy(), adam.exp_avg.numpy(), metrics
 
 
-@pytest.mark.parametrize("max_grad_norm", [0.05, 100.0])
+@pytest.mark.parametrize("max_grad_norm", helpers.others_slow([0.05, 100.0], [0.05]))
 def test_two_halves_are_a_whole(pair, max_grad_norm):
     """Advantages are normalised by all samples; gradients are averaged, and then clipped, where
     their norm is too large."""
@@ -115,9 +115,14 @@ def test_two_halves_are_a_whole(pair, max_grad_norm):
         assert means == pytest.approx([each[tag] for each in metrics], rel=1e-3, abs=1e-5), tag
 
 
+def begin_twice():
+    """At the start, and after a resume."""
+    ppo_atari_multigpu.join_processes(torch.device("cpu"))
+    return [begin(step) for step in (0, 640)]
+
+
 def begin(step):
     """What a process has after begin_together: step, weights, moments, games, random numbers."""
-    ppo_atari_multigpu.join_processes(torch.device("cpu"))
     args, agent = helpers.agent_of(SCRIPT, num_envs=2)
     adam = ppo_atari_multigpu.Adam(agent.parameters(), 1e-3)
     torch.nn.init.constant_(agent.critic.bias, 7 + my_rank())
@@ -138,8 +143,8 @@ def test_all_begin_where_the_first_does(pair):
     """With its weights, moments and step, but with games and random numbers of their own; other
     ones after a resume."""
     games = []
-    for step in 0, 640:
-        (first, state, one, draws), (second, same, other, others) = pair(begin, step)
+    for step, *both in zip((0, 640), *pair(begin_twice), strict=True):
+        (first, state, one, draws), (second, same, other, others) = both
         assert first == second == step
         helpers.assert_same_state(same, state)
         assert state["critic.bias"] == 7

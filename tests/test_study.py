@@ -467,6 +467,7 @@ def commands():
     return [sys.executable, *attempt[1:]], [[sys.executable, *other[1:]] for other in others]
 
 
+@pytest.mark.slow
 def test_a_try_of_ten_seconds():
     attempt, _ = commands()
     done = helpers.run(attempt, cwd=Path())

@@ -76,8 +76,8 @@ def assert_same_curves(run_dir, histories):
         np.testing.assert_allclose(found[tag], points, rtol=1e-6, err_msg=tag)
 
 
-def run_offline(words):
-    done = helpers.run(words, helpers.ROOT, WANDB_MODE="offline")
+def run_offline(words, folder):
+    done = helpers.run(words, helpers.ROOT, WANDB_MODE="offline", WANDB_DIR=str(folder))
     assert done.returncode == 0, done.stderr
 
 
@@ -88,7 +88,7 @@ def test_what_wandb_has(tmp_path):
     flags = dict(track=True, env_id=probe("Constant", "ppo"), num_envs=4)
     words = helpers.small_flags("ppo", tmp_path, **flags, total_timesteps=256, capture_video=True)
     script = [sys.executable, helpers.SOURCE / "ppo.py"]
-    run_offline([*script, *words])
+    run_offline([*script, *words], tmp_path)
     run_dir = next(tmp_path.glob("*/args.json")).parent
     run_id, config, history, files, status = offline_runs(tmp_path)[0]
     assert run_id == run_dir.name
@@ -101,7 +101,7 @@ def test_what_wandb_has(tmp_path):
     assert any(path.endswith(".mp4") for path in files)
     run_dir = run_dir.rename(tmp_path / "renamed")
     words = ["--resume", run_dir, "--total-timesteps", 512, "--env-id", flags["env_id"]]
-    run_offline([*script, *words])
+    run_offline([*script, *words], tmp_path)
     runs = offline_runs(tmp_path)
     assert [run[0] for run in runs] == [run_id] * 2
     assert [run[4] for run in runs] == [0, 0]

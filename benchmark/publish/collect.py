@@ -70,6 +70,9 @@ def read_run(run_dir):
     sps = read_curve(run_dir, ["charts/SPS"])
     if None in (returns, lengths, sps):
         return None
+    rows = []
+    for step, minutes, value, length in zip(*returns, lengths[2]):  # the last may be missing
+        rows.append((int(step), f"{value:.7g}", int(length), f"{60 * minutes:.1f}"))
     evaluations = read_curve(run_dir, ["eval/episodic_return"])
     evaluation = read_json(run_dir / "eval.json")
     source = source_of(run_dir)
@@ -82,7 +85,7 @@ def read_run(run_dir):
         # The evaluation may be one on the way, or the last before the run was resumed for longer.
         "finished": evaluation.get("global_step", -1) >= args["total_timesteps"],
         "episodes": len(returns[2]),
-        "last_100_mean": returns[2][-100:].mean(),
+        "last_100_mean": np.mean([float(row[1]) for row in rows[-100:]]),
         "eval_mean": evaluation.get("mean"),
         "eval_std": evaluation.get("std"),
         "eval_episodes": len(evaluation["returns"]) if evaluation else None,
@@ -97,9 +100,6 @@ def read_run(run_dir):
     # Tables round to one digit: rounded to two before that, -82.2506 would become -82.2.
     for name, value in run.items():
         run[name] = round(float(value), 6) if isinstance(value, float) else value
-    rows = []
-    for step, minutes, value, length in zip(*returns, lengths[2]):  # the last may be missing
-        rows.append((int(step), f"{value:.7g}", int(length), f"{60 * minutes:.1f}"))
     return run, rows
 
 

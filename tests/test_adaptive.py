@@ -11,6 +11,7 @@ from tests import helpers
 NONE = dict(kl_threshold=0.0, norm_value=False, bounds_coef=0.0)
 
 
+@pytest.mark.slow
 def test_with_none_of_the_three_it_is_ppo_continuous(tmp_path):
     flags = dict(helpers.SMALL["ppo_continuous"], total_timesteps=512)
     plain, returns = helpers.train("ppo_continuous", tmp_path / "plain", **flags)

@@ -89,6 +89,7 @@ def test_environments(script, env_id, tmp_path):
     assert check_run_dir(run_dir, script) == helpers.SMALL[script]["total_timesteps"]
 
 
+@pytest.mark.slow
 def test_a_users_own_modules(tmp_path):
     """utils.py of the current folder is the user's; a checkpoint imports a module only where the
     command names it."""

@@ -54,7 +54,7 @@ def test_what_acts_in_numpy_is_checked(script):
 @functools.cache
 def definitions(script):
     """{name: (code, words)} of every function and class, Class.method, but what main() defines."""
-    found = {}
+    found, lines = {}, TEXT[script].splitlines()
     for node in ast.parse(TEXT[script]).body:
         inner = node.body if isinstance(node, ast.ClassDef) else []
         for part in [node, *inner]:
@@ -64,7 +64,7 @@ def definitions(script):
             ):
                 name = part.name if part is node else f"{node.name}.{part.name}"
                 docstring = ast.get_docstring(part)
-                text = ast.get_source_segment(TEXT[script], part)
+                text = "\n".join(lines[part.lineno - 1 : part.end_lineno])
                 code = [ast.dump(child) for child in part.body[docstring is not None :]]
                 if part is node and inner:
                     code = [

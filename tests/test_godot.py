@@ -182,6 +182,7 @@ def test_a_checkpoint_starts_no_game(capfd, tmp_path):
     assert helpers.command_line("ppo_godot", ["--evaluate", run_dir, "--env-path", game]) == 0
 
 
+@pytest.mark.slow
 def test_a_game_that_ends(capfd, tmp_path):
     """godot-rl itself would read from the closed connection for ever. The run can be resumed."""
     flags = dict(save_every=64, **asked(fault="dies"))

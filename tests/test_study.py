@@ -242,6 +242,7 @@ def test_comparisons_are_counted(tmp_path):
     assert study.count_comparisons([other, {**other, "verdict": None, "seeds": [1]}]) == 2
 
 
+@pytest.mark.slow
 def test_flags_to_try(ask):
     """The best comes first, and runs again on new seeds."""
     low, high = (f"my_idea --gamma {gamma} --ent-coef 0.1" for gamma in (0.9, 0.98))

@@ -130,19 +130,6 @@ def others_slow(scripts, fast):
     return [pytest.param(name, marks=[] if name in fast else slow) for name in scripts]
 
 
-def variants_slow(scripts):
-    """For parametrize: the second tier has the variants whose parent takes the same observations,
-    vectors or Atari's frames; the first has the rest."""
-    close = [
-        name
-        for kind in (MLP_SCRIPTS, ATARI_SCRIPTS)
-        for name in kind
-        if name in PARENT and PARENT[name] in kind
-    ]
-    others = {*close, *GAME_VARIANTS}
-    return others_slow(scripts, [name for name in scripts if name not in others])
-
-
 # --- small runs: a few rollouts, seconds. A test overrides what it is about.
 ROLLOUT = dict(num_envs=4, num_steps=32, num_minibatches=4, update_epochs=4, total_timesteps=512)
 REPLAY = dict(num_envs=2, buffer_size=300, learning_starts=128, train_frequency=4, batch_size=16)

@@ -1,8 +1,4 @@
-"""Games, the C++ environments of training, against gymnasium's, those of evaluation and video.
-
-The text of game_settings, Games, PressFire and make_env is the same in every Atari script, but for
-ppo_atari_lstm's row (test_consistency). test_rollouts.py has what ppo_atari's rollouts hold.
-"""
+"""Games, in C++, against gymnasium's environments, those of evaluation. All scripts have its text."""
 
 import json
 from types import SimpleNamespace
@@ -179,7 +175,7 @@ def test_final_observation_of_a_truncated_game(monkeypatch):
     assert (short.obs[0, :3] == 0).all()
 
 
-@pytest.mark.parametrize("script", REPLAY_SCRIPTS)
+@pytest.mark.parametrize("script", helpers.others_slow(REPLAY_SCRIPTS, ["dqn_atari"]))
 def test_what_is_stored_of_games(script, tmp_path):
     """Rewards are clipped, in evaluations and curves they are not. A truncated game has one slot
     more, for its last frame, and is not marked as terminated; the next game's first stack has the

@@ -58,18 +58,15 @@ def definitions(script):
     for node in ast.parse(TEXT[script]).body:
         inner = node.body if isinstance(node, ast.ClassDef) else []
         for part in [node, *inner]:
-            if isinstance(part, ast.FunctionDef | ast.ClassDef) and part.name not in (
-                "main",
-                "Args",
-            ):
+            kinds = ast.FunctionDef | ast.ClassDef
+            if isinstance(part, kinds) and part.name not in ("main", "Args"):
                 name = part.name if part is node else f"{node.name}.{part.name}"
                 docstring = ast.get_docstring(part)
                 text = "\n".join(lines[part.lineno - 1 : part.end_lineno])
                 code = [ast.dump(child) for child in part.body[docstring is not None :]]
                 if part is node and inner:
-                    code = [
-                        ast.dump(child) for child in inner if not hasattr(child, "decorator_list")
-                    ]
+                    values = [child for child in inner if not hasattr(child, "decorator_list")]
+                    code = [*map(ast.dump, values)]
                 found[name] = code, (docstring, *re.findall("# .*", text))
     return found
 

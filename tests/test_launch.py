@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmark.launch import aws_batch, launch
+from benchmark.launch import launch
 from tests import helpers
 
 FOLDER = helpers.ROOT / "benchmark" / "launch"
@@ -113,21 +113,6 @@ def test_failed_jobs_are_named_and_only_they_run_again(monkeypatch, capsys):
 
 
 @pytest.mark.slow
-def test_a_stopped_launcher(monkeypatch):
-    """Ctrl-C reaches the launcher alone: its jobs save and end; the same command continues them."""
-    process = start(*SLOW, "1-3", "--jobs", "2")
-    helpers.wait_for(lambda: saved(RUNS, seed=1) and saved(RUNS, seed=2))
-    process.send_signal(signal.SIGINT)
-    assert process.wait(60) == 130
-    steps = saved(RUNS)
-    assert 0 < steps < 20
-    assert starts(RUNS, seed=3) == []
-    assert run(monkeypatch, *SLOW, "1-3", "--jobs", "3") == 0
-    assert starts(RUNS) == [0, steps]
-    assert starts(RUNS, seed=3) == [0]
-
-
-@pytest.mark.slow
 def test_a_killed_launcher(monkeypatch, capsys):
     """Its job works on, and is not started a second time."""
     process = start(*SLOW, "1")
@@ -138,25 +123,6 @@ def test_a_killed_launcher(monkeypatch, capsys):
     assert "is running already" in capsys.readouterr().out
     helpers.wait_for(lambda: saved(RUNS) == 20)
     assert starts(RUNS) == [0]
-
-
-@pytest.mark.slow
-def test_a_killed_run_of_ppo(here):
-    """A real script, from a pipe: --resume auto continues it, and the results know its machine."""
-    flags = "--no-compile --num-envs 4 --num-steps 32 --eval-episodes 1 --save-every 128"
-    Path("jobs.txt").write_text(
-        f"python ppo.py --env-id CartPole-v1 --seed 3 --total-timesteps 20480 {flags}"
-    )
-    command = ["sh", "-c", f"exec {sys.executable} {FOLDER} --runs-dir runs < jobs.txt"]
-    process = subprocess.Popen(command, env=helpers.environment())
-    helpers.wait_for(lambda: list(here.glob("runs/*/checkpoint.pt")))
-    children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text()
-    os.kill(int(children.split()[0]), signal.SIGKILL)
-    assert process.wait(120) == 1
-    assert helpers.run(command, cwd=here).returncode == 0
-    (run_dir,) = [path.parent for path in here.glob("runs/*/checkpoint.pt")]
-    assert helpers.load(run_dir)["global_step"] == 20_480
-    assert "torch" in helpers.read_json(run_dir / "machine.json")["versions"]
 
 
 # --- on clusters
@@ -193,27 +159,6 @@ def test_a_task_of_slurm(here):
     assert starts("shared") == [0, steps]
     assert starts("shared", "quick") == []
     assert not Path("requeued").exists()
-
-
-def test_checkpoints_are_copied_last(here, monkeypatch):
-    """The one from before the event files were copied, though a newer one is there by then."""
-    (here / "run").mkdir()
-    checkpoint = here / "run" / "checkpoint.pt"
-    checkpoint.write_text("old")
-    copied = []
-
-    def aws(action, folder, place, *flags):
-        if copied:
-            copied.append((folder / "run" / "checkpoint.pt").read_text())
-        else:
-            assert "*checkpoint.pt" in flags
-            copied.append("others")
-            (here / "new").write_text("new")
-            (here / "new").replace(checkpoint)
-
-    monkeypatch.setattr(aws_batch, "aws", aws)
-    aws_batch.upload(here, "s3://bucket/first/1")
-    assert copied == ["others", "old"]
 
 
 # --- sweeps

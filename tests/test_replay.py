@@ -1,8 +1,4 @@
-"""The replay buffers against a plain list of what was stepped.
-
-ReplayBuffer and FrameReplayBuffer have the same text in every script (test_consistency): one of
-each is tested.
-"""
+"""ReplayBuffer and FrameReplayBuffer, the same text in all scripts, against plain lists of steps."""
 
 from collections import Counter
 from dataclasses import dataclass

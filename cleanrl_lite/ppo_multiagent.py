@@ -358,8 +358,10 @@ def main(args: Args):
         next_values = next_values.reshape(args.num_steps, -1).cpu().numpy()
         # The reward and the end of an episode are the same for all agents.
         columns = b_values.shape[1]  # values are (num_steps, num_envs * columns)
-        each = [x.repeat(columns, axis=1) for x in (rewards, terminations, dones)]
-        advantages = compute_gae(args, each[0], values, next_values, each[1], each[2])
+        each_reward = rewards.repeat(columns, axis=1)
+        ended = terminations.repeat(columns, axis=1)
+        done = dones.repeat(columns, axis=1)
+        advantages = compute_gae(args, each_reward, values, next_values, ended, done)
         returns = advantages + values
         # (samples, 1) or (samples, n_agents). The trap: (samples,) times a ratio is a square.
         b_advantages = torch.from_numpy(advantages).to(device).view_as(b_values)

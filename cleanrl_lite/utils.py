@@ -77,7 +77,7 @@ def setup(args):
     """Checks the flags, seeds all random generators, sets the threads; returns the device."""
     for name, value in vars(args).items():  # a program may give numpy's, a Path or a dict
         value = value.item() if isinstance(value, np.generic) else value
-        value = json.dumps(value) if name == "env_kwargs" and value != str(value) else value
+        value = json.dumps(value) if name == "env_kwargs" and not isinstance(value, str) else value
         setattr(args, name, str(value) if isinstance(value, Path) else value)
         ok = name not in POSITIVE.split() or value > 0
         check(ok, f"--{name.replace('_', '-')} must be positive")
@@ -141,7 +141,7 @@ def flatten(env):
     return env if space == flat else FlattenObservation(env)
 
 
-class FlattenObservation(gym.wrappers.FlattenObservation):
+class FlattenObservation(gym.wrappers.FlattenObservation):  # which would cast the parts
     def observation(self, obs):
         return super().observation(own(self.env.observation_space, obs))
 

@@ -10,7 +10,6 @@ Expected: PongNoFrameskip-v4 -8.8 (1,500,000 steps, --bf16, mean of the last 100
 Details:  docs/ppo_atari_lstm.md
 """
 
-import json
 from collections import namedtuple
 from dataclasses import dataclass
 from pathlib import Path
@@ -72,19 +71,6 @@ class Args:
 
 
 # === environment
-def game_settings(args):
-    """What --env-id and --env-kwargs say of the game, as ale-py's vector environment takes it."""
-    gym.register_envs(ale_py)
-    spec = utils.make(args).spec
-    is_game = spec.entry_point == "ale_py.env:AtariEnv"
-    others = "Use a script without _atari in its name or, for images, ppo_image.py"
-    utils.check(is_game, f"--env-id {args.env_id} is not an Atari game. {others}")
-    names = "repeat_action_probability", "full_action_space", "max_num_frames_per_episode"
-    accepted = json.loads(args.env_kwargs).keys() <= set(names)
-    utils.check(accepted, f"--env-kwargs {args.env_kwargs}: games take only {', '.join(names)}")
-    return {name: spec.kwargs[name] for name in ("game", *names)}
-
-
 def add_row(frames, begins):
     """Frames (num_envs, 84, 84) with one more row: 1 where a game begins, 0 elsewhere.
 
@@ -103,6 +89,13 @@ class Games(gym.vector.VectorWrapper):
     """
 
     def __init__(self, args):
+        spec = utils.make(args).spec
+        ok = spec.entry_point == "ale_py.env:AtariEnv" and "frameskip" not in args.env_kwargs
+        utils.check(
+            ok,
+            f"--env-id {args.env_id} must be an Atari game, whose frameskip is always 4. Use a "
+            "script without _atari in its name or, for images, ppo_image.py",
+        )
         envs = ale_py.vector_env.AtariVectorEnv(
             num_envs=args.num_envs,
             num_threads=args.threads,
@@ -112,7 +105,7 @@ class Games(gym.vector.VectorWrapper):
             # The trap: `episodic_life` would start a new game after each lost life.
             life_loss_info=True,
             reward_clipping=False,
-            **game_settings(args),
+            **{**spec.kwargs, "frameskip": 4},
         )
         super().__init__(envs)
         self.single_observation_space = Box(0, 255, (85, 84), np.uint8)

@@ -11,7 +11,6 @@ Details:  docs/sac_atari.md
 """
 
 import copy
-import json
 import math
 from collections import namedtuple
 from dataclasses import dataclass
@@ -70,19 +69,6 @@ class Args:
 
 
 # === environment
-def game_settings(args):
-    """What --env-id and --env-kwargs say of the game, as ale-py's vector environment takes it."""
-    gym.register_envs(ale_py)
-    spec = utils.make(args).spec
-    is_game = spec.entry_point == "ale_py.env:AtariEnv"
-    others = "Use a script without _atari in its name or, for images, ppo_image.py"
-    utils.check(is_game, f"--env-id {args.env_id} is not an Atari game. {others}")
-    names = "repeat_action_probability", "full_action_space", "max_num_frames_per_episode"
-    accepted = json.loads(args.env_kwargs).keys() <= set(names)
-    utils.check(accepted, f"--env-kwargs {args.env_kwargs}: games take only {', '.join(names)}")
-    return {name: spec.kwargs[name] for name in ("game", *names)}
-
-
 class Games(gym.vector.VectorWrapper):
     """ale-py's vector environment, in C++: stacks of 4 gray frames of 84 x 84, 4 frames a step.
 
@@ -91,6 +77,13 @@ class Games(gym.vector.VectorWrapper):
     """
 
     def __init__(self, args):
+        spec = utils.make(args).spec
+        ok = spec.entry_point == "ale_py.env:AtariEnv" and "frameskip" not in args.env_kwargs
+        utils.check(
+            ok,
+            f"--env-id {args.env_id} must be an Atari game, whose frameskip is always 4. Use a "
+            "script without _atari in its name or, for images, ppo_image.py",
+        )
         envs = ale_py.vector_env.AtariVectorEnv(
             num_envs=args.num_envs,
             num_threads=args.threads,
@@ -99,7 +92,7 @@ class Games(gym.vector.VectorWrapper):
             # The trap: `episodic_life` would start a new game after each lost life.
             life_loss_info=True,
             reward_clipping=False,
-            **game_settings(args),
+            **{**spec.kwargs, "frameskip": 4},
         )
         super().__init__(envs)
         self.has_fire = ale_py.Action.FIRE in envs.ale.get_action_set()

@@ -75,12 +75,10 @@ n_step n_critics n_quantiles stack_size exploration_fraction"""
 
 def setup(args):
     """Checks the flags, seeds all random generators, sets the threads; returns the device."""
-    for name, value in vars(args).items():  # a program may give numpy's, a Path or a dict
-        value = value.item() if isinstance(value, np.generic) else value
-        value = json.dumps(value) if name == "env_kwargs" and not isinstance(value, str) else value
-        setattr(args, name, str(value) if isinstance(value, Path) else value)
-        ok = name not in POSITIVE.split() or value > 0
-        check(ok, f"--{name.replace('_', '-')} must be positive")
+    plain = json.dumps(vars(args), default=lambda x: getattr(x, "tolist", x.__str__)())
+    vars(args).update(json.loads(plain))  # a program may give numpy's numbers or a Path
+    for name in POSITIVE.split():
+        check(vars(args).get(name, 1) > 0, f"--{name.replace('_', '-')} must be positive")
     # --env-id my_envs:MyEnv-v0 is in my_envs.py of the current folder, whose utils.py is its own
     here = os.path.dirname(os.path.abspath(__file__))
     sys.path[:] = [path for path in sys.path if path not in (here, "")] + [""]
@@ -121,9 +119,10 @@ def make(args, render_mode=None, **kwargs):
     kwargs["max_episode_steps"] = vars(args).get("max_episode_steps")
     if render_mode:
         kwargs["render_mode"] = render_mode
-    check(args.env_kwargs.startswith("{"), f"--env-kwargs {args.env_kwargs}: no JSON object")
+    env_kwargs = str(args.env_kwargs)
+    check(env_kwargs.startswith("{"), f"--env-kwargs {env_kwargs}: no JSON object")
     try:
-        kwargs.update(json.loads(args.env_kwargs))
+        kwargs.update(json.loads(env_kwargs))
         return gym.make(args.env_id, **kwargs)
     except (gym.error.Error, ImportError, json.JSONDecodeError) as error:
         check(False, f"--env-id {args.env_id} --env-kwargs {args.env_kwargs}: {error}")
@@ -270,6 +269,10 @@ def evaluate_saved(args, make_env, Agent):
     agent = Agent(args, env.observation_space, env.action_space).to(device)
     env.close()
     saved = load(args.evaluate, agent=agent)
+    script = Path(make_env.__code__.co_filename)
+    trained_by = saved["dir"] / f"{saved.get('script')}.py"
+    if trained_by.exists() and trained_by.read_text() != script.read_text():
+        tqdm.write(f"{script} is not the script that trained this agent, {trained_by}")
     name = f"eval_{time.time_ns()}"
     return evaluate(args, make_env, agent, saved["dir"], saved["global_step"], name)
 

@@ -123,7 +123,7 @@ BAD = [
     bad("dqn_atari", r"BreakoutNoFramskip", env_id="BreakoutNoFramskip-v4"),
     bad("ppo", r"no_such_module", env_id="no_such_module:Env-v0"),
     bad("ppo", r"ppo_atari\.py", env_id="ale_py:ALE/Pong-v5"),
-    bad("c51_atari", r"no.* an Atari game.*ppo_image", env_id="CartPole-v1", env_kwargs="{}"),
+    bad("c51_atari", r"must be an Atari game.*ppo_image", env_id="CartPole-v1", env_kwargs="{}"),
     bad("ppo", r"cannot load /nowhere/at/all: FileNotFound", resume="/nowhere/at/all"),
     bad("ppo", r"--env-kwargs \{a: 1\}: ", env_kwargs="{a: 1}"),
     # sizes

@@ -4,6 +4,7 @@ random states, checkpoints that execute nothing."""
 import copy
 import json
 import random
+import shutil
 import signal
 import sys
 import warnings
@@ -464,15 +465,29 @@ def test_a_payload_is_not_executed(flag, trained, tmp_path):
     assert not (tmp_path / "runs").exists()
 
 
+def test_another_script_trained_the_agent(trained, tmp_path, capsys):
+    """A copy under the same name; that its weights fit does not make it the same agent."""
+    run_dir = shutil.copytree(trained, tmp_path / "run")
+    flags = helpers.small_flags("dqn", tmp_path, evaluate=run_dir)
+    assert helpers.command_line("dqn", flags) == 0
+    assert "trained" not in capsys.readouterr().out
+    with (run_dir / "dqn.py").open("a") as script:
+        script.write("# a change\n")
+    assert helpers.command_line("dqn", flags) == 0
+    assert f"is not the script that trained this agent, {run_dir}" in capsys.readouterr().out
+
+
 def test_numbers_of_a_program(tmp_path):
-    """numpy's, paths and dicts: args.json and the checkpoint have plain ones, and the run can be
-    resumed."""
+    """numpy's and paths: args.json and the checkpoint have plain ones, and the run can be resumed.
+    A dict is refused."""
     numbers = dict(total_timesteps=np.int64(512), gamma=np.float64(0.9), seed=np.int32(3))
-    numbers |= dict(env_kwargs={"sutton_barto_reward": True}, env_id=np.str_("CartPole-v1"))
+    numbers |= dict(env_id=np.str_("CartPole-v1"), learning_rate=np.float32(0.5))
+    with pytest.raises(SystemExit, match="--env-kwargs .* double quotes"):
+        helpers.train("ppo", tmp_path, **numbers, env_kwargs={"sutton_barto_reward": True})
     run_dir, _ = helpers.train("ppo", tmp_path, **numbers)
     assert json.loads((run_dir / "args.json").read_text())["gamma"] == 0.9
     saved = helpers.load(run_dir)["args"]
-    assert type(saved["seed"]) is int and saved["env_kwargs"] == '{"sutton_barto_reward": true}'
+    assert [type(saved[name]) for name in ("seed", "learning_rate", "env_id")] == [int, float, str]
     more = dict(numbers, resume=run_dir, total_timesteps=np.int64(640))
     assert helpers.train("ppo", tmp_path, **more)[0] == run_dir
     assert helpers.load(run_dir)["global_step"] == 640

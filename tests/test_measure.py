@@ -8,7 +8,7 @@ from benchmark.measure import cuda_check, time_to_return
 
 def line(side="ours", seed=1, seconds=10.0, commit="abc"):
     """A line of time_to_return.json; None seconds: never reached."""
-    env_id, target = time_to_return.TARGETS["ppo"]
+    _, env_id, target, _ = time_to_return.ROWS["ppo"]
     return {
         "script": "ppo",
         "side": side,

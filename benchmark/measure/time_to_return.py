@@ -8,11 +8,11 @@
 Seconds of wall clock from the start of the process, imports and compilation included, until the
 mean return of the last 100 training episodes first reaches a target. Both sides use the script's
 hyperparameters, its number of steps, one thread and their TensorBoard logging; speed.py lists the
-remaining differences. They take turns, a run for each seed, each in a fresh process pinned to
-the same core and with an empty compile cache, as at the very first run. A run is stopped when it
-has reached the target. One that never does is not left out: it counts as slower than all others.
-Our clock is the event file's: the time at which the script logged an episode. That of
-Stable-Baselines3 is a callback's.
+remaining differences. Stable-Baselines3 has neither C51 nor FastTD3. The sides take turns, a run
+for each seed, each in a fresh process pinned to the same core and with an empty compile cache, as
+at the very first run. A run is stopped when it has reached the target. One that never does is not
+left out: it counts as slower than all others. Our clock is the event file's: the time at which the
+script logged an episode. That of Stable-Baselines3 is a callback's.
 
 Why 100 episodes: gym defines CartPole-v1 as solved by a mean of 475 over 100 of them, and it is
 the mean that Stable-Baselines3 prints and that our tables compare. Fewer would react faster, but
@@ -39,12 +39,22 @@ from benchmark.measure.speed import make_model, prepare, run
 from benchmark.shared import RESULTS, commit, hardware, made_on, row, script_defaults, versions
 
 FILE = RESULTS / "time_to_return.json"
-TARGETS = {  # script: environment, return
-    "ppo": ("CartPole-v1", 475),
-    "dqn": ("CartPole-v1", 475),
-    "ppo_continuous": ("Hopper-v4", 2000),
-    "sac": ("HalfCheetah-v4", 5000),
+HALFCHEETAH = "--bf16 --v-min -500 --v-max 1000 --num-envs 8 --train-frequency 8 "
+HALFCHEETAH += "--gradient-steps 2 --learning-rate 1e-3 --batch-size 256 --tau 0.02 "
+HALFCHEETAH += "--learning-starts 5000"
+ROWS = {  # script, environment, return, flags of our side
+    "ppo": ("ppo", "CartPole-v1", 475, ""),
+    "dqn": ("dqn", "CartPole-v1", 475, ""),
+    "c51": ("c51", "CartPole-v1", 475, ""),
+    "ppo_continuous": ("ppo_continuous", "Hopper-v4", 2000, ""),
+    "ddpg": ("ddpg", "Pendulum-v1", -200, ""),
+    "td3": ("td3", "Pendulum-v1", -200, ""),
+    "sac": ("sac", "Pendulum-v1", -200, ""),
+    "fast_td3": ("fast_td3", "Pendulum-v1", -200, "--v-min -1500 --v-max 0"),
+    "sac_halfcheetah": ("sac", "HalfCheetah-v4", 5000, ""),
+    "fast_td3_halfcheetah": ("fast_td3", "HalfCheetah-v4", 5000, HALFCHEETAH),
 }
+ALONE = "c51", "fast_td3"  # Stable-Baselines3 has no such algorithm
 SEEDS = [1, 2, 3]
 WINDOW = 100  # training episodes
 # Why Stable-Baselines3 never gets there, where it does not
@@ -53,7 +63,7 @@ REASONS = {
     "with these hyperparameters, so that row does not compare speed."
 }
 SIDES = {"sb3": "Stable-Baselines3", "ours": "cleanrl_lite"}
-NAMES = "script", "side", "seed"
+NAMES = "script", "env_id", "side", "seed"
 
 
 # === runs
@@ -122,7 +132,7 @@ def train_sb3(script, env_id, args, steps, seed, folder):
         model.learn(int(steps), callback=write_ends)
 
 
-def measure(side, script, env_id, target, total, seed, core):
+def measure(side, script, env_id, target, flags, total, seed, core):
     """One run: was the target reached, after how many steps and seconds?"""
     with tempfile.TemporaryDirectory() as folder:
         if side == "sb3":
@@ -133,7 +143,7 @@ def measure(side, script, env_id, target, total, seed, core):
         else:
             command = [f"cleanrl_lite/{script}.py", "--env-id", env_id, "--seed", str(seed)]
             command += ["--total-timesteps", str(total), "--threads", "1", "--no-cuda"]
-            command += ["--eval-episodes", "1", "--runs-dir", folder]
+            command += ["--eval-episodes", "1", "--runs-dir", folder, *flags.split()]
             episodes = OurEpisodes(folder)
 
         def enough():
@@ -175,36 +185,40 @@ def write_table(path):
     path.with_suffix(".md").write_text(table(read(path)))
 
 
-def todo(scripts, seeds, known, here, goals):
-    """(script, seed, side) of the runs that the file has not at this commit, in turns.
+def sides_of(script):
+    return ["ours"] if script in ALONE else list(SIDES)
 
-    `goals` are {script: (target, total_timesteps)}: a run with others does not count.
+
+def todo(rows, seeds, known, here, goals):
+    """(row, seed, side) of the runs that the file has not at this commit, in turns.
+
+    `goals` are {row: (target, total_timesteps)}: a run with others does not count.
     """
     done = set()
     for line in known:
-        goal = line["target"], line["total_timesteps"]
-        if line["commit"] == here and goal == goals.get(line["script"]):
-            done.add(name(line))
-    for script in scripts:
+        if line["commit"] == here:
+            done.add((*name(line), line["target"], line["total_timesteps"]))
+    for chosen in rows:
+        script, env_id, *_ = ROWS[chosen]
         for seed in seeds:
-            for side in SIDES:
-                if (script, side, seed) not in done:
-                    yield script, seed, side
+            for side in sides_of(script):
+                if (script, env_id, side, seed, *goals[chosen]) not in done:
+                    yield chosen, seed, side
 
 
 # === the table
 def complete(entries):
-    """{script: {side: runs}} with all SEEDS on both sides."""
+    """{row: {side: runs}} with all SEEDS on its sides."""
     found = {}
-    for script in TARGETS:
+    for chosen, (script, env_id, *_) in ROWS.items():
         sides = {}
-        for side in SIDES:
-            runs = [line for line in entries if (line["script"], line["side"]) == (script, side)]
+        for side in sides_of(script):
+            runs = [line for line in entries if name(line)[:3] == (script, env_id, side)]
             runs = [line for line in runs if line["seed"] in SEEDS]
             if len(runs) == len(SEEDS):
                 sides[side] = runs
-        if len(sides) == len(SIDES):
-            found[script] = sides
+        if len(sides) == len(sides_of(script)):
+            found[chosen] = sides
     return found
 
 
@@ -234,6 +248,8 @@ def steps(runs):
 
 def ratio(sides):
     """How many times as long Stable-Baselines3 took; nothing if a side has no median."""
+    if "sb3" not in sides:
+        return ""
     halves = middle(sides["sb3"]), middle(sides["ours"])
     return "" if math.inf in halves else f"{halves[0] / halves[1]:.2f}"
 
@@ -250,11 +266,12 @@ def table(entries):
     if not found:
         return f"Not measured yet: `{command}`.\n"
     lines = [HEAD]
-    for script, sides in found.items():
+    for sides in found.values():
         ours = sides["ours"]
-        theirs = sides["sb3"]
         goal = f"{ours[0]['target']:,} in {ours[0]['env_id']}"
-        cells = [goal, script, seconds(ours), steps(ours), seconds(theirs), steps(theirs)]
+        cells = [goal, ours[0]["script"], seconds(ours), steps(ours)]
+        theirs = sides.get("sb3")
+        cells += [seconds(theirs), steps(theirs)] if theirs else ["", ""]
         lines.append(row([*cells, ratio(sides)]))
     lines += ["", note(found)]
     used = []
@@ -276,25 +293,21 @@ def note(found):
     )
     caption += " included. Steps: the median of the runs that reached it. Ratio: median seconds of"
     caption += " Stable-Baselines3 to ours."
-    for script, sides in found.items():
-        if is_explained(script, sides):
-            caption += f" {REASONS[script]}"
-    missing = [script for script in TARGETS if script not in found]
+    caption += " It has neither C51 nor FastTD3."
+    for chosen, sides in found.items():
+        if chosen in REASONS and middle(sides["sb3"]) == math.inf:
+            caption += f" {REASONS[chosen]}"
+    missing = [chosen for chosen in ROWS if chosen not in found]
     if missing:
         caption += f" Not measured yet: {', '.join(missing)}."
     return caption
-
-
-def is_explained(script, sides):
-    """Does Stable-Baselines3 never get there, for a reason that is not speed?"""
-    return script in REASONS and middle(sides["sb3"]) == math.inf
 
 
 # === the command line
 def parse():
     parser = shared.parser(__doc__)
     add = parser.add_argument
-    add("--rows", nargs="+", choices=TARGETS, default=list(TARGETS), help="scripts (default: all)")
+    add("--rows", nargs="+", choices=ROWS, default=list(ROWS), help="default: all")
     add("--seeds", nargs="+", type=int, default=SEEDS, help="seeds (default: 1 2 3)")
     add("--core", type=int, default=0, help="core to pin all runs to")
     add("--target", type=float, help="another return, for a trial")
@@ -321,16 +334,17 @@ def main():
         raise SystemExit("error: files differ from their commit, which every run records. Commit")
     prepare(args.core)
     goals = {}
-    for script in args.rows:
-        target = args.target or TARGETS[script][1]
-        goals[script] = target, args.steps or script_defaults(script)["total_timesteps"]
-    for script, seed, side in todo(args.rows, args.seeds, read(args.out), here, goals):
+    for chosen in args.rows:
+        script, _, target, _ = ROWS[chosen]
+        total = args.steps or script_defaults(script)["total_timesteps"]
+        goals[chosen] = args.target or target, total
+    for chosen, seed, side in todo(args.rows, args.seeds, read(args.out), here, goals):
         if commit() != here:
             raise SystemExit("error: the checkout has changed since the start. Start again")
-        env_id, _ = TARGETS[script]
-        target, total = goals[script]
+        script, env_id, _, flags = ROWS[chosen]
+        target, total = goals[chosen]
         load = os.getloadavg()[0]
-        found = measure(side, script, env_id, target, total, seed, args.core)
+        found = measure(side, script, env_id, target, flags, total, seed, args.core)
         words = ["python", "-m", "benchmark.measure.time_to_return", *sys.argv[1:]]
         line = {
             "script": script,

@@ -69,5 +69,3 @@ def test_refusals(finished, tmp_path):
     ):
         with pytest.raises(SystemExit, match=message):
             hub.export(source, target)
-    with pytest.raises(SystemExit, match="was not made by `export`"):
-        hub.push(tmp_path, "me/agent")

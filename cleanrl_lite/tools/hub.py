@@ -2,8 +2,7 @@
 
     python -m cleanrl_lite.tools.hub export RUN_DIR FOLDER     networks, arguments, video, card ...
     python -m cleanrl_lite.ppo --evaluate FOLDER               plays it, from another folder
-    python -m cleanrl_lite.tools.hub push FOLDER USER/NAME     needs a token (`hf auth login`)
-    python -m cleanrl_lite.tools.hub pull USER/NAME FOLDER
+    hf upload USER/NAME FOLDER .                               the Hub's own command
 
 The exported checkpoint holds networks and arguments only: no replay buffer, optimizer or anything
 else that resuming needs. Like every checkpoint, it is loaded without executing code from it. FOLDER
@@ -24,31 +23,31 @@ from cleanrl_lite.utils import check, load
 KEPT = "script", "args", "global_step", "agent"
 CARD = """---
 library_name: cleanrl_lite
-tags: [{env_id}, {script}, reinforcement-learning, deep-reinforcement-learning]
+tags: [{args[env_id]}, {script}, reinforcement-learning, deep-reinforcement-learning]
 model-index:
 - name: {script}
   results:
   - task: {{type: reinforcement-learning, name: reinforcement-learning}}
-    dataset: {{name: {env_id}, type: {env_id}}}
+    dataset: {{name: {args[env_id]}, type: {args[env_id]}}}
     metrics:
-    - {{type: mean_reward, value: {mean:.2f} +/- {std:.2f}, name: mean_reward, verified: false}}
+    - {{type: mean_reward, value: {score}, name: mean_reward, verified: false}}
 ---
 
-# {script} on {env_id}
+# {script} on {args[env_id]}
 
 An agent trained with `{script}.py` from cleanrl_lite, deep reinforcement learning in single files.
 
 | | |
 |---|---|
-| evaluation, greedy policy, {episodes} episodes | {evaluation} |
+| evaluation, greedy policy, {episodes} episodes | {returns} |
 | last 100 training episodes | {training} |
 | environment steps | {steps:,} |
-| seed | {seed} |
-{made}
+| seed | {args[seed]} |
+
 Trained with
 
 ```sh
-python {path} --env-id {env_id} --seed {seed} --total-timesteps {total_timesteps}{flags}
+python {path} --env-id {args[env_id]} --seed {args[seed]} --total-timesteps {total}{flags}
 ```
 
 To evaluate it again, install cleanrl_lite and run{copying} in another folder than this one, since
@@ -73,10 +72,11 @@ def export(run_dir, folder):
     finished = evaluation["global_step"] >= saved["args"]["total_timesteps"]
     check(finished, f"{run_dir} is not finished. Finish it with --resume {run_dir}")
     videos = sorted(run_dir.glob("videos/*/*.mp4"), key=lambda video: video.stat().st_mtime)
-    text = card(run_dir, saved, evaluation, bool(videos))
+    text = card(run_dir, saved, evaluation, videos)
     folder.mkdir(parents=True)
     torch.save({name: saved[name] for name in KEPT}, folder / "checkpoint.pt")
-    for name in ("args.json", "eval.json", f"{saved['script']}.py", "utils.py"):
+    # machine.json: of runs that the launcher started
+    for name in ("args.json", "eval.json", "machine.json", f"{saved['script']}.py", "utils.py"):
         if (run_dir / name).is_file():
             shutil.copy(run_dir / name, folder)
     if videos:
@@ -85,89 +85,38 @@ def export(run_dir, folder):
     return folder
 
 
-def card(run_dir, saved, evaluation, video):
+def card(run_dir, saved, evaluation, videos):
     """The model card, README.md."""
-    recorded = read_json(run_dir / "args.json")
-    machine = read_json(run_dir / "machine.json")  # of the launcher
-    args = saved["args"]
-    script = saved["script"]
-    flags = ""
-    for name, value in tools.changed_flags(recorded, run_dir / f"{script}.py").items():
-        flags += f" \\\n    {flag(name, value)}"
+    args, script = saved["args"], saved["script"]
+    flags = tools.changed_flags(read_json(run_dir / "args.json"), run_dir / f"{script}.py")
     film = "\n`replay.mp4` is the first episode of the last evaluation.\n"
     is_ours = (SCRIPTS / f"{script}.py").exists()
-    made = ""
-    if machine:
-        installed = [f"{name} {version}" for name, version in machine["versions"].items()]
-        made = f"| commit | {machine.get('commit') or 'unknown'} |\n"
-        made += f"| trained on | {'; '.join([machine['hardware'], ', '.join(installed)])} |\n"
     curve = tools.read_curve(run_dir, [tools.RETURN])
     return CARD.format(
         script=script,
+        args=args,
+        total=args["total_timesteps"],
+        score=f"{evaluation['mean']:.2f} +/- {evaluation['std']:.2f}",
+        steps=saved["global_step"],
         path=f"cleanrl_lite/{script}.py" if is_ours else f"{script}.py",
         evaluate=f"-m cleanrl_lite.{script}" if is_ours else f"{script}.py",
         copying="" if is_ours else f" a copy of {script}.py",
         module=f" --env-id {args['env_id']}" if ":" in args["env_id"] else "",
-        total_timesteps=args["total_timesteps"],
-        env_id=args["env_id"],
-        seed=args["seed"],
-        steps=saved["global_step"],
-        flags=flags,
-        mean=evaluation["mean"],
-        std=evaluation["std"],
+        flags="".join(f" \\\n    {flag(*item)}" for item in flags.items()),
         episodes=len(evaluation["returns"]),
-        evaluation=format_number(evaluation["mean"], evaluation["std"]),
+        returns=format_number(evaluation["mean"], evaluation["std"]),
         training=format_number(curve[2][-100:].mean()) if curve else "none ended",
-        made=made,
-        video=film if video else "",
+        video=film if videos else "",
     )
-
-
-def client():
-    try:
-        import huggingface_hub
-    except ImportError:
-        command = "pip install huggingface_hub"
-        message = f"error: huggingface_hub is not installed. Run: {command}"
-        raise SystemExit(message) from None
-    return huggingface_hub
-
-
-def push(folder, repository, private=False):
-    """Uploads the folder; returns its address."""
-    check((folder / "checkpoint.pt").is_file(), f"{folder} was not made by `export`")
-    api = client().HfApi()
-    address = api.create_repo(repository, private=private, exist_ok=True)
-    api.upload_folder(
-        repo_id=repository,
-        folder_path=folder,
-        commit_message="a run of cleanrl_lite",
-    )
-    return address
-
-
-def pull(repository, folder):
-    """Downloads a folder that `push` uploaded."""
-    client().snapshot_download(repository, local_dir=folder)
-    here = (folder / "checkpoint.pt").is_file()
-    check(here, f"{repository} has no checkpoint.pt of this project")
-    return folder
 
 
 def main():
     parser = tools.parser(__doc__)
-    add = parser.add_argument
-    add("what", choices=["export", "push", "pull"])
-    add("source", help="run directory, folder or USER/NAME")
-    add("target", help="folder or USER/NAME")
-    add("--private", action="store_true", help="create a repository that only you can see")
+    parser.add_argument("what", choices=["export"])
+    parser.add_argument("run_dir", type=Path)
+    parser.add_argument("folder", type=Path)
     args = parser.parse_args()
-    if args.what == "export":
-        print(export(Path(args.source), Path(args.target)))
-    elif args.what == "push":
-        print(push(Path(args.source), args.target, args.private))
-    else:
-        print(pull(args.source, Path(args.target)))
+    print(export(args.run_dir, args.folder))
 
 
 if __name__ == "__main__":

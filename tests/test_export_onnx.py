@@ -121,7 +121,7 @@ class Env(gym.Env):
     action_space = Box(low=np.float32([-1, -np.inf]), high=np.float32([0.5, np.inf]))
 
 
-ARGS = dict(script="ppo", env_id="my_envs:Arm-v0", env_kwargs='{"size": 3}')
+ARGS = dict(script="ppo", env_id="my_envs:Arm-v0", env_kwargs='{"size": 3}', max_episode_steps=9)
 
 
 def test_metadata():
@@ -136,7 +136,7 @@ def test_metadata():
     assert vector[8:] == pytest.approx(obs["position"])
     told = export_onnx.metadata(ARGS, Env())
     assert (told["script"], told["env_id"]) == ("ppo", "my_envs:Arm-v0")
-    assert json.loads(told["env_kwargs"]) == {"size": 3}
+    assert json.loads(told["env_kwargs"]) == {"size": 3, "max_episode_steps": 9}
     assert '"low": [-1.0, null], "high": [0.5, null]' in told["actions"]
     envpool = export_onnx.metadata(ARGS | {"env_id": "envpool/Hopper-v4"}, Env())
     assert envpool["env_id"] == "Hopper-v4"  # trained in envpool, played in gymnasium

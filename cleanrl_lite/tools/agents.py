@@ -18,7 +18,6 @@ from cleanrl_lite import utils
 from cleanrl_lite.tools import runs as tools
 
 
-# --8<-- [start:load]
 def load(run_dir, path=None, render_mode=None, **changed):
     """The agent of a run and its environment; `path` is that of the script, if it is your own.
 
@@ -52,13 +51,10 @@ def installed(saved):
     copied = saved["dir"] / path.name
     known = path.exists() and (not copied.exists() or copied.read_text() == path.read_text())
     utils.check(known, f"this run is of another {name}.py: name the script, such as {copied}")
-    together = "a game's agents play together: ppo_godot.py --evaluate"
-    utils.check(name != "ppo_godot", together)
+    utils.check(name != "ppo_godot", "a game's agents play together: ppo_godot.py --evaluate")
     return importlib.import_module(f"cleanrl_lite.{name}")
 
 
-# --8<-- [end:load]
-# --8<-- [start:play]
 @torch.no_grad()
 def play(agent, env, seed):
     """The return of one episode with the greedy policy."""
@@ -76,7 +72,6 @@ def play(agent, env, seed):
     return episodic_return
 
 
-# --8<-- [end:play]
 def main():
     parser = tools.parser(__doc__)
     parser.add_argument("run_dir")

@@ -3,9 +3,8 @@
     python -m cleanrl_lite.tools.notebook ppo --env-id Acrobot-v1
     python -m cleanrl_lite.tools.notebook ddpg --execute --output my_ddpg.ipynb --seed 3
 
-The script's flags become the notebook's arguments. It goes to SCRIPT.ipynb, or to --output;
---execute runs it, in the current directory. Never edit a notebook by hand: edit the script and make
-it again.
+The script's flags become the notebook's arguments. Never edit a notebook by hand: edit the script
+and make it again.
 
 The notebook has the script's sections, in its order and its words, with main()'s body in cells of
 its own. Cells that are not in the script record videos while it trains, save the networks, show the
@@ -83,29 +82,14 @@ figure.tight_layout()
 """
 
 
-class Script:
-    """A script's source by lines."""
-
-    def __init__(self, source):
-        self.lines = source.splitlines()
-        self.tree = ast.parse(source)
-        (self.main,) = [node for node in self.tree.body if getattr(node, "name", None) == "main"]
-        banners = enumerate(self.lines, 1)
-        self.banners = [i for i, line in banners if line.strip().startswith("# === ")]
-
-    def text(self, first, last):
-        """The lines first ... last, as they would stand at the left margin."""
-        return textwrap.dedent("\n".join(self.lines[first - 1 : last])).strip("\n")
-
-    def sections(self):
-        """(name, first line, last line) of each section, without its banner."""
-        for first, following in zip(self.banners, [*self.banners[1:], None], strict=True):
-            name = self.lines[first - 1].strip().removeprefix("# === ")
-            if first < self.main.lineno:
-                last = min(following, self.main.lineno) - 1
-            else:
-                last = following - 1 if following else self.main.end_lineno
-            yield name, first + 1, last
+def sections(source):
+    """(name, text) of each section, as it would stand at the left margin; main()'s, too."""
+    (main,) = [node for node in ast.parse(source).body if getattr(node, "name", "") == "main"]
+    lines = source.splitlines()[: main.end_lineno]
+    del lines[main.lineno - 1]
+    for block in re.split(r"(?m)^ *# === ", "\n".join(lines))[1:]:
+        name, _, text = block.partition("\n")
+        yield name, textwrap.dedent(text).strip("\n")
 
 
 def cells(source, script, changed):
@@ -113,19 +97,17 @@ def cells(source, script, changed):
 
     main() loses its frame, what --evaluate does, and its returns.
     """
-    parsed = Script(source)
-    head = ast.get_docstring(parsed.tree).splitlines()
+    head = ast.get_docstring(ast.parse(source)).splitlines()
     fields = "\n".join(f"    {line}" for line in head[1:] if line)
     made = f"Made from `cleanrl_lite/{script}.py` by `python -m cleanrl_lite.tools.notebook`"
     title = f"# {script}\n\n{head[0]}\n\n{fields}\n\n{made}: edit the script, not this."
     yield new_markdown_cell(title)
-    imports = parsed.text(parsed.tree.body[1].lineno, parsed.banners[0] - 1)
+    imports = source.split('"""')[2].partition("# === ")[0].strip()
     file = FILE.strip().format(script=script)
     yield new_code_cell(f"{IMPORTS.strip()}\n\n{imports}\n\n{file}")
     given = ", ".join(f"{flag}={value!r}" for flag, value in changed.items())
-    for name, first, last in parsed.sections():
+    for name, body in sections(source):
         yield new_markdown_cell(f"## {name}")
-        body = parsed.text(first, last)
         if name == "set-up":
             yield new_code_cell(f"args = Args({given})")
             yield new_code_cell(re.sub(EVALUATE, "", body))
@@ -147,13 +129,6 @@ def notebook(script, changed):
     return made
 
 
-def execute(made):
-    from nbclient import NotebookClient
-
-    resources = {"metadata": {"path": "."}}
-    NotebookClient(made, timeout=None, resources=resources).execute()
-
-
 def main():
     parser = tools.parser(__doc__)
     add = parser.add_argument
@@ -167,7 +142,9 @@ def main():
     changed = {flag: chosen[flag] for flag in chosen if chosen[flag] != defaults[flag]}
     made = notebook(args.script, changed)
     if args.execute:
-        execute(made)
+        from nbclient import NotebookClient
+
+        NotebookClient(made, timeout=None, resources={"metadata": {"path": "."}}).execute()
     path = Path(args.output or f"{args.script}.ipynb")
     path.parent.mkdir(parents=True, exist_ok=True)
     nbformat.write(made, path)

@@ -151,33 +151,22 @@ def read_events(run_dir):
     return kept
 
 
-def clock(files):
-    """A function from times to seconds of training: from the first event of each file to its last.
-
-    `files` is what read_events gives; between two of them, nothing was trained.
-    """
-    times, seconds = [], [0.0]
-    for events in filter(None, files):
-        walls = [event.wall_time for event in events]
-        times += [min(walls), max(walls)]
-        seconds += [seconds[-1], seconds[-1] + max(walls) - min(walls)]
-    return lambda time: np.interp(time, times, seconds[1:])
-
-
 def read_curve(run_dir, tags):
-    """(steps, minutes, values) of the first of these tags that a run has, or None."""
-    files = read_events(run_dir)
-    points = {}
-    for event in itertools.chain(*files):
-        for value in event.summary.value:
-            if value.tag in tags and value.HasField("simple_value"):
-                point = event.step, event.wall_time, value.simple_value
-                points.setdefault(value.tag, []).append(point)
-    found = [tag for tag in tags if tag in points]
-    if not found:
-        return None
-    steps, walls, values = np.array(points[found[0]]).T
-    return steps, clock(files)(walls) / 60, values
+    """(steps, minutes, values) of the first of these tags that a run has, or None.
+
+    Minutes of training: from the first event of each file to its last.
+    """
+    points, seconds = {}, 0.0
+    for events in filter(None, read_events(run_dir)):
+        walls = [event.wall_time for event in events]
+        start = min(walls) - seconds
+        for event in events:
+            for value in event.summary.value:
+                if value.tag in tags and value.HasField("simple_value"):
+                    point = event.step, (event.wall_time - start) / 60, value.simple_value
+                    points.setdefault(value.tag, []).append(point)
+        seconds = max(walls) - start
+    return next((tuple(np.array(points[tag]).T) for tag in tags if tag in points), None)
 
 
 def step_means(steps, values, edges):
@@ -264,7 +253,6 @@ def read_run(run_dir, folder):
             raise ValueError(f"args.json has no proper {', '.join(wrong)}")
         source = source_of(run_dir)
         args.setdefault("script", source.stem if source else args["exp_name"])
-        args.setdefault("versions", read_json(run_dir / "machine.json").get("versions"))
         source = run_dir / f"{args['script']}.py"
         args["code"] = code_of(source) if source.exists() else None
         # The evaluation may be one on the way, or the last before the run was resumed for longer.
@@ -354,14 +342,11 @@ def newest(name, runs):
 
 
 def mixed(groups):
-    """Says what else differs in a group, and whether packages' versions do."""
+    """Says what else differs in a group."""
     for name, runs in groups.items():
         for same_env in by_value(runs, "env_id").values():
             if differing(same_env):
                 say(f"the runs of {name} also differ in {', '.join(differing(same_env))}")
-    everyone = [run for runs in groups.values() for run in runs]
-    if len(by_value(everyone, "versions")) > 1:
-        say("these runs used several versions of packages: see their machine.json or args.json")
 
 
 def say_left_out(runs, reason):

@@ -11,7 +11,6 @@ import copy
 import importlib
 import itertools
 import json
-import random
 import shlex
 import textwrap
 import time
@@ -22,7 +21,6 @@ from pathlib import Path
 
 import gymnasium as gym
 import numpy as np
-import torch
 import tyro
 from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Tuple
 
@@ -58,14 +56,11 @@ class Seen:
     steps: int = 0
     seconds: float = 0.0  # of the long play
     reset_seconds: list = field(default_factory=list)
-    episodes: list = field(default_factory=list)  # (length, terminated, truncated, zeros)
+    episodes: list = field(default_factory=list)  # (length, terminated, truncated)
     obs: dict = field(default_factory=dict)  # {part: [(space, step, array)]}
     rewards: list = field(default_factory=list)
-    zeros: int = 0  # observations with nothing else
-    infos: list = field(default_factory=list)  # the last ones of episodes
     has_mask: bool = False
     plays: dict = field(default_factory=dict)  # {which: rows}
-    drawn: dict = field(default_factory=dict)  # {after which play: from the process's generators}
     failed: dict = field(default_factory=dict)  # {experiment: error, or that there was no time}
     refused: str = ""  # what the script that fits says against it
 
@@ -152,17 +147,13 @@ def play(env, seen, seconds):
             seen.steps += 1
             seen.rewards.append(copy.copy(reward))
             length, over = length + 1, any(map(bool, ends))
-        zeros = True
         for name, space, value in parts_of(seen.obs_space, obs):
             numeric = isinstance(space, Box | Discrete | MultiDiscrete | MultiBinary)  # not Text
-            zeros = zeros and not (numeric and np.any(value))
             if numeric and (over or not is_image(space) or length < 96 or length % 32 == 0):
                 seen.obs.setdefault(name, []).append((space, length, np.array(value)))
                 kept += np.asarray(value).nbytes + 200
-        seen.zeros += zeros
         if over:
-            seen.episodes.append((length, *map(bool, ends), zeros))
-            seen.infos.append(dict(info))
+            seen.episodes.append((length, *map(bool, ends)))
         seen.seconds = time.perf_counter() - begin
 
 
@@ -192,8 +183,6 @@ def repeat(make, seen, steps):
         env = make()
         seen.plays[name] = list(rows(env, seed, steps))
         close(env)
-        drawn = random.random(), np.random.random(), torch.rand(1).item()
-        seen.drawn[name] = dict(zip(["random", "np.random", "torch"], drawn, strict=True))
 
 
 def play_two(make, seen, steps):
@@ -217,22 +206,15 @@ def check_time_limit(seen):
         advice = f"no return is logged, evaluations take long: --max-episode-steps {LIMIT}"
         yield NOTE, f"no episode ended in {seen.steps:,} steps, there is no time limit", advice
     longest = max(lengths)
-    last = [ends for length, *ends, _ in seen.episodes if length == longest]
-    both, ended = last.count([True, True]), last.count([True, False])
-    both *= both > len(last) / 2  # by chance some tasks end in the last step
+    last = [terminated for length, terminated, _ in seen.episodes if length == longest]
     # by chance few episodes have the largest length, and nearly as many the next smaller one
     shorter = max((length for length in lengths if length < longest), default=0)
     enough = 3 if shorter == 0 and longest >= 20 else 5
-    piled = longest >= 5 and ended >= enough and ended > 5 * lengths.count(shorter)
-    if (piled or both >= 3) and not tells_time(seen, longest):
-        flags = "terminated and truncated" if both >= 3 else "terminated"
-        text = f"{flags} in {len(last)} of {count} episodes, after exactly {longest} steps"
+    piled = longest >= 5 and sum(last) >= max(enough, 5 * lengths.count(shorter) + 1)
+    if piled and sum(last) > len(last) / 2 and not tells_time(seen, longest):
+        text = f"terminated in {len(last)} of {count} episodes, after exactly {longest} steps"
         advice = "learners take the value of what follows as 0: at a time limit, truncate only"
         yield WRONG, text + ": probably a time limit reported as the task's end", advice
-    zeros = [zeros for *_, cut, zeros in seen.episodes if cut]
-    if len(zeros) >= 3 and all(zeros) and seen.zeros < 0.1 * seen.steps + 2 * len(zeros):
-        advice = "learners take the value of zeros: return the true last observation"
-        yield WRONG, f"the last observation has only zeros at all {len(zeros)} time limits", advice
     yield "", f"{count:,} episodes of {min(lengths):,} to {longest:,} steps; limit: {limit}", ""
 
 
@@ -323,13 +305,6 @@ def check_rewards(seen):
     yield "", f"{rewards.min():.4g} to {rewards.max():.4g}, mean {rewards.mean():.4g}", ""
 
 
-def check_infos(seen):
-    won = [np.asarray(info.get("is_success")) for info in seen.infos]
-    unknown = [value for value in won if value.size != 1 or value.dtype.kind not in "biuf"]
-    if any("is_success" in info for info in seen.infos) and unknown:
-        yield NOTE, f"is_success is unknown at {len(unknown)} of {len(won)} ends", "return a bool"
-
-
 def check_actions(seen):
     space = seen.action_space
     if isinstance(space, Box):
@@ -342,10 +317,6 @@ def check_actions(seen):
 def check_seeds(seen):
     if "three" not in seen.plays:
         return
-    for name, value in seen.drawn["first"].items():
-        if value == seen.drawn["again"][name]:
-            advice = "exploration repeats itself: use self.np_random"
-            yield WRONG, f"reset(seed=...) seeds {name}, which all code shares", advice
     first, second, third = (seen.plays[name] for name in ("first", "two", "three"))
     found = [episodes_of(play) for play in (first, second, third)]
     if seen.plays["again"] != first and seen.plays["alike"] == first:
@@ -438,9 +409,7 @@ def check_script(seen):
 def refusal(args, script):
     """What a script says against the environment; nothing if it takes it."""
     module = importlib.import_module(f"cleanrl_lite.{script}")
-    limit = {"max_episode_steps": args.max_episode_steps}
-    flags = {name: x for name, x in limit.items() if hasattr(module.Args, name)}
-    flags = module.Args(env_id=args.env_id, env_kwargs=args.env_kwargs, **flags)
+    flags = module.Args(env_id=args.env_id, env_kwargs=args.env_kwargs)
     with suppress(Exception):  # of an environment that cannot be made once more
         try:
             env = module.make_env(flags)
@@ -482,7 +451,6 @@ def main(args: Args):
         check_time_limit,
         check_observations,
         check_rewards,
-        check_infos,
         check_actions,
         check_seeds,
         check_instances,

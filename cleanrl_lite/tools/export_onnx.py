@@ -8,9 +8,8 @@ the environment gives them, and the actions that an evaluation plays: normalisat
 the clipping to the actions' bounds. What an LSTM remembers is an input, `state`, and an output,
 `next_state`: zeros at first, then what the call before returned.
 
-Its metadata, which the command prints, says what a program needs to know: `script`, `env_id`, and
-as JSON `env_kwargs` (for gymnasium.make), `observation` (its parts in their order, with their
-sizes) and `actions` (their space and bounds). docs/guides/agents.md has such a program.
+Its metadata, which the command prints, says what a program needs to know; the guide has one:
+docs/guides/agents.md.
 """
 
 import io
@@ -99,28 +98,18 @@ def export(run_dir, path, script=None, **changed):
     return told
 
 
-# === what a program needs to know
 def metadata(args, env):
-    space, env_kwargs = env.action_space, json.loads(args["env_kwargs"])
+    """What a program needs to know, as texts."""
+    env_kwargs = json.loads(args["env_kwargs"])
     if args.get("max_episode_steps"):
         env_kwargs["max_episode_steps"] = args["max_episode_steps"]
-    actions = {"space": str(space), "dtype": str(space.dtype)}
-    if isinstance(space, Box):
-        actions["low"] = finite(space.low)
-        actions["high"] = finite(space.high)
-    found = {
-        "env_kwargs": env_kwargs,
-        "observation": list(parts(unflattened(env).observation_space, "")),
-        "actions": actions,
+    return {
+        "script": args["script"],
+        "env_id": args["env_id"].removeprefix("envpool/"),  # gymnasium's is evaluated
+        "env_kwargs": json.dumps(env_kwargs),
+        "observation_space": " ".join(str(unflattened(env).observation_space).split()),
+        "action_space": " ".join(str(env.action_space).split()),
     }
-    env_id = args["env_id"].removeprefix("envpool/")  # gymnasium's is evaluated
-    texts = {name: json.dumps(value) for name, value in found.items()}
-    return {"script": args["script"], "env_id": env_id, **texts}
-
-
-def finite(bounds):
-    """As JSON has them: null where there is no bound."""
-    return np.where(np.isfinite(bounds), bounds, None).tolist()
 
 
 def unflattened(env):
@@ -131,20 +120,6 @@ def unflattened(env):
             return below.env
         below = below.env
     return env
-
-
-def parts(space, name):
-    """The parts of an observation in their order, and how many numbers each becomes."""
-    if isinstance(space, gym.spaces.Dict):
-        inner = space.spaces.items()
-    elif isinstance(space, gym.spaces.Tuple):
-        inner = enumerate(space.spaces)
-    else:
-        size = gym.spaces.flatdim(space)
-        yield {"name": name or "obs", "size": size, "space": " ".join(str(space).split())}
-        return
-    for key, part in inner:
-        yield from parts(part, f"{name}.{key}" if name else str(key))
 
 
 def main():

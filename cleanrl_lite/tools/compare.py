@@ -7,11 +7,10 @@
     python -m cleanrl_lite.tools.compare runs/ --until 50000         unfinished runs too
 
 For each environment: final (mean over the last tenth of the steps) and area (mean over all steps),
-where each step has the return of its episode; as the mean over seeds, its 95 % interval (Student's
-t), and the difference from the baseline: `above` and `below` if a two-sided Welch's t-test tells
-the means apart (p < 0.05), else `within noise`; no verdict with fewer than 3 seeds or for unequal
-numbers of steps. The last column says how many seeds on each side it would take to see a difference
-of --size (else of 10 % of the baseline) in 4 of 5 experiments, if the seeds spread as these do.
+where each step has the return of its episode; the mean over seeds with its 95 % interval; and the
+difference from the baseline: `above` or `below` if Welch's t-test tells the means apart (p < 0.05).
+The last column: how many seeds on each side it would take to see a difference of --size (else of
+10 % of the baseline) in 4 of 5 experiments. Guide: docs/guides/plot_compare.md.
 """
 
 import warnings
@@ -65,8 +64,7 @@ def judge(p, difference):
 
 def interval(values):
     """The interval of the mean over seeds. A bootstrap is far too narrow for three of them."""
-    error = np.std(values, ddof=1) / np.sqrt(len(values))
-    half = error * stats.t.ppf((1 + CONFIDENCE) / 2, len(values) - 1)
+    half = stats.sem(values) * stats.t.ppf((1 + CONFIDENCE) / 2, len(values) - 1)
     return np.mean(values) - half, np.mean(values) + half
 
 
@@ -158,22 +156,6 @@ def markdown(lines):
 
 
 # === all runs
-def collect(groups, metric, until):
-    """{env_id: {label: {run: its measures}}}; says which runs are left out."""
-    found = {}
-    without = []
-    for label, runs in groups.items():
-        for run in runs:
-            values = measures(run, metric, until)
-            if values is None:
-                without.append(run)
-            else:
-                found.setdefault(run.env_id, {}).setdefault(label, {})[run] = values
-    reason = f"shorter than --until {until}" if until else "not finished (see --until)"
-    tools.say_left_out(without, f"{reason}, or without {metric}")
-    return found
-
-
 def origin(groups):
     """The label of the runs that are nearest to an installed script with its defaults."""
 
@@ -202,7 +184,12 @@ def main():
     baseline = args.baseline or origin(groups)
     if baseline not in groups:
         tools.refuse(f"--baseline {baseline}: the settings are: {'; '.join(groups)}")
-    found = collect(groups, args.metric, args.until)
+    reason = f"shorter than --until {args.until}" if args.until else "not finished (see --until)"
+    found = tools.collect(
+        groups,
+        lambda run: measures(run, args.metric, args.until),
+        f"{reason}, or without {args.metric}",
+    )
     if not found:
         tools.refuse("nothing to compare")
     tested = 0

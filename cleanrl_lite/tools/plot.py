@@ -6,13 +6,8 @@
     python -m cleanrl_lite.tools.plot runs/ --also sb3_logs/     other libraries' runs beside yours
 
 Without --by, runs are told apart by what differs in their args.json, but for the seed and flags of
-the machine; `code` is a hash of the script's text. The thick line is the mean over seeds, the band
-its 95 % bootstrap interval. Thin lines are seeds, dashed where a run is unfinished: those do not
-count in the mean, unless no seed has finished. A point of a seed's line is the mean over the last
-5 % of the run's steps, each with the return of its episode (--smooth).
-
---also takes TensorBoard files of Stable-Baselines3, CleanRL and rl_games. Where their folder's name
-does not tell the environment, it must be the only one of your runs.
+the machine. The thick line is the mean over seeds, the band its 95 % bootstrap interval. Thin lines
+are seeds, dashed where a run is unfinished. Guide: docs/guides/plot_compare.md.
 """
 
 import re
@@ -33,7 +28,6 @@ from cleanrl_lite.tools import runs as tools
 COLOURS = ["#3987e5", "#d97b29", "#c2489b", "#2f9e6e", "#8f6fd8", "#b3901c", "#cf4b4b", "#23a0b5"]
 INK = "#75808c"
 DASHES = (0, (3, 1))
-FORMATS = ".png", ".svg", ".pdf"
 NAMES = {tools.RETURN: "return of training episodes", "eval/episodic_return": "return, evaluated"}
 WIDTH = 40  # characters of a line of the legend
 
@@ -80,15 +74,15 @@ def draw_group(ax, curves, colour, label, dashed=False, hold=False):
 
 # === panels
 def draw_panel(ax, env_id, groups, colours, x):
-    """An environment: `groups` has {label: [(run, its curve)]}."""
+    """An environment: `groups` has {label: {run: its curve}}."""
     for label, found in groups.items():
-        curves = [curve for run, curve in found if run.finished]
-        others = [curve for run, curve in found if not run.finished]
+        curves = [curve for run, curve in found.items() if run.finished]
+        others = [curve for run, curve in found.items() if not run.finished]
         text = in_legend(label, found)
         draw_group(ax, curves or others, colours[label], text, not curves, hold=x == "time")
         for at, values in others if curves else []:
             ax.plot(at, values, color=colours[label], linewidth=1, linestyle=DASHES, alpha=0.8)
-    ax.set_xlim(0, max(at[-1] for found in groups.values() for _, (at, _) in found))
+    ax.set_xlim(0, max(at[-1] for found in groups.values() for at, _ in found.values()))
     title(ax, env_id)
     legend(ax)
     decorate(ax)
@@ -105,7 +99,7 @@ def in_legend(label, found):
 
 def seeds(found):
     """3 seeds, 1 unfinished."""
-    unfinished = sum(not run.finished for run, _ in found)
+    unfinished = sum(not run.finished for run in found)
     text = tools.count(len(found), "seed")
     return f"{text}, {unfinished} unfinished" if unfinished else text
 
@@ -151,31 +145,21 @@ def save(figure, path, x, y, transparent=False):
     plt.close(figure)
 
 
-def colours_of(labels):
-    many = matplotlib.colormaps["turbo"](np.linspace(0.05, 0.95, len(labels)))
-    return dict(zip(labels, COLOURS if len(labels) <= len(COLOURS) else many, strict=False))
-
-
 def draw(groups, path, x="steps", metric=tools.RETURN, smooth=None):
-    """One picture of {label: runs}; returns {env_id: {label: [(run, curve)]}} as it is drawn."""
-    panels = {}
-    without = []
-    for label, runs in groups.items():
-        for run in runs:
-            curve = curve_of(run, x, metric, smooth)
-            if curve:
-                panels.setdefault(run.env_id, {}).setdefault(label, []).append((run, curve))
-            else:
-                without.append(run)
-    tools.say_left_out(without, f"without {metric}")
+    """One picture of {label: runs}; returns {env_id: {label: {run: curve}}} as it is drawn."""
+    panels = tools.collect(
+        groups, lambda run: curve_of(run, x, metric, smooth), f"without {metric}"
+    )
     if not panels:
         tools.refuse(f"no run has {metric}. TensorBoard lists the tags of a run")
     labels = [label for label in groups if any(label in panel for panel in panels.values())]
+    many = matplotlib.colormaps["turbo"](np.linspace(0.05, 0.95, len(labels)))
+    colours = dict(zip(labels, COLOURS if len(labels) <= len(COLOURS) else many, strict=False))
     texts = [[in_legend(*setting) for setting in panel.items()] for panel in panels.values()]
     lines = max(sum(text.count("\n") + 1 for text in panel) for panel in texts)
     figure, axes = grid_of_axes(len(panels), lines)
     for ax, (env_id, panel) in zip(axes, sorted(panels.items()), strict=True):
-        draw_panel(ax, env_id, panel, colours_of(labels), x)
+        draw_panel(ax, env_id, panel, colours, x)
     words = {"steps": "environment steps", "time": "minutes"}
     save(figure, path, words[x], NAMES.get(metric, metric))
     return panels
@@ -238,8 +222,6 @@ def main():
     add("--smooth", type=int, help="steps that a point of a seed's line averages (5 %% of the run)")
     add("--also", nargs="+", default=[], help="folders of other libraries' TensorBoard files")
     args = parser.parse_args()
-    if args.out.suffix not in FORMATS:
-        parser.error(f"--out {args.out}: it must end in {', '.join(FORMATS)}")
     runs = tools.find(args.folders)
     groups = tools.group(runs, args.by.split(",") if args.by else None)
     tools.mixed(groups)

@@ -349,9 +349,19 @@ def mixed(groups):
                 say(f"the runs of {name} also differ in {', '.join(differing(same_env))}")
 
 
-def say_left_out(runs, reason):
-    if runs:
-        say(f"left out {count(len(runs), 'run')} {reason}, such as {runs[0].dir}")
+def collect(groups, function, reason):
+    """{env_id: {label: {run: function(run)}}}; the runs for which that is None are left out."""
+    found, without = {}, []
+    for label, runs in groups.items():
+        for run in runs:
+            value = function(run)
+            if value is None:
+                without.append(run)
+            else:
+                found.setdefault(run.env_id, {}).setdefault(label, {})[run] = value
+    if without:
+        say(f"left out {count(len(without), 'run')} {reason}, such as {without[0].dir}")
+    return found
 
 
 def count(number, word):

@@ -363,11 +363,6 @@ def choose_script(seen):
     team = isinstance(space, Tuple) and isinstance(actions, Tuple)
     bounded = vector and actions.is_bounded()
     slow = seen.steps < SLOW * seen.seconds
-    stub = gym.Env()
-    stub.observation_space = space
-    flat = None
-    with suppress(SystemExit):
-        flat = utils.flatten(stub)
     rules = [
         (image and seen.spec.entry_point == "ale_py.env:AtariEnv", "ppo_atari", "an Atari game"),
         ({"agents", "state"} <= names and several, "ppo_multiagent", "a team"),
@@ -375,7 +370,6 @@ def choose_script(seen):
         (critic and vector, "ppo_continuous_asymmetric", "a state that only the critic may see"),
         (image and (plain or vector or several), "ppo_image", "images"),
         (team, None, "a team: wrap it as Team-v0 of docs/guides/my_envs.py (ppo_multiagent)"),
-        (not flat, None, "the observations are not a few numbers (at most 2,000), nor one image"),
         (several, "ppo_masked", "several choices at once"),
         (discrete and not plain, "ppo_masked", "a mask, or actions that do not begin at 0"),
         (discrete, "sac_discrete" if slow else "ppo", "Discrete actions"),

@@ -17,11 +17,9 @@ import json
 import logging
 from contextlib import redirect_stderr
 
-import gymnasium as gym
 import numpy as np
 import torch
 from gymnasium.spaces import Box
-from gymnasium.wrappers import FlattenObservation
 from torch import nn
 from torch.distributions import Distribution
 
@@ -55,15 +53,11 @@ class RememberingPolicy(Policy):
         return actions, next_state
 
 
-def in_float32(module):
-    """onnxruntime has no convolutions in bfloat16."""
-    module.bf16 = False
-
-
 def export(run_dir, path, script=None, **changed):
     """Writes the file `path`; returns its metadata. script and changed: see agents.load."""
     agent, env = agents.load(run_dir, script, **changed)
-    agent.apply(in_float32)
+    for module in agent.modules():
+        module.bf16 = False  # onnxruntime has no convolutions in bfloat16
     obs = torch.as_tensor(np.asarray(env.reset()[0], env.observation_space.dtype))
     batch = torch.stack([obs, obs])  # torch.export takes a size of one for a constant
     policy = Policy(agent, env.action_space)
@@ -99,7 +93,7 @@ def export(run_dir, path, script=None, **changed):
 
 
 def metadata(args, env):
-    """What a program needs to know, as texts."""
+    """What a program needs to know, as texts; observations are those before any wrapper."""
     env_kwargs = json.loads(args["env_kwargs"])
     if args.get("max_episode_steps"):
         env_kwargs["max_episode_steps"] = args["max_episode_steps"]
@@ -107,19 +101,9 @@ def metadata(args, env):
         "script": args["script"],
         "env_id": args["env_id"].removeprefix("envpool/"),  # gymnasium's is evaluated
         "env_kwargs": json.dumps(env_kwargs),
-        "observation_space": " ".join(str(unflattened(env).observation_space).split()),
+        "observation_space": " ".join(str(env.unwrapped.observation_space).split()),
         "action_space": " ".join(str(env.action_space).split()),
     }
-
-
-def unflattened(env):
-    """The environment below the wrapper that makes a vector of an observation's parts."""
-    below = env
-    while isinstance(below, gym.Wrapper):
-        if isinstance(below, FlattenObservation):
-            return below.env
-        below = below.env
-    return env
 
 
 def main():

@@ -5,6 +5,7 @@ import re
 import shlex
 import signal
 import sys
+import time
 from pathlib import Path
 
 import numpy as np
@@ -61,6 +62,7 @@ def main():
     (folder / "args.json").write_text(json.dumps(flags))
 
     def stop(*_):
+        writer.flush()
         checkpoint.write_text(str(step))
         sys.exit(143)
 
@@ -434,6 +436,35 @@ def test_kill_and_continue(ask):
     assert re.search(
         r"^- bandit, pays, seed 2: FileExistsError.* \(see study/runs/bandit-", text, re.M
     )
+
+
+@pytest.mark.slow
+def test_equal_time(ask):
+    """At any speed: each run ends when its minutes are over, and is compared by its own steps."""
+    text = BANDIT.replace("time.sleep(float(args.pause))", "time.sleep(float(args.pause) / 10)")
+    Path("quick.py").write_text(text)
+    words = ["quick.py", *BANDITS[:4], "--seeds", "1-3", "--jobs", "2", "--minutes", "0.1"]
+    with pytest.raises(SystemExit, match="quick.py has a schedule: give --steps"):
+        ask(*words)
+    flags = ["--", "--pause", "0.02", "--fade", "0.1"]  # explores for 4,000 of 40,000 steps
+    for _ in range(2):  # the second time, all have finished
+        begin = time.monotonic()
+        status, text = ask(*words, "--steps", "40000", *flags)
+        seconds = time.monotonic() - begin
+        assert status == 0
+        print(text)
+        assert "- quick: **better**" in text
+    assert starts("quick", 1) == [0]
+    (row,) = helpers.read_json("study/quick/runs.json")["rows"]
+    quick, bandit = row["steps"]["values"], row["steps"]["of parent"]
+    assert min(quick) > 4_500 > 3_500 > max(bandit)
+    assert row["final"]["values"] == [10, 10, 10]
+    assert np.mean(row["final"]["of parent"]) == pytest.approx(7.5, abs=0.5)
+    assert min(row["area"]["values"]) > max(row["area"]["of parent"])
+    assert seconds < 6
+    status, text = ask(*words, "--steps", "500", *flags)
+    assert status == 1
+    assert "- quick, pays, seed 1: ended before its minutes: give it more --steps" in text
 
 
 def test_jobs_for_a_cluster(ask, capsys):

@@ -33,18 +33,22 @@ LAST = 0.9  # final is the mean of the steps after this share of them
 
 
 # === a run
-def measures(run, metric=tools.RETURN, until=None):
-    """{measure: a run's value}; None without a point or, of an unfinished run, before `until`."""
+def measures(run, metric=tools.RETURN, until=None, minutes=None):
+    """{measure: a run's value}; None without a point or, of an unfinished run, before `until`.
+
+    With `minutes`, which are the budget then, area is the mean over time.
+    """
     curve = run.curve(metric)
     total = run.args["total_timesteps"]
     if not curve or (until or 0) > total or curve[0][0] > (until or total):
         return None
-    steps, _, values = curve
+    steps, times, values = curve
     end = until or total
     if not run.finished and (until is None or steps[-1] < until):
         return None
-    last, whole = tools.step_means(steps, values, np.array([[LAST * end, end], [0, end]]))[:, 0]
-    return {"final": last, "area": whole, "steps": end}
+    (last,) = tools.step_means(steps, values, np.array([LAST * end, end]))
+    (area,) = tools.step_means(times if minutes else steps, values, np.array([0, minutes or end]))
+    return {"final": last, "area": area, "steps": end, "budget": minutes or end}
 
 
 # === the rule
@@ -113,7 +117,7 @@ def table(settings, measure, baseline, size=None):
 
 
 def column(found, measure):
-    return np.array([values[measure] for values in found.values()])
+    return np.array([values[measure] for values in found.values()], float)
 
 
 def difference(found, others, measure, size=None):
@@ -126,7 +130,7 @@ def difference(found, others, measure, size=None):
     low, high = difference_interval(ours, theirs)
     p = chance(ours, theirs)
     words = [f"{p:.2f}" if p >= 0.01 else "< 0.01", judge(p, change)]
-    if len({values["steps"] for values in [*found.values(), *others.values()]}) > 1:
+    if len({values["budget"] for values in [*found.values(), *others.values()]}) > 1:
         words = ["", "other numbers of steps"]
     elif few < SEEDS:
         words = ["", f"fewer than {SEEDS} seeds"]

@@ -1,8 +1,12 @@
-"""Runs commands of scripts, a few at a time; benchmark.launch and study are made of it."""
+"""Runs commands of scripts, a few at a time; benchmark.launch and study are made of it.
+
+`python -m cleanrl_lite.tools.jobs SECONDS SCRIPT FLAGS` ends a script after so many seconds.
+"""
 
 import fcntl
 import os
 import re
+import runpy
 import signal
 import subprocess
 import sys
@@ -12,6 +16,7 @@ from pathlib import Path
 from cleanrl_lite.tools.runs import SCRIPTS, refuse
 
 PROGRESS = re.compile(r"\| (\d+)/(\d+) \[")  # of a script's bar, which a log gets every 10 s
+OVER = "its time is over\n"  # in the log of such a job
 ONE_THREAD = {
     "OMP_NUM_THREADS": "1",
     "MKL_NUM_THREADS": "1",
@@ -128,3 +133,16 @@ def run(jobs, at_once):
         signal.signal(name, handler)
     if received:
         raise SystemExit(130)
+
+
+def stop_myself(*_):
+    os.write(1, OVER.encode())  # print() must not interrupt itself
+    signal.raise_signal(signal.SIGTERM)  # the script saves and ends
+
+
+if __name__ == "__main__":
+    _, seconds, *sys.argv = sys.argv
+    sys.path[0] = str(Path(sys.argv[0]).parent)
+    signal.signal(signal.SIGALRM, stop_myself)
+    signal.setitimer(signal.ITIMER_REAL, float(seconds))
+    runpy.run_path(sys.argv[0], run_name="__main__")

@@ -2,6 +2,7 @@
 
     python -m cleanrl_lite.tools.study my_idea.py --env-id Hopper-v4 --steps 100000 --seeds 1-5
     ... --jobs 2 -- --num-envs 4                          two runs at a time; flags for both sides
+    ... --minutes 20                                      as much time for each run; without --steps
     ... --try learning_rate=2.5e-4,1e-3 gamma=0.98,0.99   four settings of the copy, ranked
     ... --try learning_rate=2.5e-4,1e-3 --confirm 11-15   and the best one again, on new seeds
     ... --print-jobs > jobs.txt                           only the commands, for a cluster
@@ -14,6 +15,7 @@ import difflib
 import hashlib
 import itertools
 import json
+import os
 import re
 import shlex
 import sys
@@ -29,8 +31,10 @@ from cleanrl_lite.tools import runs as tools
 
 OUT = Path("study")
 OURS = {"env_id", "total_timesteps", "seed", "runs_dir", "resume", "exp_name", "evaluate"}
+FOREVER = 10**9  # steps
 LEGEND = """
-Final is the mean return of the last tenth of the steps, area that of all steps; differences have
+Final is the mean return of the last tenth of the steps (with --minutes, of each run's own), area
+that of all steps (with --minutes, over the time); differences have
 their 95 % interval and the p of Welch's t-test. Better or worse: final differs; faster or more
 slowly: only area does. Of the two p, one must be below 0.025 and the other below 0.05; at the same
 ceiling, only area counts. Seeds: on each side, to see a tenth of what the parent has learned."""
@@ -64,6 +68,12 @@ def refuse_unfair(args):
             tools.refuse(
                 f"{script.name} changed since it ran: rename it, or rm -r {path.parents[1]}"
             )
+    if args.minutes and (args.print_jobs or args.jobs > os.cpu_count()):
+        tools.refuse("--minutes needs this machine, and a core for each of --jobs")
+    for path in (script, parent):
+        scheduled = re.search(r"(?<!< )(?<!>= )args\.total_timesteps", path.read_text())
+        if scheduled and args.steps == FOREVER:
+            tools.refuse(f"{path.name} has a schedule: give --steps, what --minutes should reach")
     if set(args.seeds) & set(args.confirm):
         tools.refuse("--confirm needs seeds that --seeds does not have")
 
@@ -72,7 +82,7 @@ def refuse_unfair(args):
 def folder(args, arm, env_id):
     """That of an arm's runs in an environment. With other code or flags, it is another one."""
     code = tools.code_of(arm.script), tools.code_of(tools.SCRIPTS / "utils.py")
-    text = repr([code, args.steps, args.flags, [*arm.flags]])
+    text = repr([code, args.steps, args.flags, [*arm.flags], *filter(None, [args.minutes])])
     key = hashlib.sha256(text.encode()).hexdigest()[:6]
     return OUT / "runs" / re.sub("[/:]", "-", f"{arm.script.stem}-{env_id}-{key}")
 
@@ -80,7 +90,11 @@ def folder(args, arm, env_id):
 def job_of(args, arm, env_id, seed):
     runs_dir = folder(args, arm, env_id)
     words = [arm.script, "--env-id", env_id, "--total-timesteps", args.steps, "--threads", "1"]
-    words += [*args.flags, *arm.flags, "--seed", seed, "--runs-dir", runs_dir, "--resume", "auto"]
+    words += [*args.flags, *arm.flags, "--seed", seed, "--runs-dir", runs_dir]
+    if args.minutes:  # without a break: what was stopped begins again
+        words = ["-m", jobs.__name__, 60 * args.minutes, *words]
+    else:
+        words += ["--resume", "auto"]
     job = jobs.Job(words, runs_dir / f"seed{seed}.txt")
     job.arm, job.env_id, job.seed = arm, env_id, seed
     return job
@@ -92,7 +106,8 @@ def smoke_of(args, job):
     for name, value in re.findall(r"--([\w-]+)[ =](\d+)", " ".join(job.words)):
         sizes[name.replace("-", "_")] = int(value)
     runs_dir = OUT / args.script.stem / "smoke" / job.log.parent.name
-    words = [*job.words, "--eval-episodes", "1", "--no-track", "--runs-dir", runs_dir]
+    words = job.words[job.words.index(str(job.arm.script)) :]  # without a limit
+    words += ["--eval-episodes", "1", "--no-track", "--runs-dir", runs_dir]
     if "num_steps" in sizes:
         words += ["--total-timesteps", 2 * sizes["num_steps"] * sizes["num_envs"]]
     else:
@@ -103,9 +118,14 @@ def smoke_of(args, job):
 
 
 def finished(job):
-    """The run of a job, or None."""
-    for path in job.log.parent.glob("*/eval.json"):
+    """The run of a job, or None. If its minutes were over, it has the steps that it reached."""
+    over = jobs.OVER in job.output()
+    paths = job.log.parent.glob("*/checkpoint.pt" if over else "*/eval.json")
+    for path in sorted(paths, key=os.path.getmtime, reverse=True):
         run = tools.read_run(path.parent, path.parents[1])
+        if run and over:
+            run.finished = True
+            run.args["total_timesteps"] = tools.last_step(tools.event_files(run.dir)[-1])
         if run and run.finished and run.args["seed"] == getattr(job, "seed", run.args["seed"]):
             return run
 
@@ -117,13 +137,14 @@ def train(args, todo):
         if job and job.status:
             tools.refuse(f"{job.last_line().removeprefix('error: ')} (see {job.log})")
     speeds = [finished(smokes[job.log.parent]).curve("charts/SPS")[2][-1] for job in todo]
-    minutes = sum(args.steps / speed + 10 for speed in speeds) / min(args.jobs, len(todo)) / 60
+    minutes = [args.minutes or (args.steps / speed + 10) / 60 for speed in speeds]
+    minutes = sum(minutes) / min(args.jobs, len(todo))
     print(f"{tools.count(len(todo), 'run')} to do: about {minutes:.0f} minutes", file=sys.stderr)
-    done = sum(job.part() for job in todo)
     look = {"unit": "run", "unit_scale": True, "mininterval": 0.1 if sys.stderr.isatty() else 30}
-    with tqdm(total=len(todo), initial=done, **look) as bar:
+    with tqdm(total=len(todo), initial=sum(job.part() for job in todo), **look) as bar:
         for _ in jobs.run(todo, args.jobs):
-            bar.update(sum(job.part() for job in todo) - bar.n)
+            parts = [job.part() if job.status is None else 1 for job in todo]
+            bar.update(sum(parts) - bar.n)
     return {job: job.last_line() for job in todo if job.status}
 
 
@@ -164,7 +185,7 @@ def row_of(args, env_id, arm, parent, found, seeds):
     row = {"env_id": env_id, "arm": arm.name, "parent": parent.name, "seeds": seeds}
     row["folders"] = [folder(args, one, env_id).name for one in (arm, parent)]
     enough = len(found[arm]) == len(found[parent]) == len(seeds) >= compare.SEEDS
-    for name in compare.MEASURES:
+    for name in args.measures:
         ours, theirs = (compare.column(found[one], name) for one in (arm, parent))
         row[name] = {"values": [*ours], "of parent": [*theirs]}
         row[name] |= compare.beside(ours, theirs) if enough else {}
@@ -185,10 +206,12 @@ def compared(args, arms, seeds):
     table, lost = {env_id: {arm: {} for arm in arms} for env_id in args.env_id}, []
     for job in every:
         run = finished(job)
-        if measures := run and compare.measures(run):
+        early = run and args.minutes and run.args["total_timesteps"] >= args.steps
+        if measures := run and not early and compare.measures(run, minutes=args.minutes):
             table[job.env_id][job.arm][run] = measures
         else:
             why = failed.get(job, "no episode has ended" if run else "not finished")
+            why = "ended before its minutes: give it more --steps" if early else why
             lost.append(f"- {job.arm.name}, {job.env_id}, seed {job.seed}: {why} (see {job.log})")
     return table, lost
 
@@ -204,8 +227,9 @@ def report(args, table, seeds, rows):
             rows.append(row_of(args, env_id, arm, parent, found, seeds))
             yield f"- {arm.name}: **{rows[-1]['verdict'] or 'no verdict'}**"
         groups = {arm.name: found[arm] for arm in (parent, *others) if found[arm]}
-        for measure in compare.MEASURES:
-            lines = compare.table(groups, measure, parent.name, 0.1 * learned(found[parent])[1])
+        for measure in args.measures:
+            size = 0.1 * learned(found[parent])[1] if measure in compare.MEASURES else None
+            lines = compare.table(groups, measure, parent.name, size)
             yield from ["", *compare.markdown(line[:5] + line[6:] for line in lines)]
     if count := count_comparisons(rows):
         yield f"\nComparison {count} with these seeds: about {0.05 * count:.2f} differ by chance.\n"
@@ -227,7 +251,8 @@ def parse(words):
     add = parser.add_argument
     add("script", type=jobs.find, help="your copy; with --try, also an installed script")
     add("--env-id", nargs="+", required=True, help="environments")
-    add("--steps", type=int, required=True, help="the scripts' --total-timesteps")
+    add("--steps", type=int, help="the scripts' --total-timesteps")
+    add("--minutes", type=float, help="end each run after so much time, on one thread")
     add("--seeds", nargs="+", default=["1-5"], help="numbers and ranges (1-5)")
     add("--jobs", type=int, default=1, help="runs at a time (1)")
     add("--parent", type=jobs.find, help="what to compare with (the nearest installed script)")
@@ -238,6 +263,10 @@ def parse(words):
     add("--json", action="store_true", help="print runs.json instead of verdict.md")
     at = words.index("--") if "--" in words else len(words)
     args = parser.parse_args(words[:at])
+    if not (args.steps or args.minutes):
+        parser.error("give --steps, or --minutes")
+    args.steps = args.steps or FOREVER
+    args.measures = compare.MEASURES + ("steps",) * bool(args.minutes)
     args.flags = words[at + 1 :]
     args.seeds, args.confirm = jobs.seeds(args.seeds), jobs.seeds(args.confirm)
     args.parent = args.parent or tools.nearest_script(args.script.read_text())
@@ -261,7 +290,8 @@ def main():
     old, new = args.parent.read_text(), args.script.read_text()
     changes, out = tools.changed_lines(old, new), OUT / args.script.stem
     by_section = ", ".join(f"{count} in {name}" for name, count in changes.items())
-    lines = [f"# {args.script.stem} beside {args.parent.stem}, {args.steps:,} steps\n"]
+    budget = f"{args.minutes:g} minutes" if args.minutes else f"{args.steps:,} steps"
+    lines = [f"# {args.script.stem} beside {args.parent.stem}, {budget}\n"]
     lines.append(f"Lines of copy.diff: {by_section or 'none'}.")
     if changes["environment"]:
         lines.append("make_env changed: if rewards or observations differ, returns say little.")
@@ -279,7 +309,8 @@ def main():
         lines += [*report(args, table, seeds, rows), *lost]
         runs = {arm.name: [run for found in table.values() for run in found[arm]] for arm in arms}
         if any(runs.values()):
-            plot.draw({name: found for name, found in runs.items() if found}, out / "curves.png")
+            drawn = {name: found for name, found in runs.items() if found}
+            plot.draw(drawn, out / "curves.png", x="time" if args.minutes else "steps")
         if lost:
             break
         lines += [LUCK] * (len(arms) > 2)

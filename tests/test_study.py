@@ -444,7 +444,7 @@ def test_equal_time(ask):
     text = BANDIT.replace("time.sleep(float(args.pause))", "time.sleep(float(args.pause) / 10)")
     Path("quick.py").write_text(text)
     words = ["quick.py", *BANDITS[:4], "--seeds", "1-3", "--jobs", "2", "--minutes", "0.1"]
-    with pytest.raises(SystemExit, match="quick.py has a schedule: give --steps"):
+    with pytest.raises(SystemExit, match="a schedule depends on the total: give --steps"):
         ask(*words)
     flags = ["--", "--pause", "0.02", "--fade", "0.1"]  # explores for 4,000 of 40,000 steps
     for _ in range(2):  # the second time, all have finished

@@ -1,12 +1,8 @@
-"""Runs commands of scripts, a few at a time; benchmark.launch and study are made of it.
-
-`python -m cleanrl_lite.tools.jobs SECONDS SCRIPT FLAGS` ends a script after so many seconds.
-"""
+"""Runs commands of scripts, a few at a time; benchmark.launch and study are made of it."""
 
 import fcntl
 import os
 import re
-import runpy
 import signal
 import subprocess
 import sys
@@ -16,7 +12,7 @@ from pathlib import Path
 from cleanrl_lite.tools.runs import SCRIPTS, refuse
 
 PROGRESS = re.compile(r"\| (\d+)/(\d+) \[")  # of a script's bar, which a log gets every 10 s
-OVER = "its time is over\n"  # in the log of such a job
+OVER = "its time is over\n"  # the last line of a job's log, where it was
 ONE_THREAD = {
     "OMP_NUM_THREADS": "1",
     "MKL_NUM_THREADS": "1",
@@ -46,9 +42,13 @@ def seeds(words):
 
 
 class Job:
-    """A command, and the log of what it prints; `status` is None until it has ended."""
+    """A command, and the log of what it prints; `status` is None until it has ended.
 
-    def __init__(self, words, log):
+    After so many `seconds` it gets SIGTERM, also where this process has ended.
+    """
+
+    def __init__(self, words, log, seconds=None):
+        self.limit = ["timeout", "--foreground", str(seconds)] if seconds else []
         self.words = [str(word) for word in words]  # those behind `python`
         self.log = log
         self.status = None
@@ -61,7 +61,7 @@ class Job:
         with log:
             self.size = self.log.stat().st_size  # of what earlier attempts wrote
             self.process = subprocess.Popen(
-                [sys.executable, *self.words],
+                [*self.limit, sys.executable, *self.words],
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
@@ -128,21 +128,11 @@ def run(jobs, at_once):
         for job in [job for job in running if job.process.poll() is not None]:
             running.remove(job)
             job.status = job.process.returncode
+            if job.limit and job.status == 124:
+                with open(job.log, "a") as log:
+                    log.write(OVER)
             yield job, f"exit status {job.status}" if job.status else "finished"
     for name, handler in before.items():
         signal.signal(name, handler)
     if received:
         raise SystemExit(130)
-
-
-def stop_myself(*_):
-    os.write(1, OVER.encode())  # print() must not interrupt itself
-    signal.raise_signal(signal.SIGTERM)  # the script saves and ends
-
-
-if __name__ == "__main__":
-    _, seconds, *sys.argv = sys.argv
-    sys.path[0] = str(Path(sys.argv[0]).parent)
-    signal.signal(signal.SIGALRM, stop_myself)
-    signal.setitimer(signal.ITIMER_REAL, float(seconds))
-    runpy.run_path(sys.argv[0], run_name="__main__")

@@ -2,10 +2,9 @@
 
     python -m cleanrl_lite.tools.study my_idea.py --env-id Hopper-v4 --steps 100000 --seeds 1-5
     ... --jobs 2 -- --num-envs 4                          two runs at a time; flags for both sides
-    ... --minutes 20                                      as much time for each run; without --steps
+    ... --minutes 20                                      no --steps, but equal time for each run
     ... --try learning_rate=2.5e-4,1e-3 gamma=0.98,0.99   four settings of the copy, ranked
     ... --try learning_rate=2.5e-4,1e-3 --confirm 11-15   and the best one again, on new seeds
-    ... --print-jobs > jobs.txt                           only the commands, for a cluster
 
 First each setting makes two updates, to find mistakes. The same command continues what was stopped.
 study/NAME gets verdict.md, curves.png, runs.json and copy.diff, study/runs the runs of all studies.
@@ -33,11 +32,11 @@ OUT = Path("study")
 OURS = {"env_id", "total_timesteps", "seed", "runs_dir", "resume", "exp_name", "evaluate"}
 FOREVER = 10**9  # steps
 LEGEND = """
-Final is the mean return of the last tenth of the steps (with --minutes, of each run's own), area
-that of all steps (with --minutes, over the time); differences have
-their 95 % interval and the p of Welch's t-test. Better or worse: final differs; faster or more
-slowly: only area does. Of the two p, one must be below 0.025 and the other below 0.05; at the same
-ceiling, only area counts. Seeds: on each side, to see a tenth of what the parent has learned."""
+Final is the mean return of the last tenth of the steps, with --minutes of each run's own; area that
+of all steps, with --minutes of all the time. Differences have their 95 % interval and the p of
+Welch's t-test. Better or worse: final differs; faster or more slowly: only area does. Of the two p,
+one must be below 0.025 and the other below 0.05; at the same ceiling, only area counts. Seeds: on
+each side, to see a tenth of what the parent has learned."""
 LUCK = "\nThe best of several was also the luckiest. To run it again on new seeds: --confirm 11-15"
 Arm = namedtuple("Arm", "name script flags")  # a side of the comparison; flags are words
 
@@ -65,15 +64,13 @@ def refuse_unfair(args):
             tools.refuse(f"{name} is {theirs[name]} in {parent.name}. The same for both: -- {same}")
     for path in OUT.glob(f"runs/*/*/{script.name}"):
         if path.with_name("checkpoint.pt").exists() and tools.code_of(path) != code:
-            tools.refuse(
-                f"{script.name} changed since it ran: rename it, or rm -r {path.parents[1]}"
-            )
+            old = path.parents[1]
+            tools.refuse(f"{script.name} changed since it ran: rename it, or rm -r {old}")
     if args.minutes and (args.print_jobs or args.jobs > os.cpu_count()):
         tools.refuse("--minutes needs this machine, and a core for each of --jobs")
-    for path in (script, parent):
-        scheduled = re.search(r"(?<!< )(?<!>= )args\.total_timesteps", path.read_text())
-        if scheduled and args.steps == FOREVER:
-            tools.refuse(f"{path.name} has a schedule: give --steps, what --minutes should reach")
+    scheduled = re.search(r"(?<!< )(?<!>= )args\.total_timesteps", text + parent.read_text())
+    if scheduled and args.steps == FOREVER:
+        tools.refuse("a schedule depends on the total: give --steps, what --minutes should reach")
     if set(args.seeds) & set(args.confirm):
         tools.refuse("--confirm needs seeds that --seeds does not have")
 
@@ -91,11 +88,8 @@ def job_of(args, arm, env_id, seed):
     runs_dir = folder(args, arm, env_id)
     words = [arm.script, "--env-id", env_id, "--total-timesteps", args.steps, "--threads", "1"]
     words += [*args.flags, *arm.flags, "--seed", seed, "--runs-dir", runs_dir]
-    if args.minutes:  # without a break: what was stopped begins again
-        words = ["-m", jobs.__name__, 60 * args.minutes, *words]
-    else:
-        words += ["--resume", "auto"]
-    job = jobs.Job(words, runs_dir / f"seed{seed}.txt")
+    words += [] if args.minutes else ["--resume", "auto"]  # minutes are those of one attempt
+    job = jobs.Job(words, runs_dir / f"seed{seed}.txt", 60 * (args.minutes or 0))
     job.arm, job.env_id, job.seed = arm, env_id, seed
     return job
 
@@ -106,8 +100,7 @@ def smoke_of(args, job):
     for name, value in re.findall(r"--([\w-]+)[ =](\d+)", " ".join(job.words)):
         sizes[name.replace("-", "_")] = int(value)
     runs_dir = OUT / args.script.stem / "smoke" / job.log.parent.name
-    words = job.words[job.words.index(str(job.arm.script)) :]  # without a limit
-    words += ["--eval-episodes", "1", "--no-track", "--runs-dir", runs_dir]
+    words = [*job.words, "--eval-episodes", "1", "--no-track", "--runs-dir", runs_dir]
     if "num_steps" in sizes:
         words += ["--total-timesteps", 2 * sizes["num_steps"] * sizes["num_envs"]]
     else:
@@ -251,7 +244,7 @@ def parse(words):
     add = parser.add_argument
     add("script", type=jobs.find, help="your copy; with --try, also an installed script")
     add("--env-id", nargs="+", required=True, help="environments")
-    add("--steps", type=int, help="the scripts' --total-timesteps")
+    add("--steps", type=int, default=FOREVER, help="the scripts' --total-timesteps")
     add("--minutes", type=float, help="end each run after so much time, on one thread")
     add("--seeds", nargs="+", default=["1-5"], help="numbers and ranges (1-5)")
     add("--jobs", type=int, default=1, help="runs at a time (1)")
@@ -263,9 +256,8 @@ def parse(words):
     add("--json", action="store_true", help="print runs.json instead of verdict.md")
     at = words.index("--") if "--" in words else len(words)
     args = parser.parse_args(words[:at])
-    if not (args.steps or args.minutes):
+    if args.steps == FOREVER and not args.minutes:
         parser.error("give --steps, or --minutes")
-    args.steps = args.steps or FOREVER
     args.measures = compare.MEASURES + ("steps",) * bool(args.minutes)
     args.flags = words[at + 1 :]
     args.seeds, args.confirm = jobs.seeds(args.seeds), jobs.seeds(args.confirm)
@@ -309,8 +301,7 @@ def main():
         lines += [*report(args, table, seeds, rows), *lost]
         runs = {arm.name: [run for found in table.values() for run in found[arm]] for arm in arms}
         if any(runs.values()):
-            drawn = {name: found for name, found in runs.items() if found}
-            plot.draw(drawn, out / "curves.png", x="time" if args.minutes else "steps")
+            plot.draw(runs, out / "curves.png", x="time" if args.minutes else "steps")
         if lost:
             break
         lines += [LUCK] * (len(arms) > 2)

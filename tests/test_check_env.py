@@ -199,8 +199,6 @@ shorter = r"WRONG observations: shapes \[\(2,\)\], declared is \(3,\)"
 fault("Shorter", shorter, draw=shows(lambda obs: obs[:2]))
 # rewards, infos, actions
 fault("NanReward", "WRONG rewards: NaN", reward=lambda self, action: np.nan)
-arrays = "note rewards: they are arrays"
-fault("Objectives", arrays, reward=lambda self, action: np.array([1.0, 0.5]))
 fault("LargeReward", "note rewards: up to 5e.03", reward=lambda self, action: 5000.0 * action)
 fault("NoReward", "note rewards: all are 0", reward=lambda self, action: 0.0)
 unbounded = dict(action_space=Box(-np.inf, np.inf, (2,)))

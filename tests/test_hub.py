@@ -63,7 +63,7 @@ def test_refusals(finished, tmp_path):
     (unfinished / "eval.json").write_text(json.dumps(wrong))
     (tmp_path / "there").mkdir()
     for source, target, message in (
-        (tmp_path, tmp_path / "new", "is not a run directory with an evaluation"),
+        (tmp_path, tmp_path / "new", "cannot load .* a run directory of this script"),
         (unfinished, tmp_path / "new", "is not finished. Finish it with --resume"),
         (finished, tmp_path / "there", "already exists"),
     ):

@@ -1,6 +1,7 @@
 """cleanrl_lite/tools/compare.py: the table says what the seeds say, by the rule of docs/results.md."""
 
 import json
+import time
 
 import numpy as np
 import pytest
@@ -97,21 +98,24 @@ def test_no_verdict_without_grounds(seeds, others, verdict, tmp_path, monkeypatc
 
 
 def test_measures(tmp_path):
-    """Final: the last tenth of the steps. Area: all of them. Long episodes weigh more."""
+    """Final: the last tenth of the steps. Area: all of them, or all minutes. Long ones weigh more."""
     folder = write_run(tmp_path, [])
     steps = np.array([1000, 9000, 9500, 10_000])
     args = json.loads((folder / "args.json").read_text()) | {"total_timesteps": 10_000}
     (folder / "args.json").write_text(json.dumps(args))
     with SummaryWriter(folder) as writer:
-        for step, value in zip(steps, [10, 500, 20, 40]):
-            writer.add_scalar(tools.RETURN, value, step)
+        for step, value, minute in zip(steps, [10, 500, 20, 40], [1, 2, 4, 8]):
+            writer.add_scalar(tools.RETURN, value, step, walltime=time.time() + 60 * minute)
     (run,) = tools.find([tmp_path])
     run.finished = True
     found = compare.measures(run)
     area = (1000 * 10 + 8000 * 500 + 500 * 20 + 500 * 40) / 10_000
-    assert found == {"final": 30, "area": area, "steps": 10_000}
-    assert compare.measures(run, until=1000) == {"final": 10, "area": 10, "steps": 1000}
+    assert found == {"final": 30, "area": area, "steps": 10_000, "budget": 10_000}
+    assert compare.measures(run, until=1000)["area"] == 10
     assert compare.measures(run, until=20_000) is None
+    found = compare.measures(run, minutes=10)
+    area = (1 * 10 + 1 * 500 + 2 * 20 + 6 * 40) / 10
+    assert found == {"final": 30, "area": pytest.approx(area), "steps": 10_000, "budget": 10}
 
 
 def test_unfinished_runs(tmp_path, monkeypatch, capsys):
@@ -150,13 +154,12 @@ def test_the_rule_is_that_of_the_published_tables():
             ours = rng.normal(100 + shift, 20, 5)
             theirs = rng.normal(100, 15, 3)
             row = {"mean": theirs.mean(), "std": theirs.std(), "seeds": "3"}
-            p = compare.chance(ours, theirs)
-            difference = ours.mean() - theirs.mean()
+            difference, (low, high), p = compare.beside(ours, theirs).values()
+            assert difference == ours.mean() - theirs.mean()
             verdict = compare.judge(p, difference)
             seen.add(verdict)
             assert tables.judge(ours, row) == (verdict, pytest.approx(p))
             assert (verdict == compare.SAME) == (p >= 0.05)
-            low, high = compare.difference_interval(ours, theirs)
             assert (low > 0 or high < 0) == (p < 0.05)
     assert seen == {compare.ABOVE, compare.SAME, compare.BELOW}
 
@@ -165,9 +168,8 @@ def test_no_spread():
     """All seeds at 500, then all at 200: there is no t, and no doubt."""
     high = flat(500, 3)
     low = flat(200, 3)
-    assert compare.chance(high, low) == 0
-    assert compare.chance(high, high) == 1
-    assert compare.difference_interval(low, high) == (-300, -300)
+    assert compare.beside(high, high)["p"] == 1
+    assert compare.beside(low, high) == {"difference": -300, "interval": [-300, -300], "p": 0}
     assert compare.needed(high, low, 10) == ""
 
 

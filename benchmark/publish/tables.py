@@ -250,8 +250,8 @@ def of_minatar():
 
 def minus_text(runs, base):
     ours, theirs = returns_of(runs), returns_of(base)
-    low, high = compare.difference_interval(ours, theirs)
-    return f"{np.mean(ours) - np.mean(theirs):+.1f} [{low:+.1f}, {high:+.1f}]"
+    change, (low, high), _ = compare.beside(ours, theirs).values()
+    return f"{change:+.1f} [{low:+.1f}, {high:+.1f}]"
 
 
 # === beside CleanRL's figures
@@ -263,8 +263,8 @@ def sample(other):
 
 def judge(ours, other):
     """(is our mean above a published one, below it, or can the seeds not tell?, p-value)"""
-    p = compare.chance(ours, sample(other))
-    return compare.judge(p, np.mean(ours) - float(other["mean"])), p
+    change = compare.beside(ours, sample(other))
+    return compare.judge(change["p"], change["difference"]), change["p"]
 
 
 def comparable(runs, given=""):

@@ -286,8 +286,6 @@ def check_rewards(seen):
     if bad:
         yield WRONG, f"{bad:,} of {seen.steps:,} are NaN, infinite or no numbers", "a run stops"
         return
-    if any(array.shape for array in arrays):
-        yield NOTE, "they are arrays", "the scripts add them up: return a float, weighted"
     largest = np.abs(rewards).max()
     scales = str(choose_script(seen)[0]).startswith(SCALING)
     if not scales and (largest > 1000 or 0 < largest < 1e-3):
@@ -397,14 +395,14 @@ def refusal(args, script):
     """What a script says against the environment; nothing if it takes it."""
     module = importlib.import_module(f"cleanrl_lite.{script}")
     flags = module.Args(env_id=args.env_id, env_kwargs=args.env_kwargs)
-    with suppress(Exception):  # of an environment that cannot be made once more
-        try:
-            env = module.make_env(flags)
-            module.Agent(flags, env.observation_space, env.action_space)
-            close(env)
-        except SystemExit as error:
-            return str(error).removeprefix("error: ")
-    return ""
+    try:
+        env = module.make_env(flags)
+        module.Agent(flags, env.observation_space, env.action_space)
+        close(env)
+    except SystemExit as error:
+        return str(error).removeprefix("error: ")
+    except Exception:  # of an environment that cannot be made once more
+        return ""
 
 
 def command_for(args, seen):

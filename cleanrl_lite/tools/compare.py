@@ -21,6 +21,7 @@ from scipy import stats
 from cleanrl_lite.tools import runs as tools
 from cleanrl_lite.tools.runs import format_number
 
+warnings.filterwarnings("ignore", ".*catastrophic cancellation.*")  # where seeds are alike
 CONFIDENCE = 0.95
 POWER = 0.8
 SEEDS = 3  # on each side, for a verdict
@@ -52,13 +53,6 @@ def measures(run, metric=tools.RETURN, until=None, minutes=None):
 
 
 # === the rule
-def chance(values, others):
-    """The p-value of a two-sided Welch's t-test; without any spread there is no t."""
-    if np.ptp(values) == np.ptp(others) == 0:
-        return float(np.mean(values) == np.mean(others))
-    return stats.ttest_ind(values, others, equal_var=False).pvalue
-
-
 def judge(p, difference):
     """What a p-value and a difference of means say."""
     if p >= 1 - CONFIDENCE:
@@ -72,19 +66,14 @@ def interval(values):
     return np.mean(values) - half, np.mean(values) + half
 
 
-def difference_interval(values, others):
-    """Of mean(values) - mean(others)."""
-    if np.ptp(values) == np.ptp(others) == 0:
-        difference = np.mean(values) - np.mean(others)
-        return difference, difference
-    test = stats.ttest_ind(values, others, equal_var=False)
-    return test.confidence_interval(CONFIDENCE)
-
-
 def beside(values, others):
-    """Their difference, as numbers."""
-    change = {"difference": np.mean(values) - np.mean(others), "p": float(chance(values, others))}
-    return {**change, "interval": [*difference_interval(values, others)]}
+    """Their difference, its interval, and the p-value of a two-sided Welch's t-test."""
+    change = np.mean(values) - np.mean(others)
+    if np.ptp(values) == np.ptp(others) == 0:  # without any spread there is no t
+        return {"difference": change, "interval": [change, change], "p": float(change == 0)}
+    test = stats.ttest_ind(values, others, equal_var=False)
+    interval = [*test.confidence_interval(CONFIDENCE)]
+    return {"difference": change, "interval": interval, "p": float(test.pvalue)}
 
 
 def seeds_needed(size, std, other_std):
@@ -123,12 +112,11 @@ def column(found, measure):
 def difference(found, others, measure, size=None):
     """(difference and interval, p, verdict, seeds needed) as a table shows them."""
     ours, theirs = column(found, measure), column(others, measure)
-    change = np.mean(ours) - np.mean(theirs)
     few = min(len(ours), len(theirs))
     if few < 2 or not np.isfinite([*ours, *theirs]).all():
-        return f"{change:+,.1f}", "", "one seed" if few < 2 else "not finite", ""
-    low, high = difference_interval(ours, theirs)
-    p = chance(ours, theirs)
+        change = f"{np.mean(ours) - np.mean(theirs):+,.1f}"
+        return change, "", "one seed" if few < 2 else "not finite", ""
+    change, (low, high), p = beside(ours, theirs).values()
     words = [f"{p:.2f}" if p >= 0.01 else "< 0.01", judge(p, change)]
     if len({values["budget"] for values in [*found.values(), *others.values()]}) > 1:
         words = ["", "other numbers of steps"]
@@ -189,11 +177,8 @@ def main():
     if baseline not in groups:
         tools.refuse(f"--baseline {baseline}: the settings are: {'; '.join(groups)}")
     reason = f"shorter than --until {args.until}" if args.until else "not finished (see --until)"
-    found = tools.collect(
-        groups,
-        lambda run: measures(run, args.metric, args.until),
-        f"{reason}, or without {args.metric}",
-    )
+    reason += f", or without {args.metric}"
+    found = tools.collect(groups, lambda run: measures(run, args.metric, args.until), reason)
     if not found:
         tools.refuse("nothing to compare")
     tested = 0
@@ -211,5 +196,4 @@ def main():
 
 
 if __name__ == "__main__":
-    warnings.filterwarnings("ignore", ".*catastrophic cancellation.*")
     main()

@@ -64,12 +64,10 @@ python {evaluate} --evaluate FOLDER --eval-episodes 100{module}
 
 def export(run_dir, folder):
     """Writes `folder` from a finished run."""
-    evaluated = (run_dir / "checkpoint.pt").is_file() and (run_dir / "eval.json").is_file()
-    check(evaluated, f"{run_dir} is not a run directory with an evaluation")
     check(not folder.exists(), f"{folder} already exists")
     saved = load(run_dir)
     evaluation = read_json(run_dir / "eval.json")
-    finished = evaluation["global_step"] >= saved["args"]["total_timesteps"]
+    finished = evaluation.get("global_step", -1) >= saved["args"]["total_timesteps"]
     check(finished, f"{run_dir} is not finished. Finish it with --resume {run_dir}")
     videos = sorted(run_dir.glob("videos/*/*.mp4"), key=lambda video: video.stat().st_mtime)
     text = card(run_dir, saved, evaluation, videos)

@@ -124,8 +124,7 @@ def notebook(script, changed):
     made = new_notebook(cells=list(cells(source, script, changed)))
     for i, cell in enumerate(made.cells):
         cell["id"] = f"cell-{i}"  # not a random one: the same script makes the same notebook
-    kernel = {"name": "python3", "display_name": "Python 3", "language": "python"}
-    made.metadata["kernelspec"] = kernel
+    made.metadata["kernelspec"] = {"name": "python3", "display_name": "Python 3"}
     return made
 
 

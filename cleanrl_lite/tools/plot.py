@@ -33,14 +33,14 @@ WIDTH = 40  # characters of a line of the legend
 
 
 # === curves
-def curve_of(run, x, metric, smooth=None):
-    """(x, values) of a run's curve, each the mean over the last `smooth` steps (5 % of the run)."""
+def curve_of(run, x, metric):
+    """(x, values) of a run's curve, each the mean over the last 5 % of the run's steps."""
     found = run.curve(metric)
     if not found:
         return None
     steps, minutes, values = found
     if not run.averages:
-        width = min(smooth or 0.05 * run.args.get("total_timesteps", steps[-1]), steps[-1])
+        width = min(0.05 * run.args.get("total_timesteps", steps[-1]), steps[-1])
         ends = np.linspace(width, steps[-1], 200)
         values = tools.step_means(steps, values, np.stack([ends - width, ends], -1))[:, 0]
         minutes = np.interp(ends, steps, minutes)
@@ -145,11 +145,9 @@ def save(figure, path, x, y, transparent=False):
     plt.close(figure)
 
 
-def draw(groups, path, x="steps", metric=tools.RETURN, smooth=None):
-    """One picture of {label: runs}; returns {env_id: {label: {run: curve}}} as it is drawn."""
-    panels = tools.collect(
-        groups, lambda run: curve_of(run, x, metric, smooth), f"without {metric}"
-    )
+def draw(groups, path, x="steps", metric=tools.RETURN):
+    """One picture of {label: runs}."""
+    panels = tools.collect(groups, lambda run: curve_of(run, x, metric), f"without {metric}")
     if not panels:
         tools.refuse(f"no run has {metric}. TensorBoard lists the tags of a run")
     labels = [label for label in groups if any(label in panel for panel in panels.values())]
@@ -162,7 +160,6 @@ def draw(groups, path, x="steps", metric=tools.RETURN, smooth=None):
         draw_panel(ax, env_id, panel, colours, x)
     words = {"steps": "environment steps", "time": "minutes"}
     save(figure, path, words[x], NAMES.get(metric, metric))
-    return panels
 
 
 # === other libraries' runs
@@ -219,18 +216,13 @@ def main():
     add("--by", help="arguments by which to group, such as exp_name,gamma")
     add("--x", choices=["steps", "time"], default="steps", help="the horizontal axis")
     add("--metric", default=tools.RETURN, help=f"a tag of TensorBoard ({tools.RETURN})")
-    add("--smooth", type=int, help="steps that a point of a seed's line averages (5 %% of the run)")
     add("--also", nargs="+", default=[], help="folders of other libraries' TensorBoard files")
     args = parser.parse_args()
     runs = tools.find(args.folders)
     groups = tools.group(runs, args.by.split(",") if args.by else None)
     tools.mixed(groups)
     groups |= find_also(args.also, {run.env_id for run in runs})
-    panels = draw(groups, args.out, args.x, args.metric, args.smooth)
-    for env_id, panel in sorted(panels.items()):
-        print(env_id)
-        for label, found in panel.items():
-            print(f"  {label}: {seeds(found)}")
+    draw(groups, args.out, args.x, args.metric)
     print(args.out)
 
 

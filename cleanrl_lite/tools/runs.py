@@ -303,7 +303,7 @@ def group(runs, by=None):
     found = []
     for (exp_name, _), family in families.items():
         # Runs are compared within their environment: others may need other settings.
-        parts = [differing(same_env) for same_env in by_value(family, "env_id").values()]
+        parts = map(differing, by_value(family, "env_id").values())
         names = list(by or dict.fromkeys(itertools.chain(*parts)))
         if not by and scripts.count(exp_name) > 1:
             names.insert(0, "script")

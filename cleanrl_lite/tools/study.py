@@ -18,7 +18,6 @@ import os
 import re
 import shlex
 import sys
-import warnings
 from collections import namedtuple
 from pathlib import Path
 
@@ -317,5 +316,4 @@ def main():
 
 
 if __name__ == "__main__":
-    warnings.filterwarnings("ignore", ".*catastrophic cancellation.*")
     sys.exit(main())

@@ -1,4 +1,1 @@
-"""Commands for your own environment and runs, from any folder.
-
-python -m cleanrl_lite.tools.NAME --help
-"""
+"""Commands for your own environment and runs: `python -m cleanrl_lite.tools.NAME --help`."""

@@ -24,6 +24,7 @@ def load(run_dir, path=None, render_mode=None, **changed):
     `changed` are arguments of the run to change, such as env_kwargs. Imports only what you name:
     an installed script or `path`, and a module of --env-id if `changed` has it.
     """
+    changed = {name: x for name, x in changed.items() if x is not None}
     saved = utils.load(run_dir)
     script = imported(path) if path else installed(saved)
     # An older version of the script may have had flags that are gone.
@@ -78,8 +79,7 @@ def main():
     parser.add_argument("script", nargs="?", help="its path, if it is not an installed one")
     parser.add_argument("--env-id", help="the run's, if it names a module, which is imported then")
     args = parser.parse_args()
-    changed = {"env_id": args.env_id} if args.env_id else {}
-    agent, env = load(args.run_dir, args.script, **changed)
+    agent, env = load(args.run_dir, args.script, env_id=args.env_id)
     print(play(agent, env, seed=10_001))
 
 

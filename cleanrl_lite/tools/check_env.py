@@ -425,8 +425,7 @@ def main(args: Args):
     utils.check(args.seconds > 0, f"--seconds must be positive, got {args.seconds}")
     with suppress(ImportError):
         import ale_py  # noqa: F401
-    limit = args.max_episode_steps
-    make = partial(utils.make, args, max_episode_steps=limit, disable_env_checker=True)
+    make = partial(utils.make, args, disable_env_checker=True)
     seen = watch(make, args.seconds)
     script, _ = choose_script(seen)
     seen.refused = refusal(args, script) if script else ""

@@ -3,7 +3,6 @@
     python -m cleanrl_lite.tools.compare runs/                       by all that differs
     python -m cleanrl_lite.tools.compare runs/ --by learning_rate --size 50
     python -m cleanrl_lite.tools.compare runs/ --baseline ppo        a copy and its origin
-    python -m cleanrl_lite.tools.compare before/ after/ --by folder
     python -m cleanrl_lite.tools.compare runs/ --until 50000         unfinished runs too
 
 For each environment: final (mean over the last tenth of the steps) and area (mean over all steps),

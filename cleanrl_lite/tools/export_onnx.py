@@ -114,11 +114,10 @@ def main():
     parser.add_argument("--env-id", help="the run's, if it names a module, which is imported then")
     args = parser.parse_args()
     path = args.file or f"{args.run_dir}/policy.onnx"
-    changed = {"env_id": args.env_id} if args.env_id else {}
     # torch reports missing packages that are not needed, and prints a graph of what it refuses.
     logging.disable()
     with redirect_stderr(io.StringIO()):
-        told = export(args.run_dir, path, args.script, **changed)
+        told = export(args.run_dir, path, args.script, env_id=args.env_id)
     print(path, *(f"{name}: {text}" for name, text in told.items()), sep="\n")
 
 

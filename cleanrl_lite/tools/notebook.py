@@ -23,14 +23,15 @@ from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
 
 from cleanrl_lite.tools import runs as tools
 
-IMPORTS = """
+HEAD = """
 import json
 import math
 
 import matplotlib.pyplot as plt
 from gymnasium.wrappers import RecordVideo
-"""
-FILE = """
+
+{imports}
+
 # What run directories get a copy of
 __file__ = str(Path(utils.__file__).with_name("{script}.py"))
 """
@@ -103,8 +104,7 @@ def cells(source, script, changed):
     title = f"# {script}\n\n{head[0]}\n\n{fields}\n\n{made}: edit the script, not this."
     yield new_markdown_cell(title)
     imports = source.split('"""')[2].partition("# === ")[0].strip()
-    file = FILE.strip().format(script=script)
-    yield new_code_cell(f"{IMPORTS.strip()}\n\n{imports}\n\n{file}")
+    yield new_code_cell(HEAD.strip().format(imports=imports, script=script))
     given = ", ".join(f"{flag}={value!r}" for flag, value in changed.items())
     for name, body in sections(source):
         yield new_markdown_cell(f"## {name}")

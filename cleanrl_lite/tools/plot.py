@@ -167,8 +167,6 @@ def find_also(folders, env_ids):
     """{label: runs} of the folders with event files below `folders`."""
     groups = {}
     for folder in map(Path, folders):
-        if not folder.is_dir():
-            tools.refuse(f"there is no folder {folder}")
         paths = [path for path in tools.folders_below(folder) if tools.event_files(path)]
         if not paths:
             tools.refuse(f"--also {folder}: there are no TensorBoard files below it")

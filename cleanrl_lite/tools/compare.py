@@ -51,6 +51,22 @@ def measures(run, metric=tools.RETURN, until=None, minutes=None):
     return {"final": last, "area": area, "steps": end, "budget": minutes or end}
 
 
+def ceiling(runs):
+    """The highest return, if all runs reach it and end within 1 % of it; or None."""
+    returns = [run.curve(tools.RETURN)[2] for run in runs]
+    every = np.concatenate(returns)
+    lowest = min(measures(run)["final"] for run in runs)
+    reached = all(values.max() == every.max() for values in returns)
+    return every.max() if reached and every.max() - lowest <= 0.01 * np.ptp(every) else None
+
+
+def learned(found):
+    """The mean final of {run: measures}, and what it has above their first five episodes."""
+    final = column(found, "final").mean() if found else np.nan
+    first = [run.curve(tools.RETURN)[2][:5].mean() for run in found] or [np.nan]
+    return final, abs(final - np.mean(first))
+
+
 # === the rule
 def judge(p, difference):
     """What a p-value and a difference of means say."""

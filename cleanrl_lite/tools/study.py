@@ -61,10 +61,9 @@ def refuse_unfair(args):
         if ours[name] != theirs[name]:
             same = tools.flag(name, ours[name])
             tools.refuse(f"{name} is {theirs[name]} in {parent.name}. The same for both: -- {same}")
-    for path in OUT.glob(f"runs/*/*/{script.name}"):
-        if path.with_name("checkpoint.pt").exists() and tools.code_of(path) != code:
-            old = path.parents[1]
-            tools.refuse(f"{script.name} changed since it ran: rename it, or rm -r {old}")
+    for old in OUT.glob(f"runs/*/*/{script.name}"):
+        if old.with_name("checkpoint.pt").exists() and tools.code_of(old) != code:
+            tools.refuse(f"{script.name} changed since it ran: rename it or rm -r {old.parents[1]}")
     if args.minutes and (args.print_jobs or args.jobs > os.cpu_count()):
         tools.refuse("--minutes needs this machine, and a core for each of --jobs")
     scheduled = re.search(r"(?<!< )(?<!>= )args\.total_timesteps", text + parent.read_text())
@@ -94,10 +93,8 @@ def job_of(args, arm, env_id, seed):
 
 
 def smoke_of(args, job):
-    """The job with two updates and one episode of evaluation, in study/NAME/smoke."""
+    """The job with about two updates and one episode of evaluation, in study/NAME/smoke."""
     sizes = tools.default_args(job.arm.script.read_text())
-    for name, value in re.findall(r"--([\w-]+)[ =](\d+)", " ".join(job.words)):
-        sizes[name.replace("-", "_")] = int(value)
     runs_dir = OUT / args.script.stem / "smoke" / job.log.parent.name
     words = [*job.words, "--eval-episodes", "1", "--no-track", "--runs-dir", runs_dir]
     if "num_steps" in sizes:
@@ -156,22 +153,6 @@ def judge(final, area, top=None):
     return "cannot tell" if top is None else "same ceiling"
 
 
-def ceiling(runs):
-    """The highest return, if all runs reach it and end within 1 % of it; or None."""
-    returns = [run.curve(tools.RETURN)[2] for run in runs]
-    every = np.concatenate(returns)
-    lowest = min(compare.measures(run)["final"] for run in runs)
-    reached = all(values.max() == every.max() for values in returns)
-    return every.max() if reached and every.max() - lowest <= 0.01 * np.ptp(every) else None
-
-
-def learned(found):
-    """The mean final of {run: measures}, and what it has above their first five episodes."""
-    final = compare.column(found, "final").mean() if found else np.nan
-    first = [run.curve(tools.RETURN)[2][:5].mean() for run in found] or [np.nan]
-    return final, abs(final - np.mean(first))
-
-
 def row_of(args, env_id, arm, parent, found, seeds):
     """What runs.json has on an arm in an environment; `found` is {arm: {run: measures}}."""
     row = {"env_id": env_id, "arm": arm.name, "parent": parent.name, "seeds": seeds}
@@ -181,7 +162,7 @@ def row_of(args, env_id, arm, parent, found, seeds):
         ours, theirs = (compare.column(found[one], name) for one in (arm, parent))
         row[name] = {"values": [*ours], "of parent": [*theirs]}
         row[name] |= compare.beside(ours, theirs) if enough else {}
-    top = ceiling([*found[arm], *found[parent]]) if enough else None
+    top = compare.ceiling([*found[arm], *found[parent]]) if enough else None
     verdict = judge(row["final"], row["area"], top) if enough else None
     return {**row, "ceiling": top, "verdict": verdict}
 
@@ -213,14 +194,14 @@ def report(args, table, seeds, rows):
     """The lines of verdict.md on these seeds; adds to `rows`, those of runs.json."""
     for env_id, found in table.items():
         parent, *others = found
-        others.sort(key=lambda arm: -learned(found[arm])[0])
+        others.sort(key=lambda arm: -compare.learned(found[arm])[0])
         yield f"\n## {env_id}, seeds {', '.join(map(str, seeds))}\n"
         for arm in others:
             rows.append(row_of(args, env_id, arm, parent, found, seeds))
             yield f"- {arm.name}: **{rows[-1]['verdict'] or 'no verdict'}**"
         groups = {arm.name: found[arm] for arm in (parent, *others) if found[arm]}
         for measure in args.measures:
-            size = 0.1 * learned(found[parent])[1] if measure in compare.MEASURES else None
+            size = 0.1 * compare.learned(found[parent])[1] if measure in compare.MEASURES else None
             lines = compare.table(groups, measure, parent.name, size)
             yield from ["", *compare.markdown(line[:5] + line[6:] for line in lines)]
     if count := count_comparisons(rows):
@@ -306,8 +287,8 @@ def main():
         lines += [LUCK] * (len(arms) > 2)
         gains = np.zeros(len(arms))
         for found in table.values():
-            final, above = learned(found[arms[0]])
-            gains += [(learned(found[arm])[0] - final) / (above + 1e-9) for arm in arms]
+            final, above = compare.learned(found[arms[0]])
+            gains += [(compare.learned(found[arm])[0] - final) / (above + 1e-9) for arm in arms]
         arms = arms[0], arms[1 + np.argmax(gains[1:])]  # for --confirm
     (out / "verdict.md").write_text("\n".join([*lines, LEGEND]) + "\n")
     (out / "runs.json").write_text(json.dumps({"rows": rows, "lost": lost}, indent=1) + "\n")

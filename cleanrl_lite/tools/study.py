@@ -132,7 +132,7 @@ def train(args, todo):
     look = {"unit": "run", "unit_scale": True, "mininterval": 0.1 if sys.stderr.isatty() else 30}
     with tqdm(total=len(todo), initial=sum(job.part() for job in todo), **look) as bar:
         for _ in jobs.run(todo, args.jobs):
-            parts = [job.part() if job.status is None else 1 for job in todo]
+            parts = [job.status is not None or (not args.minutes and job.part()) for job in todo]
             bar.update(sum(parts) - bar.n)
     return {job: job.last_line() for job in todo if job.status}
 

@@ -58,7 +58,7 @@ def test_only_what_is_named_is_imported(tmp_path):
     copy that kept an installed script's name is not taken for that one."""
     run_dir, returns = helpers.train("ppo", tmp_path, env_id=PROBE)
     with pytest.raises(SystemExit, match=f"To allow it: --env-id {PROBE}"):
-        agents.load(run_dir)
+        agents.load(run_dir, env_id=None)  # as from the shell
     env_id = {"env_id": PROBE}
     with open(run_dir / "ppo.py", "a") as copy:
         copy.write(f"\nopen({str(tmp_path / 'ran')!r}, 'w').close()\n")

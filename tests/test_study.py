@@ -312,7 +312,10 @@ def test_minutes_alone_do_not_tell_a_schedule_where_it_ends():
         study.parse(words)
     with pytest.raises(SystemExit, match="a schedule depends on the total: give --steps"):
         study.refuse_unfair(study.parse([*words, "--minutes", "9"]))
-    study.refuse_unfair(study.parse([*words, "--minutes", "9", "--steps", "100000"]))
+    args = study.parse([*words, "--minutes", "9", "--steps", "100000"])
+    study.refuse_unfair(args)
+    job = study.job_of(args, [*study.arms_of(args)][0], "x", 1)
+    assert "--resume" not in job.words  # what was stopped begins again
     Path("mine.py").write_text("x = 1\n" + helpers.TEXT["sac"])  # without a schedule
     study.refuse_unfair(study.parse(["mine.py", *words[3:], "--minutes", "9"]))
 
@@ -357,12 +360,13 @@ def test_which_runs_count():
     assert first.name.startswith("my_idea-a-b-c-")
     assert folder("--steps", "100", "--seeds", "7", "--jobs", "2") == first
     words = [["200"], ["100", "--try", "gamma=0.9"], ["100", "--", "--gamma", "0.8"]]
+    words += [["100", "--minutes", minutes] for minutes in ("9", "20")]
     others = {folder("--steps", *more) for more in words}
     text = Path("my_idea.py").read_text()
     Path("my_idea.py").write_text(text + "# a comment")
     assert folder("--steps", "100") == first
     Path("my_idea.py").write_text(text + "x = 1\n")
-    assert len({first, folder("--steps", "100"), *others}) == 5
+    assert len({first, folder("--steps", "100"), *others}) == 7
 
 
 # --- what it runs

@@ -26,10 +26,8 @@ def write_run(runs_dir, values, finished=True, text=TEXT, tag="charts/episodic_r
         "gamma": 0.99,
         "learning_rate": 1e-3,
         "compile": True,
-        "versions": {"torch": "2.13.0"},
         **args,
     }
-    machine = {"versions": args.pop("versions")}  # of the launcher
     number = len(list(runs_dir.glob("*"))) if runs_dir.exists() else 0
     folder = runs_dir / f"{args['env_id'].replace(':', '-')}__{args['exp_name']}__{number}"
     write_events(folder, tag, values)
@@ -37,7 +35,6 @@ def write_run(runs_dir, values, finished=True, text=TEXT, tag="charts/episodic_r
     for path in folder.glob("events*"):
         path.rename(folder / f"events.out.tfevents.{1_000_000 + number}.host.1.0")
     (folder / "args.json").write_text(json.dumps(args))
-    (folder / "machine.json").write_text(json.dumps(machine))
     (folder / f"{args['script']}.py").write_text(text)
     (folder / "utils.py").write_text("")  # beside it since the fifth house
     if finished:

@@ -314,7 +314,7 @@ def test_minutes_alone_do_not_tell_a_schedule_where_it_ends():
         study.refuse_unfair(study.parse([*words, "--minutes", "9"]))
     args = study.parse([*words, "--minutes", "9", "--steps", "100000"])
     study.refuse_unfair(args)
-    job = study.job_of(args, [*study.arms_of(args)][0], "x", 1)
+    job = study.job_of(args, next(study.arms_of(args)), "x", 1)
     assert "--resume" not in job.words  # what was stopped begins again
     Path("mine.py").write_text("x = 1\n" + helpers.TEXT["sac"])  # without a schedule
     study.refuse_unfair(study.parse(["mine.py", *words[3:], "--minutes", "9"]))
@@ -435,10 +435,10 @@ def test_kill_and_continue(ask):
 @pytest.mark.slow
 def test_equal_time(ask):
     """At any speed: each run ends when its minutes are over, and is compared by its own steps."""
-    text = BANDIT.replace("time.sleep(float(args.pause))", "time.sleep(float(args.pause) / 10)")
+    text = BANDIT.replace("time.sleep(float(args.pause))", "time.sleep(float(args.pause) / 20)")
     Path("quick.py").write_text(text)
-    words = ["quick.py", *BANDITS[:4], "--seeds", "1-3", "--jobs", "2", "--minutes", "0.1"]
-    flags = ["--", "--pause", "0.02", "--fade", "0.1"]  # explores for 4,000 of 40,000 steps
+    words = ["quick.py", *BANDITS[:4], "--seeds", "1-3", "--jobs", "2", "--minutes", "0.15"]
+    flags = ["--", "--pause", "0.04", "--fade", "0.1"]  # explores for 4,000 of 40,000 steps
     for _ in range(2):  # the second time, all have finished
         status, text = ask(*words, "--steps", "40000", *flags)
         assert (status, starts("quick", 1)) == (0, [0])

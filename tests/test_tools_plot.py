@@ -91,7 +91,7 @@ def test_what_is_no_run(tmp_path, capsys):
         (write_run(tmp_path, RAMP) / "eval.json").write_text(odd)
     exported = write_run(tmp_path, RAMP)
     next(exported.glob("events*")).unlink()
-    odd_values = write_run(tmp_path, RAMP, seed=2, script=3, versions=None, gamma={"a": [1]})
+    odd_values = write_run(tmp_path, RAMP, seed=2, script=3, gamma={"a": [1]})
     found = [run.dir for run in tools.find([tmp_path])]
     assert found == [run_dir, odd_values]
     assert list(tools.group(tools.find([tmp_path])))

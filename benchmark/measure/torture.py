@@ -50,10 +50,10 @@ RUNS = {
     "ppo_continuous": f"{HOPPER} --eval-every 8000",
     "a2c_continuous": "--env-id Hopper-v4 --total-timesteps 120000 --save-every 512",
     "ppo_hybrid": (
-        "--env-id tests.probe_envs:ProbeMixedPendulum-v0 --total-timesteps 60000 --save-every 2048"
+        "--env-id tests.probe_envs:ProbeMixed-v0 --total-timesteps 60000 --save-every 2048"
     ),
     "ppo_continuous_asymmetric": (
-        "--env-id tests.probe_envs:ProbePrivilegedPendulum-v0 --total-timesteps 60000 "
+        "--env-id tests.probe_envs:ProbePrivileged-v0 --total-timesteps 60000 "
         "--save-every 512"
     ),
     "ppo_masked": "--env-id Taxi-v4 --total-timesteps 60000 --save-every 512 --eval-every 40000",

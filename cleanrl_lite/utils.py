@@ -461,7 +461,7 @@ def compiled(args, function=None):
     function.__code__ = function.__code__.replace()  # each run in a process compiles its own
     cuda = torch.cuda.is_initialized()
     options = {"cpp_wrapper": not cuda, "cpp.use_decompose_tanh": True}
-    fast = torch.compile(function, fullgraph=True, dynamic=False, options=options)
+    fast = None  # until then, since the compiler takes a second to import
     eager_calls = 0 if cuda else EAGER_CALLS
 
     def call(*tensors):
@@ -472,6 +472,7 @@ def compiled(args, function=None):
         try:
             # Lets torch (2.11 or newer) see autograd.grad: right with fullgraph=True only.
             torch._dynamo.config.trace_autograd_ops = True
+            fast = fast or torch.compile(function, fullgraph=True, dynamic=False, options=options)
             return fast(*tensors)
         except Exception as error:
             tqdm.write(f"continuing in eager mode: {error!s:.300}", file=sys.stderr)

@@ -53,8 +53,7 @@ RUNS = {
         "--env-id tests.probe_envs:ProbeMixed-v0 --total-timesteps 60000 --save-every 2048"
     ),
     "ppo_continuous_asymmetric": (
-        "--env-id tests.probe_envs:ProbePrivileged-v0 --total-timesteps 60000 "
-        "--save-every 512"
+        "--env-id tests.probe_envs:ProbePrivileged-v0 --total-timesteps 60000 --save-every 512"
     ),
     "ppo_masked": "--env-id Taxi-v4 --total-timesteps 60000 --save-every 512 --eval-every 40000",
     "ppo_multiagent": (

@@ -75,8 +75,10 @@ n_step n_critics n_quantiles stack_size exploration_fraction"""
 
 def setup(args):
     """Checks the flags, seeds all random generators, sets the threads; returns the device."""
-    plain = json.dumps(vars(args), default=lambda x: getattr(x, "tolist", x.__str__)())
-    vars(args).update(json.loads(plain))  # a program may give numpy's numbers or a Path
+    # a program may give a dict, numpy's numbers or a Path
+    flags = {name: json.dumps(x) if isinstance(x, dict) else x for name, x in vars(args).items()}
+    plain = json.dumps(flags, default=lambda x: getattr(x, "tolist", x.__str__)())
+    vars(args).update(json.loads(plain))
     for name in POSITIVE.split():
         check(vars(args).get(name, 1) > 0, f"--{name.replace('_', '-')} must be positive")
     # --env-id my_envs:MyEnv-v0 is in my_envs.py of the current folder, whose utils.py is its own
@@ -119,10 +121,9 @@ def make(args, render_mode=None, **kwargs):
     kwargs["max_episode_steps"] = vars(args).get("max_episode_steps")
     if render_mode:
         kwargs["render_mode"] = render_mode
-    env_kwargs = str(args.env_kwargs)
-    check(env_kwargs.startswith("{"), f"--env-kwargs {env_kwargs}: no JSON object")
+    check(args.env_kwargs.startswith("{"), f"--env-kwargs {args.env_kwargs}: no JSON object")
     try:
-        kwargs.update(json.loads(env_kwargs))
+        kwargs.update(json.loads(args.env_kwargs))
         return gym.make(args.env_id, **kwargs)
     except (gym.error.Error, ImportError, json.JSONDecodeError) as error:
         check(False, f"--env-id {args.env_id} --env-kwargs {args.env_kwargs}: {error}")

@@ -124,6 +124,7 @@ BAD = [
     bad("ppo", r"no_such_module", env_id="no_such_module:Env-v0"),
     bad("ppo", r"ppo_atari\.py", env_id="ale_py:ALE/Pong-v5"),
     bad("c51_atari", r"must be an Atari game.*ppo_image", env_id="CartPole-v1", env_kwargs="{}"),
+    bad("ppo_atari", r"frameskip is always 4", env_kwargs='{"frameskip": 2}'),
     bad("ppo", r"cannot load /nowhere/at/all: FileNotFound", resume="/nowhere/at/all"),
     bad("ppo", r"--env-kwargs \{a: 1\}: ", env_kwargs="{a: 1}"),
     # sizes

@@ -48,6 +48,8 @@ def test_a_run_that_never_gets_there_counts():
     row = time_to_return.table(ours + never).split("\n")[2]
     assert row.endswith("| not reached within 500,000 steps |  |  |")
     assert time_to_return.table(ours).startswith("Not measured yet")  # one side alone
+    row = time_to_return.table([{**run, "script": "c51"} for run in ours]).split("\n")[2]
+    assert row.startswith("| 475 in CartPole-v1 | c51 | 30 ") and row.endswith("|  |  |  |")
 
 
 # === a GPU beside the CPU

@@ -183,12 +183,12 @@ def test_verdicts():
 NOISE = [(90, 100, 110, 95, 105), (92, 104, 99, 111, 93)]
 
 
+ALMOST = (500,) * 5, (499, 500, 500, 500, 500), "cannot tell"  # one never ends at 500
+CLEAR = (150, 160, 145, 155, 150), NOISE[1], "better"
+
+
 @pytest.mark.parametrize(
-    "mine, theirs, verdict",
-    [
-        ((150, 160, 145, 155, 150), NOISE[1], "better"),
-        ((500,) * 5, (499, 500, 500, 500, 500), "cannot tell"),  # one never ends at 500
-    ],
+    "mine, theirs, verdict", [CLEAR, pytest.param(*ALMOST, marks=pytest.mark.slow)]
 )
 def test_what_is_written(mine, theirs, verdict, ask):
     pretend(PPO, {"my_idea": mine, "ppo": theirs})

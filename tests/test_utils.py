@@ -237,13 +237,15 @@ def scaled_sum(weight, bias, calls):
     return utils.compiled(ARGS, update), rebind
 
 
-def test_eager_then_compiled(eager_calls, traced):
-    """The first EAGER_CALLS calls run as they are written."""
+def test_eager_then_compiled(eager_calls, traced, monkeypatch):
+    """The first EAGER_CALLS calls run as they are written; only then torch's compiler is imported."""
     calls = []
+    real = torch.compile
+    monkeypatch.setattr(torch, "compile", lambda f, **x: calls.append("import") or real(f, **x))
     one, _ = scaled_sum({"is": torch.tensor(2.0)}, torch.tensor(1.0), calls)
     for _ in range(10):
         assert one(torch.ones(3))["y"].tolist() == [3] * 3
-    assert calls == ["eager"] * 3
+    assert calls == ["eager"] * 3 + ["import"]
 
 
 def test_compiled_updates_notice_what_changes(eager_calls, traced):
@@ -478,15 +480,14 @@ def test_another_script_trained_the_agent(trained, tmp_path, capsys):
 
 
 def test_numbers_of_a_program(tmp_path):
-    """numpy's and paths: args.json and the checkpoint have plain ones, and the run can be resumed.
-    A dict is refused."""
+    """numpy's, paths and dicts: what is saved is plain, and the run can be resumed."""
     numbers = dict(total_timesteps=np.int64(512), gamma=np.float64(0.9), seed=np.int32(3))
-    numbers |= dict(env_id=np.str_("CartPole-v1"), learning_rate=np.float32(0.5))
-    with pytest.raises(SystemExit, match="--env-kwargs .* double quotes"):
-        helpers.train("ppo", tmp_path, **numbers, env_kwargs={"sutton_barto_reward": True})
+    numbers |= dict(env_id=np.str_("CartPole-v1"), env_kwargs={"sutton_barto_reward": True})
+    numbers["learning_rate"] = np.float32(0.5)
     run_dir, _ = helpers.train("ppo", tmp_path, **numbers)
     assert json.loads((run_dir / "args.json").read_text())["gamma"] == 0.9
     saved = helpers.load(run_dir)["args"]
+    assert saved["env_kwargs"] == '{"sutton_barto_reward": true}'
     assert [type(saved[name]) for name in ("seed", "learning_rate", "env_id")] == [int, float, str]
     more = dict(numbers, resume=run_dir, total_timesteps=np.int64(640))
     assert helpers.train("ppo", tmp_path, **more)[0] == run_dir

@@ -295,6 +295,9 @@ def note(found):
     caption += " Stable-Baselines3 to ours."
     caption += " It has neither C51 nor FastTD3."
     for chosen, sides in found.items():
+        script, env_id, _, flags = ROWS[chosen]
+        if flags:
+            caption += f" {script} in {env_id} has `{flags}`."
         if chosen in REASONS and middle(sides["sb3"]) == math.inf:
             caption += f" {REASONS[chosen]}"
     missing = [chosen for chosen in ROWS if chosen not in found]

@@ -359,8 +359,10 @@ class Run:
         if path:  # parts are as they were; new episodes begin
             saved = load(path, **self.parts)
             check("id" in saved, f"{path} is of an older version: only --evaluate takes it")
-            num_envs = saved["args"]["num_envs"]
-            check(args.num_envs == num_envs, f"--resume needs --num-envs {num_envs}, as before")
+            for name in "num_envs", "buffer_size", "n_step":  # the parts depend on them
+                flag, before = name.replace("_", "-"), saved["args"].get(name)
+                same = vars(args).get(name) == before
+                check(same, f"--resume needs --{flag} {before}, as before")
             self.dir, self.step, self.id = saved["dir"], saved["global_step"], saved["id"]
             seed_all(args.seed + self.step)
             envs.begin(self.step)

@@ -229,6 +229,13 @@ def test_a_checkpoint_of_another_run(script, words, told, trained, capfd):
     assert unchanged(trained) == before
 
 
+def test_another_replay_buffer(tmp_path, capfd):
+    """Its rings would be mixed up, without a word."""
+    run_dir, _ = helpers.train("dqn", tmp_path)
+    assert helpers.command_line("dqn", ["--resume", run_dir, "--buffer-size", "9999"]) == 1
+    assert_one_line(capfd.readouterr().err, "--resume needs --buffer-size")
+
+
 @pytest.mark.parametrize("script", ["ppo_continuous", "td3", "sac", "crossq"])
 def test_actions_of_whole_numbers(script):
     """A policy of floats would be cut to whole numbers, without a word."""

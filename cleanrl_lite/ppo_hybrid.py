@@ -99,8 +99,10 @@ class MixedActions(gym.ActionWrapper):
         if isinstance(part, Discrete):
             self.last.append(int(part.n) - 1)
             return
+        floats = isinstance(part, Box) and part.dtype.kind == "f"
+        # high - low must not overflow
         utils.check(
-            isinstance(part, Box) and part.dtype.kind == "f" and part.is_bounded(),
+            floats and (part.high / 2 - part.low / 2 <= np.finfo(part.dtype).max / 2).all(),
             f"actions must be Discrete or Box, with finite bounds, not {self.env.action_space}. "
             "MultiDiscrete: ppo_masked.py; unbounded: ppo_continuous.py",
         )

@@ -116,10 +116,11 @@ class RescaleAction(gym.ActionWrapper):
 
     def __init__(self, env):
         super().__init__(env)
-        utils.check(
-            env.action_space.is_bounded(), f"actions need finite bounds, not {env.action_space}"
-        )
-        self.action_space = Box(-1, 1, env.action_space.shape)
+        space = env.action_space
+        # high - low must not overflow
+        bounded = space.high / 2 - space.low / 2 <= np.finfo(space.dtype).max / 2
+        utils.check(bounded.all(), f"actions need finite bounds, not {space}")
+        self.action_space = Box(-1, 1, space.shape)
 
     def action(self, action):
         space = self.env.action_space
@@ -175,8 +176,9 @@ class Agent(nn.Module):
     def __init__(self, args, obs_space, action_space):
         super().__init__()
         discrete = isinstance(action_space, Discrete) and action_space.start == 0
+        floats = isinstance(action_space, Box) and action_space.dtype.kind == "f"
         utils.check(
-            discrete or (isinstance(action_space, Box) and len(action_space.shape) == 1),
+            discrete or (floats and len(action_space.shape) == 1),
             "actions must be Discrete, from 0, or a 1-D float Box, "
             f"not {action_space}. With vectors, not images: ppo_masked.py, ppo_hybrid.py",
         )

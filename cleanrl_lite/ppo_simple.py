@@ -192,7 +192,8 @@ def main(args: Args):
         # learn
         metrics = []
         for _ in range(args.update_epochs):
-            for inds in torch.randperm(returns.numel(), device=device).chunk(args.num_minibatches):
+            order = torch.randperm(returns.numel(), device=device)
+            for inds in order.tensor_split(args.num_minibatches):
                 loss, losses = ppo_loss(args, agent, Batch(*[x[inds] for x in batch]))
                 optimizer.zero_grad()
                 loss.backward()

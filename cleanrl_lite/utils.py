@@ -53,11 +53,11 @@ def on_signal(number, _):
 
 def parse(Args):
     """The command line as `Args`, over a saved run's; from here on a run saves at Ctrl-C."""
-    for number in SIGNALS:
-        if signal.getsignal(number) is not signal.SIG_IGN:  # as nohup wants it
-            signal.signal(number, on_signal)
     title = str(sys.modules["__main__"].__doc__).partition("\n")[0]
     args = tyro.cli(Args, description=title)
+    for number in SIGNALS:
+        if not args.evaluate and signal.getsignal(number) is not signal.SIG_IGN:  # as with nohup
+            signal.signal(number, on_signal)
     path = args.evaluate or args.resume
     if path not in (None, "auto"):
         named = args.env_id
@@ -167,8 +167,8 @@ class Player(gym.Wrapper):
     """Begins a new episode where one ends, and sums up rewards. Its arrays are its own."""
 
     def reset(self, *, seed=None, options=None):
-        if seed is not None and multiprocessing.parent_process():  # in a worker
-            seed_all(2**31 + seed)  # the main process may have `seed` itself
+        if seed is not None and multiprocessing.current_process().name.startswith("Worker<"):
+            seed_all(2**31 ^ seed)  # in AsyncVectorEnv's: the main process may have `seed` itself
             signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)  # they are for the main process
         self.episode = {"r": 0.0, "l": 0}  # return and length, by gymnasium's names
         obs, _ = self.env.reset(seed=seed, options=options)

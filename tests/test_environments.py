@@ -80,10 +80,7 @@ def test_success_that_is_not_always_known(kind, tmp_path):
 
 @pytest.mark.parametrize(
     "kwargs, told",
-    [
-        ({"kind": "bug"}, "self.speed = self.velocity"),
-        ({"no_such": 1}, "TypeError: .*no_such"),
-    ],
+    [({"kind": "bug"}, "self.speed = self.velocity"), ({"no_such": 1}, "TypeError: .*no_such")],
 )
 def test_errors_of_an_environment_keep_their_traceback(kwargs, told, tmp_path, capfd):
     words = helpers.small_flags("ppo", tmp_path / "runs", env_id=ODD, env_kwargs=json.dumps(kwargs))

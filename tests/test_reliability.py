@@ -295,11 +295,7 @@ def test_a_signal_saves_and_ends(script, number, group, tmp_path):
 
 
 # --- environments and networks that fail
-FAULTS = dict(
-    nan_reward="rewards .*nan",
-    nan_obs="nan",
-    raises="the simulator says no",
-)
+FAULTS = dict(nan_reward="rewards .*nan", nan_obs="nan", raises="the simulator says no")
 
 
 @pytest.mark.parametrize(

@@ -91,10 +91,10 @@ def test_every_step_of_a_run(script, monkeypatch, tmp_path):
         learn(*inputs)
 
     monkeypatch.setattr(shadow, "learn", note)
-    flags = dict(num_envs=3, num_steps=40, num_minibatches=4, update_epochs=2)
+    flags = dict(num_envs=3, num_steps=40, num_minibatches=13, update_epochs=2)
     flags = {name: x for name, x in flags.items() if helpers.default(script, name) is not None}
     shadow.train(tmp_path, learning_rate=3e-3, total_timesteps=240, **flags)
-    each = 8 if "ppo" in script else 1
+    each = 26 if "ppo" in script else 1
     assert [step for step, *_ in shadow.events] == [*np.repeat([120, 240], each)]
     _, agent = helpers.agent_of(script, env_id=shadow.args.env_id)
     obs, rewards, next_obs, terminated, over = stepped(240)
@@ -117,11 +117,11 @@ def test_every_step_of_a_run(script, monkeypatch, tmp_path):
                 np.testing.assert_array_equal(batch.actions.flatten(), taken)
             continue
         first, second = (
-            [row for batch in batches[n : n + 4] for row in rows_of(batch)] for n in (0, 4)
+            [row for batch in batches[n : n + 13] for row in rows_of(batch)] for n in (0, 13)
         )
         assert first != second and sorted(first) == sorted(second) and len(first) == 120
         advantages, returns = (
-            torch.cat([getattr(batch, name) for batch in batches[:4]])
+            torch.cat([getattr(batch, name) for batch in batches[:13]])
             for name in ("advantages", "returns")
         )
         parts = shadow.args.gamma, shadow.args.gae_lambda
@@ -130,7 +130,7 @@ def test_every_step_of_a_run(script, monkeypatch, tmp_path):
         np.testing.assert_allclose(np.sort(advantages), expected, rtol=1e-4, atol=1e-4)
         found = np.sort((returns - advantages).numpy())
         np.testing.assert_allclose(found, np.sort(values.flatten()), rtol=1e-4, atol=1e-4)
-        logprobs = torch.cat([batch.logprobs for batch in batches[:4]])
+        logprobs = torch.cat([batch.logprobs for batch in batches[:13]])
         assert logprobs.isfinite().all()
 
 

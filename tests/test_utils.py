@@ -473,6 +473,7 @@ def test_another_script_trained_the_agent(trained, tmp_path, capsys):
     flags = helpers.small_flags("dqn", tmp_path, evaluate=run_dir)
     assert helpers.command_line("dqn", flags) == 0
     assert "trained" not in capsys.readouterr().out
+    assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL  # ends it: it has nothing to save
     with (run_dir / "dqn.py").open("a") as script:
         script.write("# a change\n")
     assert helpers.command_line("dqn", flags) == 0

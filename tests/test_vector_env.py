@@ -1,7 +1,9 @@
 """utils.Envs: what it hands out, what it refuses, whose numbers it draws, and that a process for
 each environment changes nothing."""
 
+import multiprocessing
 import random
+import signal
 from types import SimpleNamespace
 
 import gymnasium as gym
@@ -94,8 +96,7 @@ def test_arrays_belong_to_the_caller():
     """Nobody who keeps what was passed or returned sees it change."""
     envs = envs_of(Careless)
     actions = np.full((2, 1), 0.5, dtype=np.float32)
-    kept = [envs.obs, *envs.step(actions)[:4]]
-    kept.append(envs.obs)
+    kept = [envs.obs, *envs.step(actions)[:4], envs.obs]
     copies = [array.copy() for array in kept]
     for _ in range(4):
         envs.step(actions)
@@ -167,10 +168,7 @@ def test_what_the_type_cannot_hold(name):
 
 def test_what_fits_is_cast():
     """float64 into float32, whole numbers into integers."""
-    for space, obs in (
-        (None, np.array([0.25, 1.0])),
-        (INTEGERS, np.array([7.0, 255.0])),
-    ):
+    for space, obs in (None, np.array([0.25, 1.0])), (INTEGERS, np.array([7.0, 255.0])):
         envs = envs_of(lambda space=space, obs=obs: Keeps(space=space, obs=obs))
         next_obs, *_ = envs.step(zeros(envs))
         assert next_obs.dtype == envs.single_observation_space.dtype
@@ -191,18 +189,29 @@ class Drawing(gym.Env):
 
 def test_each_worker_draws_its_own_random_numbers():
     """A fork has the generators of the main process, and so would all workers; the same seeds give
-    the same numbers, which are not the main process' own."""
-    envs = envs_of(Drawing, num_envs=3, async_envs=True)
+    the same numbers, which are not the main process' own; nor are those of the largest seed."""
+    envs = envs_of(Drawing, num_envs=3, async_envs=True, seed=2**32 - 1)
     drawn = envs.obs
     envs.begin()
     assert (drawn == envs.obs).all()
     envs.begin(step=100)
-    later = envs.obs
     envs.close()
-    utils.seed_all(1)
-    mine, _ = Drawing().reset()
-    for column in np.vstack([drawn, later, mine]).T:
+    for column in np.vstack([drawn, envs.obs, drawn_by_a_run()[0]]).T:
         assert len(set(column.tolist())) == 7
+
+
+def drawn_by_a_run():
+    """By its one environment, and the signals that it blocks."""
+    utils.seed_all(2**32 - 1)
+    return envs_of(Drawing, num_envs=1).obs.tolist(), signal.pthread_sigmask(signal.SIG_BLOCK, [])
+
+
+def test_a_program_may_run_a_script_in_a_process_of_its_own():
+    """That is no worker."""
+    fork = multiprocessing.get_context("fork")
+    queue = fork.SimpleQueue()
+    fork.Process(target=lambda: queue.put(drawn_by_a_run())).start()
+    assert queue.get() == drawn_by_a_run()
 
 
 class Seeded(Keeps):

@@ -371,7 +371,7 @@ class Run:
             self.id = re.sub(r"[^\w.+=-]", "-", name)[-128:]  # one that W&B takes
             self.dir, self.step = Path(args.runs_dir, self.id), 0
             self.dir.mkdir(parents=True)
-        self.lock = FileLock(self.dir / "lock", timeout=0)
+        self.lock = FileLock(self.dir / "lock", timeout=0, is_singleton=True)  # one a process
         with suppress(Timeout):
             self.lock.acquire()
         check(self.lock.is_locked, f"another process trains in {self.dir}")
@@ -448,7 +448,7 @@ class Run:
         record = self.evaluate(writer)
         writer.close()
         self.bar.close()
-        self.lock.release()
+        self.lock.release(force=True)
         print(f"finished: {self.dir}")
         return {**record, "dir": self.dir}
 

@@ -36,9 +36,7 @@ PLANS = {
     "sac": SOFT,
     "crossq": SOFT,
     "tqc": {**SOFT, "critic_loss": [(0, "qfs", "q_lr")]},
-    "sac_discrete": {
-        "sac_loss": [CRITICS, (1, "actor", "policy_lr"), (2, "log_alpha", "q_lr")],
-    },
+    "sac_discrete": {"sac_loss": [CRITICS, (1, "actor", "policy_lr"), (2, "log_alpha", "q_lr")]},
     "pqn": {"q_lambda_loss": ALL},
     "vpg": {"policy_gradient_loss": ALL},
     "a2c": {"policy_gradient_loss": ALL},

@@ -235,14 +235,16 @@ def test_one_process_a_run(tmp_path):
             with pytest.raises(SystemExit, match=r"^error: another process trains in [^\n]+$"):
                 helpers.train("ppo", tmp_path, resume=resume)
     assert {path: path.read_bytes() for path in run_dir.iterdir()} == files
+    interrupted = new_run(tmp_path, resume=str(run_dir))  # a notebook keeps such a run
     assert helpers.train("ppo", tmp_path, resume="auto")[1] == returns
+    assert not interrupted.lock.is_locked
 
 
 def new_run(runs_dir, **flags):
     """A run of ppo without training."""
     _, trained = helpers.agent_of("ppo")
     args = helpers.small_args("ppo", runs_dir, **flags)
-    envs = SimpleNamespace(returns=[], close=lambda: None)
+    envs = SimpleNamespace(returns=[], close=lambda: None, begin=lambda step: None)
     adam = utils.Adam(trained.parameters(), 0.1)
     return utils.Run(args, helpers.module("ppo").__file__, None, envs, trained, adam=adam)
 

@@ -388,7 +388,8 @@ def main(args: Args):
     utils.check(finite, "--v-min must be below --v-max, both finite")
     for name in "priority_alpha", "priority_beta":
         value = getattr(args, name)
-        utils.check(value <= 1, f"--{name.replace('_', '-')} must be <= 1, got {value}")
+        flag = name.replace("_", "-")
+        utils.check(0 <= value <= 1, f"--{flag} must be from 0 to 1, got {value}")
     min_size = max(args.batch_size, max(8, args.n_step) * args.num_envs)
     utils.check(args.buffer_size >= min_size, f"--buffer-size must be at least {min_size}")
     envs = utils.make_envs(args, make_env)

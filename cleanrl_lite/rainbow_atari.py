@@ -521,10 +521,10 @@ def main(args: Args):
     utils.check(args.n_atoms > 1, f"--n-atoms must be > 1, got {args.n_atoms}")
     finite = -1e30 < args.v_min < args.v_max < 1e30
     utils.check(finite, "--v-min must be below --v-max, both finite")
-    utils.check(args.n_step > 0, f"--n-step must be > 0, got {args.n_step}")
-    alpha = args.priority_alpha
-    utils.check(alpha <= 1, f"--priority-alpha must be <= 1, got {alpha}")
-    utils.check(args.priority_beta <= 1, f"--priority-beta must be <= 1, got {args.priority_beta}")
+    for name in "priority_alpha", "priority_beta":
+        value = getattr(args, name)
+        flag = name.replace("_", "-")
+        utils.check(0 <= value <= 1, f"--{flag} must be from 0 to 1, got {value}")
     min_size = max(args.batch_size, max(8, args.n_step) * args.num_envs)
     utils.check(args.buffer_size >= min_size, f"--buffer-size must be at least {min_size}")
     enough = args.learning_starts >= 2 * args.num_envs

@@ -360,6 +360,7 @@ def main(args: Args):
     shapes = obs_space.shape, action_space.shape, (), obs_space.shape, ()
     goal_env = find_goal_env(make_env(args))  # in this process, with --async-envs too
     utils.check(goal_env, f"{args.env_id} is not a goal environment. Use sac.py")
+    utils.check(args.n_sampled_goals >= 0, "--n-sampled-goals must not be negative")
     sizes = args.buffer_size, args.num_envs
     replay = HindsightBuffer(*sizes, shapes, device, goal_env, args.n_sampled_goals)
     adams = {"critic_adam": critic_adam, "actor_adam": actor_adam, "alpha_adam": alpha_adam}

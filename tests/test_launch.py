@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from benchmark.launch import launch
+from cleanrl_lite.tools import jobs
 from tests import helpers
 
 FOLDER = helpers.ROOT / "benchmark" / "launch"
@@ -92,6 +93,16 @@ def test_the_last_flag_counts():
     assert launch.value(command, "--env-id", "CartPole-v1") == "CartPole-v1"
     assert [*launch.jobs([command], "runs")] == ["mine-3"]
     assert launch.seeds(["1-3", "7", "9-9"]) == [1, 2, 3, 7, 9]
+
+
+def test_what_a_job_says(tmp_path):
+    """Of a wrong flag, what is wrong and not tyro's frame; no jobs at once would never end."""
+    job = jobs.Job([], tmp_path / "log.txt")
+    frame = "╭─ Value error ──╮\n│ Error parsing  │\n│ For full help  │\n╰────────────────╯\n"
+    job.log.write_text(f"{frame}\n an earlier attempt\n{frame.replace('parsing', '--gamma')}")
+    assert job.last_line() == "Error --gamma"
+    with pytest.raises(SystemExit, match="--jobs must be at least 1, got 0"):
+        next(jobs.run([job], 0))
 
 
 # --- on this machine

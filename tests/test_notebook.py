@@ -46,6 +46,15 @@ def test_every_script_has_a_notebook(script):
     assert [line for line in lines if line not in left_out and line not in found] == []
 
 
+def test_the_command(tmp_path, monkeypatch):
+    """It takes a script's name with .py, too."""
+    words = ["notebook", "ddpg.py", "--seed", "3", "--output", str(tmp_path / "a.ipynb")]
+    monkeypatch.setattr("sys.argv", words)
+    notebook.main()
+    made = nbformat.read(tmp_path / "a.ipynb", as_version=4)
+    assert sources(made) == sources(notebook.notebook("ddpg", {"seed": 3}))
+
+
 @pytest.mark.slow
 def test_a_notebook_runs(tmp_path, monkeypatch):
     """It trains, films, saves the networks, evaluates and draws, as a reader who runs all cells sees it."""

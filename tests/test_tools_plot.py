@@ -159,7 +159,7 @@ def drawn(monkeypatch, folder, tmp_path, *words):
     """The figure of `plot FOLDER ...`, and what it printed goes on."""
     figures = []
     monkeypatch.setattr(plot.plt, "close", figures.append)
-    monkeypatch.setattr("sys.argv", ["plot", str(folder), "--out", str(tmp_path / "x.png"), *words])
+    monkeypatch.setattr("sys.argv", ["plot", str(folder), "--out", str(tmp_path / "x"), *words])
     plot.main()
     monkeypatch.undo()
     (figure,) = figures
@@ -171,7 +171,7 @@ def legend(ax):
     return [text.get_text().replace("\u00a0", " ") for text in ax.get_legend().get_texts()]
 
 
-def test_a_picture(tmp_path, monkeypatch):
+def test_a_picture(tmp_path, monkeypatch, capsys):
     """A panel an environment; mean and band of the finished seeds, the unfinished one dashed."""
     folder = tmp_path / "runs"
     for seed, height in enumerate([0, 10, 40], 1):
@@ -196,7 +196,7 @@ def test_a_picture(tmp_path, monkeypatch):
     assert unfinished.get_ydata()[-1] == pytest.approx(RAMP[40:50].mean() + 1000)
     band = cartpole.collections[0].get_paths()[0].vertices
     assert band[:, 1].max() == pytest.approx(RAMP[-window:].mean() + 40)
-    assert imread(tmp_path / "x.png").shape[1] > 1000
+    assert imread(capsys.readouterr().out.strip()).shape[1] > 1000
 
 
 # --- other libraries

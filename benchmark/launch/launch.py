@@ -170,8 +170,6 @@ def parse(words):
     at = words.index("--") if "--" in words else len(words)
     args = parser.parse_args(words[:at])
     flags = words[at + 1 :]
-    if args.jobs < 1:
-        parser.error(f"--jobs must be >= 1, got {args.jobs}")
     if not args.scripts and (args.seeds or args.exp_name):
         parser.error("--seeds and --exp-name go with named scripts; piped commands have their own")
     args.seeds = args.seeds or ["1-5"]

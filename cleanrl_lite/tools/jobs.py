@@ -34,9 +34,9 @@ def seeds(words):
     """[1, 2, 3, 7] of ["1-3", "7"]."""
     found = set()
     for word in words:
-        if not re.fullmatch(r"\d+(-\d+)?", word):
-            refuse(f"seeds are numbers and ranges such as 1-5, not {word}")
         first, _, last = word.partition("-")
+        if not re.fullmatch(r"\d+(-\d+)?", word) or int(last or first) < int(first):
+            refuse(f"seeds are numbers and ranges such as 1-5, not {word}")
         found.update(range(int(first), int(last or first) + 1))
     return sorted(found)
 
@@ -91,7 +91,10 @@ class Job:
         return self.log.read_text(errors="replace")[-10_000:] if self.log.exists() else ""
 
     def last_line(self):
-        return self.output().strip().rpartition("\n")[2][-300:]
+        text = self.output().strip()
+        if text.endswith("╯"):  # tyro's frame, whose first line says what is wrong
+            text = text.rpartition("╮\n")[2].partition("\n")[0].strip("│ ")
+        return text.rpartition("\n")[2][-300:]
 
     def part(self):
         """The finished part, by the last line of progress in the log."""
@@ -104,6 +107,8 @@ def run(jobs, at_once):
 
     After a signal, the running ones save and end; then the program ends with exit status 130.
     """
+    if at_once < 1:
+        refuse(f"--jobs must be at least 1, got {at_once}")
     todo, running, received = list(jobs), [], []
 
     def stop(number, _):

@@ -3,8 +3,7 @@
     python -m cleanrl_lite.tools.notebook ppo --env-id Acrobot-v1
     python -m cleanrl_lite.tools.notebook ddpg --execute --output my_ddpg.ipynb --seed 3
 
-The script's flags become the notebook's arguments. Never edit a notebook by hand: edit the script
-and make it again.
+The script's flags become the notebook's arguments. Edit the script, not the notebook.
 
 The notebook has the script's sections, in its order and its words, with main()'s body in cells of
 its own. Cells that are not in the script record videos while it trains, save the networks, show the
@@ -131,7 +130,8 @@ def notebook(script, changed):
 def main():
     parser = tools.parser(__doc__)
     add = parser.add_argument
-    add("script", help="such as ddpg")
+    names = sorted({path.stem for path in tools.SCRIPTS.glob("[!_]*.py")} - {"utils"})
+    add("script", type=lambda word: word.removesuffix(".py"), choices=names, metavar="SCRIPT")
     add("--output", help="where to write it (SCRIPT.ipynb)")
     add("--execute", action="store_true", help="run it, in the current directory")
     args, words = parser.parse_known_args()

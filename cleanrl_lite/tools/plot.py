@@ -158,8 +158,7 @@ def draw(groups, path, x="steps", metric=tools.RETURN):
     figure, axes = grid_of_axes(len(panels), lines)
     for ax, (env_id, panel) in zip(axes, sorted(panels.items()), strict=True):
         draw_panel(ax, env_id, panel, colours, x)
-    words = {"steps": "environment steps", "time": "minutes"}
-    save(figure, path, words[x], NAMES.get(metric, metric))
+    save(figure, path, "minutes" if x == "time" else "environment steps", NAMES.get(metric, metric))
 
 
 # === other libraries' runs
@@ -216,6 +215,7 @@ def main():
     add("--metric", default=tools.RETURN, help=f"a tag of TensorBoard ({tools.RETURN})")
     add("--also", nargs="+", default=[], help="folders of other libraries' TensorBoard files")
     args = parser.parse_args()
+    args.out = args.out.with_suffix(args.out.suffix or ".png")
     runs = tools.find(args.folders)
     groups = tools.group(runs, args.by.split(",") if args.by else None)
     tools.mixed(groups)

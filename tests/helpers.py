@@ -225,11 +225,10 @@ def as_flags(**values):
     words = []
     for name, value in values.items():
         flag = name.replace("_", "-")
-        words += (
-            [f"--{flag}" if value else f"--no-{flag}"]
-            if isinstance(value, bool)
-            else [f"--{flag}", str(value)]
-        )
+        if isinstance(value, bool):
+            words += [f"--{flag}" if value else f"--no-{flag}"]
+        else:
+            words += [f"--{flag}", str(value)]
     return words
 
 
@@ -329,10 +328,8 @@ def command_line(script, words):
 
 def train_defaults(script, runs_dir, **overrides):
     """An eager run in this process with the script's own defaults; returns its directory."""
-    args = module(script).Args(
-        **{**eager(script), **dict(cuda=False, runs_dir=str(runs_dir)), **overrides}
-    )
-    return module(script).main(args)["dir"]
+    flags = {**eager(script), "cuda": False, "runs_dir": str(runs_dir), **overrides}
+    return main(script, module(script).Args(**flags))["dir"]
 
 
 def environment(**extra):

@@ -154,9 +154,8 @@ def test_td3s_losses():
     loss, metrics = helpers.module("td3").critic_loss(args, agent, batch, noise)
     with torch.no_grad():
         actions = policy_by_hand(agent.target_actor, batch.next_obs)
-        smooth = actions + SCALE * torch.minimum(
-            torch.maximum(noise, -0.9 * torch.ones(3)), 0.9 * torch.ones(3)
-        )
+        limit = torch.full((3,), 0.9)
+        smooth = actions + SCALE * torch.minimum(torch.maximum(noise, -limit), limit)
         inside = torch.maximum(torch.minimum(smooth, HIGH), LOW)
         assert 0.1 < (smooth != inside).float().mean() < 0.9
         pair = [critic(net, batch.next_obs, inside) for net in (agent.qf1_target, agent.qf2_target)]
@@ -189,9 +188,8 @@ def test_sacs_losses(autotune):
     loss, metrics = sac.critic_loss(args, agent, batch, noise)
     with torch.no_grad():
         actions, log_probs = sac_by_hand(agent.actor, batch.next_obs, noise)
-        pair = [
-            critic(net, batch.next_obs, actions) for net in (agent.qf1_target, agent.qf2_target)
-        ]
+        networks = agent.qf1_target, agent.qf2_target
+        pair = [critic(network, batch.next_obs, actions) for network in networks]
     targets = torch.stack(pair).amin(0) - alpha * log_probs
     by_hand = critics_by_hand(agent, batch, targets)
     by_hand["qf_loss"] = by_hand["qf1_loss"] + by_hand["qf2_loss"]
@@ -218,13 +216,9 @@ def test_sac_log_probability_far_from_zero():
     actions, log_probs = agent.policy(torch.zeros(1, 2), torch.zeros(1, 3))
     log_probs.sum().backward()
     assert actions.tolist() == [[3, -2, 10]]
-    slopes = [
-        math.log(scale) + 2 * math.log(2) - 2 * raw
-        for scale, raw in zip(SCALE, (40, 40, 15), strict=True)
-    ]
-    assert log_probs.item() == pytest.approx(
-        3 * (1.5 - math.log(2 * math.pi) / 2) - sum(slopes), rel=1e-5
-    )
+    slopes = SCALE.log() + 2 * math.log(2) - 2 * torch.tensor([40.0, 40, 15])
+    expected = 3 * (1.5 - math.log(2 * math.pi) / 2) - slopes.sum().item()
+    assert log_probs.item() == pytest.approx(expected, rel=1e-5)
     assert all(param.grad.isfinite().all() for param in agent.actor.parameters())
 
 

@@ -24,21 +24,17 @@ def told(monkeypatch, capsys, *words):
     run(monkeypatch, *words)
     tables = {}
     output = capsys.readouterr().out
-    env_id = None
     for block in output.split("\n\n"):
         if block.startswith("|"):
             head, _, *rows = block.split("\n")
-            table = [cells(row) for row in (head, *rows)]
-            tables[env_id].append(table)
+            [*tables.values()][-1].append([cells(row) for row in (head, *rows)])
         elif "; final" in block:
-            env_id = block.strip()
-            tables[env_id] = []
+            tables[block.strip()] = []
     return tables, output
 
 
 def cells(row):
-    parts = row.strip()[1:-1].split("|")
-    return [part.strip() for part in parts]
+    return [part.strip() for part in row.strip()[1:-1].split("|")]
 
 
 def flat(value, length=200):
@@ -49,10 +45,9 @@ def test_a_table(tmp_path, monkeypatch, capsys):
     """A copy beside its origin, and another environment with one setting."""
     origin = [100, 110, 90, 105]
     copy = [140, 150, 135, 130]
-    for seed, value in enumerate(origin, 1):
-        write_run(tmp_path, flat(value), seed=seed)
-    for seed, value in enumerate(copy, 1):
-        write_run(tmp_path, flat(value), seed=seed, exp_name="my_idea")
+    for seed, (ours, theirs) in enumerate(zip(copy, origin, strict=True), 1):
+        write_run(tmp_path, flat(theirs), seed=seed)
+        write_run(tmp_path, flat(ours), seed=seed, exp_name="my_idea")
     write_run(tmp_path, flat(-5), env_id="Acrobot-v1")
     tables, output = told(monkeypatch, capsys, tmp_path)
     final, area = tables["CartPole-v1; final: steps 18,000 to 20,000"]
@@ -166,8 +161,7 @@ def test_the_rule_is_that_of_the_published_tables():
 
 def test_no_spread():
     """All seeds at 500, then all at 200: there is no t, and no doubt."""
-    high = flat(500, 3)
-    low = flat(200, 3)
+    high, low = flat(500, 3), flat(200, 3)
     assert compare.beside(high, high)["p"] == 1
     assert compare.beside(low, high) == {"difference": -300, "interval": [-300, -300], "p": 0}
     assert compare.needed(high, low, 10) == ""
@@ -180,9 +174,8 @@ def test_how_many_seeds_it_takes(size, stds):
     rng = np.random.default_rng(1)
 
     def seen(count):
-        shape = (4000, count)
-        ours = rng.normal(size, stds[0], shape)
-        theirs = rng.normal(0, stds[1], shape)
+        ours = rng.normal(size, stds[0], (4000, count))
+        theirs = rng.normal(0, stds[1], (4000, count))
         test = stats.ttest_ind(ours, theirs, axis=1, equal_var=False)
         return (test.pvalue < 0.05).mean()
 

@@ -46,10 +46,8 @@ class make_gymnasium:
 
         # it resets at the step after an episode's end
         mode = AutoresetMode.NEXT_STEP
-        self.envs, self.seed = (
-            gym.vector.SyncVectorEnv([make] * num_envs, autoreset_mode=mode),
-            seed,
-        )
+        self.envs = gym.vector.SyncVectorEnv([make] * num_envs, autoreset_mode=mode)
+        self.seed = seed
         self.num_threads = num_threads
         self.post_constraint = post_constraint  # an option of envpool alone
         MADE.append(self)

@@ -432,10 +432,8 @@ class Privileged(Probe):
         )
 
     def first(self):
-        self.sign, self.bonus = (
-            self.np_random.choice([-1.0, 1.0]),
-            float(self.np_random.integers(2)),
-        )
+        self.sign = self.np_random.choice([-1.0, 1.0])
+        self.bonus = float(self.np_random.integers(2))
         return dict(
             state=self.vector(self.sign), privileged_state=self.vector(self.sign, self.bonus)
         )
@@ -478,10 +476,8 @@ class Alone(gym.Wrapper):
         super().__init__(gym.make("CartPole-v1", render_mode=render_mode))
         space = self.env.observation_space
         agents = Box(space.low[None], space.high[None])
-        self.observation_space, self.action_space = (
-            Dict(agents=agents, state=space),
-            MultiDiscrete([2]),
-        )
+        self.observation_space = Dict(agents=agents, state=space)
+        self.action_space = MultiDiscrete([2])
 
     def reset(self, *, seed=None, options=None):
         obs, info = self.env.reset(seed=seed)

@@ -177,10 +177,8 @@ def test_losses(n_step):
         smoothing = torch.clamp(noise, -0.9, 0.9) * SCALE
         actions = policy(next_obs) + smoothing
         actions = torch.maximum(torch.minimum(actions, HIGH), LOW)
-        pair = [
-            probs(critic, next_obs, actions).numpy()
-            for critic in (agent.qf1_target, agent.qf2_target)
-        ]
+        critics = agent.qf1_target, agent.qf2_target
+        pair = [probs(critic, next_obs, actions).numpy() for critic in critics]
     moved = [project_each(probs, returns, discounts, terminations, atoms) for probs in pair]
     first = moved[0] @ atoms < moved[1] @ atoms
     assert first.any() and not first.all()

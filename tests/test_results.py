@@ -35,9 +35,8 @@ def test_make_results_changes_nothing(monkeypatch):
         assert written(name) == f"{text}\n"
     records = map(helpers.read_json, sorted((RESULTS / "speed").glob("*.json")))
     assert written("speed") == speed.table([*records])
-    assert written("time_to_return") == time_to_return.table(
-        time_to_return.read(time_to_return.FILE)
-    )
+    runs = time_to_return.read(time_to_return.FILE)
+    assert written("time_to_return") == time_to_return.table(runs)
     assert written("torture") == torture.table(helpers.read_json(torture.RECORD))
     assert written("cuda") == cuda_check.table(helpers.read_json(cuda_check.PUBLISHED))
     text = (ROOT / "README.md").read_text()

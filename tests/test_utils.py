@@ -68,9 +68,8 @@ def test_acting_in_numpy_is_acting_in_torch(name, live):
     with warnings.catch_warnings(record=True) as said:
         warnings.simplefilter("always")
         acting = utils.in_numpy(network, live)
-    assert ["acts in torch: numpy" in str(line.message) for line in said] == [True] * (
-        name in FOREIGN
-    )
+    told = ["acts in torch: numpy" in str(line.message) for line in said]
+    assert told == [True] * (name in FOREIGN)
     assert_acts_as_torch(acting, network)
     if live:
         with torch.no_grad():

@@ -104,7 +104,7 @@ class Game(GodotEnv):
 
     def start(self, path, options):
         if path is None:
-            super().__init__(**options)
+            super().__init__(None, **options)  # a checkpoint's options start no program
         else:
             path = os.path.abspath(path)  # a bare name would be looked for in $PATH
             with socket.create_server(("127.0.0.1", 0)) as server:

@@ -144,10 +144,8 @@ def test_an_evaluation_is_of_the_first_agent(tmp_path):
 
 # --- what can be wrong
 WRONG = {
-    "no such file": (
-        dict(env_path="/no/game.x86_64"),
-        r"--env-path /no/game.x86_64 .*no such game",
-    ),
+    "no such file": (dict(env_path="/no/game"), r"--env-path /no/game .*no such game"),
+    "in the options": (dict(env_path=None) | asked(env_path="/no/game"), "multiple values"),
     "never connects": (asked(fault="silent"), "the game does not connect"),
     "too few environments": (
         dict(num_envs=2) | asked(agents=4),

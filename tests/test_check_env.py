@@ -203,6 +203,7 @@ fault("LargeReward", "note rewards: up to 5e.03", reward=lambda self, action: 50
 fault("NoReward", "note rewards: all are 0", reward=lambda self, action: 0.0)
 unbounded = dict(action_space=Box(-np.inf, np.inf, (2,)))
 fault("Unbounded", "note actions: bounds are -inf to inf", **unbounded)
+fault("Fixed", "note actions: bounds are -1.0 to 1.0", action_space=Box(np.float32([-1, 1]), 1))
 fault("Aside", "note actions: bounds are 10.0 to 20.0", action_space=Box(10, 20, (2,)))
 # spaces
 camera = dict(draw=lambda self: {"view": picture(self), "place": draw(self)})
@@ -308,6 +309,7 @@ def test_slow_environments_get_scripts_that_learn_from_fewer_steps(monkeypatch):
     monkeypatch.setattr(check_env, "SLOW", 10**9)
     assert check("Plain")["script"] == "sac_discrete"
     assert check("Robot")["script"] == "sac"
+    assert check("Fixed")["script"] == "ppo_continuous"  # sac refuses it
 
 
 def test_flags_of_the_command():

@@ -359,7 +359,7 @@ def choose_script(seen):
     vector = isinstance(actions, Box) and actions.dtype.kind == "f" and len(actions.shape) == 1
     critic = names == {"state", "privileged_state"}
     team = isinstance(space, Tuple) and isinstance(actions, Tuple)
-    bounded = vector and actions.is_bounded()
+    bounded = vector and actions.is_bounded() and (actions.low < actions.high).all()
     slow = seen.steps < SLOW * seen.seconds
     rules = [
         (image and seen.spec.entry_point == "ale_py.env:AtariEnv", "ppo_atari", "an Atari game"),

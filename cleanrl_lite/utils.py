@@ -360,9 +360,9 @@ class Run:
             saved = load(path, **self.parts)
             check("id" in saved, f"{path} is of an older version: only --evaluate takes it")
             for name in "num_envs", "buffer_size", "n_step":  # the parts depend on them
-                flag, before = name.replace("_", "-"), saved["args"].get(name)
-                same = vars(args).get(name) == before
-                check(same, f"--resume needs --{flag} {before}, as before")
+                flag, now = name.replace("_", "-"), vars(args).get(name)
+                before = saved["args"].get(name, now)
+                check(now == before, f"--resume needs --{flag} {before}, as before")
             self.dir, self.step, self.id = saved["dir"], saved["global_step"], saved["id"]
             seed_all(args.seed + self.step)
             envs.begin(self.step)

@@ -283,7 +283,7 @@ def main(args: Args):
     device = utils.setup(args)
     min_size = max(args.batch_size, 8 * args.num_envs)
     utils.check(args.buffer_size >= min_size, f"--buffer-size must be at least {min_size}")
-    few = f"--top-quantiles-to-drop must be from 0 to below --n-quantiles {args.n_quantiles}"
+    few = f"--top-quantiles-to-drop must be >= 0 and below --n-quantiles {args.n_quantiles}"
     utils.check(0 <= args.top_quantiles_to_drop < args.n_quantiles, few)
     envs = utils.make_envs(args, make_env)
     obs_space, action_space = envs.single_observation_space, envs.single_action_space

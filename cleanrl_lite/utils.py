@@ -168,7 +168,7 @@ class Player(gym.Wrapper):
 
     def reset(self, *, seed=None, options=None):
         if seed is not None and multiprocessing.current_process().name.startswith("Worker<"):
-            seed_all(2**31 ^ seed)  # in AsyncVectorEnv's: the main process may have `seed` itself
+            seed_all(2**31 ^ seed)  # in a worker; the main process may have `seed` itself
             signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)  # they are for the main process
         self.episode = {"r": 0.0, "l": 0}  # return and length, by gymnasium's names
         obs, _ = self.env.reset(seed=seed, options=options)
@@ -371,7 +371,7 @@ class Run:
             self.id = re.sub(r"[^\w.+=-]", "-", name)[-128:]  # one that W&B takes
             self.dir, self.step = Path(args.runs_dir, self.id), 0
             self.dir.mkdir(parents=True)
-        self.lock = FileLock(self.dir / "lock", timeout=0, is_singleton=True)  # one a process
+        self.lock = FileLock(self.dir / "lock", timeout=0, is_singleton=True)  # of this process
         with suppress(Timeout):
             self.lock.acquire()
         check(self.lock.is_locked, f"another process trains in {self.dir}")

@@ -135,7 +135,7 @@ BAD = [
     bad("dqn", "--eval-episodes must be positive", eval_episodes=0),  # not after hours
     bad("rainbow", "--priority-beta must be from 0 to 1", priority_beta=-0.4),
     bad("rainbow_atari", "--priority-alpha must be from 0 to 1", priority_alpha=1.5),
-    bad("tqc", "--top-quantiles-to-drop must be from 0", top_quantiles_to_drop=-1),
+    bad("tqc", "--top-quantiles-to-drop must be >= 0", top_quantiles_to_drop=-1),
     bad("sac_her", "--n-sampled-goals must not be negative", n_sampled_goals=-3),
     # spaces: what the script takes, and a script for the others
     bad("sac", "no bounds", env_id=f"{PROBES}Fixed-v0"),

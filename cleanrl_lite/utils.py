@@ -393,7 +393,7 @@ class Run:
             writer.add_scalar(tag, float(scalar), self.step)
             if not math.isfinite(scalar):
                 writer.flush()
-                check(False, f"{tag} is {scalar}. The last checkpoint is in {self.dir}")
+                check(False, f"{tag} is {scalar}. The run directory is {self.dir}")
         if self.envs.returns:
             self.bar.set_postfix_str(f"return {np.mean(self.envs.returns):.1f}", refresh=False)
         self.bar.update(self.step - self.bar.n)

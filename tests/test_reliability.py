@@ -335,7 +335,7 @@ def test_a_diverging_run_stops(script, capfd, tmp_path):
     assert helpers.command_line(script, words) == 1
     lines = capfd.readouterr().err.splitlines()
     (line,) = [line for line in lines if line.startswith("error: ")]
-    found = r"\S+ is (nan|-?inf)\. The last checkpoint is in .*|\S+ is not finite"
+    found = r"\S+ is (nan|-?inf)\. The run directory is .*|\S+ is not finite"
     assert re.match(rf"error: ({found}|the agent's actions are .*)", line)
     for path in tmp_path.glob("*/checkpoint.pt"):
         state = helpers.load(path.parent)

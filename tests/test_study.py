@@ -281,6 +281,7 @@ REFUSED = [
     ("mine.py", EDIT, ["--confirm", "5-7"], "--confirm needs seeds"),
     ("mine.py", EDIT, ["--seeds", "x"], "seeds are numbers and ranges"),
     ("mine.py", EDIT, ["--seeds", "1", "5-1"], "seeds are numbers and ranges such as 1-5, not 5-1"),
+    ("mine.py", EDIT, ["--minutes", "-1"], "give --steps or --minutes, above 0"),
     ("mine.py", EDIT, ["--minutes", "9", "--print-jobs"], "--minutes needs this machine"),
     ("mine.py", EDIT, ["--minutes", "9", "--jobs", "9999"], "a core for each of --jobs"),
     ("none.py", None, [], "there is no none.py"),

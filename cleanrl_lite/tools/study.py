@@ -236,8 +236,8 @@ def parse(words):
     add("--json", action="store_true", help="print runs.json instead of verdict.md")
     at = words.index("--") if "--" in words else len(words)
     args = parser.parse_args(words[:at])
-    if args.steps == FOREVER and not args.minutes:
-        parser.error("give --steps, or --minutes")
+    if args.steps <= 0 or (args.minutes or 0) < 0 or (args.steps == FOREVER and not args.minutes):
+        tools.refuse("give --steps or --minutes, above 0")
     args.measures = compare.MEASURES + ("steps",) * bool(args.minutes)
     args.flags = words[at + 1 :]
     args.seeds, args.confirm = jobs.seeds(args.seeds), jobs.seeds(args.confirm)

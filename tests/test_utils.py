@@ -398,6 +398,7 @@ def test_signals_that_nohup_ignores_stay_ignored(monkeypatch):
     """The others ask the run to save."""
     monkeypatch.setattr(sys, "argv", ["ppo.py"])
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # also where pytest was started with &
     utils.parse(helpers.module("ppo").Args)
     assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1):

@@ -23,7 +23,8 @@ for script in ${SCRIPTS:-ppo dqn c51 rainbow pqn sac_discrete}; do
         sac_discrete) flags=${replay% --end-e*} ;;
     esac
     python -c "from tests.test_changed_copies import changed
-print(changed('$edit', '$script'), end='')" > runs/minatar_$script.py
+print(changed('$edit', '$script'), end='')" > runs/minatar_$script.new
+    mv runs/minatar_$script.new runs/minatar_$script.py  # whole, for a run that starts now
     for game in ${GAMES:-Breakout Asterix SpaceInvaders}; do
         for seed in ${SEEDS:-1 2 3}; do
             echo "python runs/minatar_$script.py" \

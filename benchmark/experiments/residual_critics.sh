@@ -9,7 +9,8 @@
 set -e
 mkdir -p runs
 python -c 'from tests.test_changed_copies import changed
-print(changed("residual_critics", "sac"), end="")' > runs/residual_critics.py
+print(changed("residual_critics", "sac"), end="")' > runs/residual_critics.new
+mv runs/residual_critics.new runs/residual_critics.py  # whole, for a run that starts now
 for seed in ${SEEDS:-1 2 3}; do
     echo "python runs/residual_critics.py --env-id Walker2d-v4 --seed $seed --total-timesteps" \
         "${STEPS:-200000}" \

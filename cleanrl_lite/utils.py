@@ -463,7 +463,7 @@ def compiled(args, function=None):
         return lambda function: compiled(args, function)
     function.__code__ = function.__code__.replace()  # each run in a process compiles its own
     cuda = torch.cuda.is_initialized()
-    # vec_isa_ok: no trial programs for the processor's vectors, which take 5 s
+    # vec_isa_ok: torch compiles no trial programs for vector instructions, which takes 5 s
     options = {"cpp_wrapper": not cuda, "cpp.use_decompose_tanh": True, "cpp.vec_isa_ok": True}
     fast = None  # until then, since the compiler takes a second to import
     eager_calls = 0 if cuda else EAGER_CALLS

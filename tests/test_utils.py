@@ -132,6 +132,13 @@ class Values(Softmax):
         return lambda obs: actor(obs).argmax(-1)
 
 
+class NearlyEqual(Values):
+    """As a trained C51: in many observations all actions have nearly the same value."""
+
+    def forward(self, obs):
+        return self.actor(obs) * (obs[:, :1] > 0).float().clamp(min=1e-3)
+
+
 def checked(Agent, **methods):
     """Whether check_policy lets an agent pass, one of whose methods is another."""
     kind = type("Changed", (Agent,), methods)
@@ -148,7 +155,7 @@ def checked(Agent, **methods):
     return ""
 
 
-@pytest.mark.parametrize("Agent", [Gaussian, Softmax, Values])
+@pytest.mark.parametrize("Agent", [Gaussian, Softmax, Values, NearlyEqual])
 def test_right_policies_pass(Agent):
     """Whatever the seed, and neither weights nor random states change."""
     for seed in range(20):
@@ -192,21 +199,6 @@ def test_wrong_policies_are_refused(Agent, methods, told):
         np.random.seed(seed)
         torch.manual_seed(seed)
         assert checked(Agent, **methods).startswith(f"error: {told}")
-
-
-@pytest.mark.parametrize("script", ["ppo", "ppo_continuous", "dqn"])
-def test_another_policy_is_refused(script, monkeypatch, tmp_path):
-    """main() calls the check before it learns; in_numpy of another network stands for an edit."""
-
-    in_numpy = utils.in_numpy
-
-    def negated(module, live=False):
-        forward = in_numpy(module, live)
-        return lambda *x: -forward(*x)
-
-    monkeypatch.setattr(utils, "in_numpy", negated)
-    with pytest.raises(SystemExit, match=r"^error: sampler\(\), which acts"):
-        helpers.train(script, tmp_path)
 
 
 # --- compiled updates

@@ -574,7 +574,7 @@ def in_numpy(module, live=False):
     if known and not (live and device.type == "cuda"):  # whose weights are copies here
         return forward
     warnings.warn("a network acts in torch: numpy is for Linear, Tanh and ReLU", stacklevel=2)
-    return lambda x: module(torch.as_tensor(x, device=device)).numpy(force=True)
+    return torch.no_grad()(lambda x: module(torch.as_tensor(x, device=device)).numpy(force=True))
 
 
 @keep_random_states()

@@ -101,7 +101,7 @@ def smoke_of(args, job):
         words += ["--total-timesteps", 2 * sizes["num_steps"] * sizes["num_envs"]]
     else:
         first = min(sizes["learning_starts"], 1_000)
-        steps = first + max(500, 2 * sizes["train_frequency"])
+        steps = first + max(200, 2 * sizes["train_frequency"])
         words += ["--learning-starts", first, "--total-timesteps", steps]
     return jobs.Job(words, runs_dir / "log.txt")
 

@@ -593,7 +593,7 @@ def check_policy(agent, obs, rows=256, draws=64):
     many = many.astype(obs.dtype).repeat(draws, axis=0)
     x = torch.as_tensor(many, device=param.device)
     found = agent(x)
-    if torch.is_tensor(found):  # values: the policy takes the best action, of equals any
+    if torch.is_tensor(found):  # values: the best action, or one nearly as good
         best = found >= found.amax(-1, keepdim=True) - 1e-4 * found.abs().amax()
         found = [torch.distributions.Categorical(probs=best.float())]
     dist = found[0]

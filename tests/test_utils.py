@@ -133,10 +133,11 @@ class Values(Softmax):
 
 
 class NearlyEqual(Values):
-    """As a trained C51: in many observations all actions have nearly the same value."""
+    """As a trained C51: in many observations all actions have the same value, but for rounding."""
 
     def forward(self, obs):
-        return self.actor(obs) * (obs[:, :1] > 0).float().clamp(min=1e-3)
+        rounding = 1e-6 * torch.arange(5)
+        return 1_000 * (self.actor(obs) * (obs[:, :1] > 0) + rounding)
 
 
 def checked(Agent, **methods):
@@ -173,6 +174,10 @@ def greedy(self):
     return lambda obs: actor(obs).argmax(-1)
 
 
+def second_best(self):
+    return lambda obs: self.actor(torch.from_numpy(obs)).argsort(-1)[:, -2].numpy()
+
+
 def flatter(self, obs):
     return Categorical(logits=self.actor(obs).tanh()), obs.sum(-1)
 
@@ -187,6 +192,7 @@ WRONG = [
     (Gaussian, dict(act=lambda self, obs: self(obs)[0].mean + 1), "act()"),
     (Softmax, dict(sampler=greedy), "sampler()"),
     (Softmax, dict(forward=flatter), "sampler()"),
+    (Values, dict(sampler=second_best), "sampler()"),
     (Values, dict(forward=lambda self, obs: -self.actor(obs)), "sampler()"),
     (Values, dict(act=lambda self, obs: self.actor(obs).argmin(-1)), "act()"),
 ]

@@ -160,14 +160,15 @@ class RAdam(utils.Adam):
         step = self.step.double()
         bias_correction = 1 - self.beta2**step
         rho_inf = 2 / (1 - self.beta2) - 1
-        rho = rho_inf - 2 * step * self.beta2**step / bias_correction
+        rho = utils.once(rho_inf - 2 * step * self.beta2**step / bias_correction)
         # how sure the variance is; the first five steps do without it
         known = rho.clamp(min=5)
         numerator = (known - 4) * (known - 2) * rho_inf
         rectification = (numerator / ((rho_inf - 4) * (rho_inf - 2) * known)).sqrt()
-        adaptive = rectification * bias_correction.sqrt() / (self.exp_avg_sq.sqrt() + self.eps)
+        rate = utils.once(rectification * bias_correction.sqrt())
+        adaptive = rate / (self.exp_avg_sq.sqrt() + self.eps)
         scale = torch.where(rho > 5, adaptive, 1.0)
-        return self.learning_rate * self.exp_avg / (1 - self.beta1**step) * scale
+        return self.learning_rate * self.exp_avg / utils.once(1 - self.beta1**step) * scale
 
 
 def main(args: Args):

@@ -164,7 +164,8 @@ def make_env(args, render_mode=None):
 class NoisyLinear(nn.Linear):
     """A linear layer with learned, factorised Gaussian noise on its weights (section 3).
 
-    `noise` is (inputs + outputs,), or has a row for each row of x, and so weights for each.
+    `noise` is f(epsilon), (inputs + outputs,), or has a row for each row of x, and so weights
+    for each.
     """
 
     def __init__(self, inputs, outputs, noisy, sigma):
@@ -178,8 +179,7 @@ class NoisyLinear(nn.Linear):
     def forward(self, x, noise):
         if noise is None or sum(self.noise_sizes) == 0:
             return super().forward(x)
-        scaled = noise.sign() * noise.abs().sqrt()
-        noise_in, noise_out = scaled.split(self.noise_sizes, dim=-1)
+        noise_in, noise_out = noise.split(self.noise_sizes, dim=-1)
         # equations 10 and 11
         outer = noise_out[..., :, None] * noise_in[..., None, :]
         weight = self.weight + self.weight_sigma * outer
@@ -250,9 +250,10 @@ class Agent(nn.Module):
         return self.values(self.q_network(obs, noise))
 
     def draw_noise(self, count):
-        """Noise for all noisy layers (count, number of their inputs and outputs)."""
+        """f(epsilon) for all noisy layers (count, number of their inputs and outputs)."""
         size = sum(self.q_network.noise_sizes)
-        return torch.randn((count, size), device=self.atoms.device)
+        noise = torch.randn((count, size), device=self.atoms.device)
+        return noise.sign() * noise.abs().sqrt()
 
     def act(self, obs, noise=None):
         """The greedy policy; without noise, for evaluation."""

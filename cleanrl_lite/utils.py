@@ -532,7 +532,7 @@ class Adam(nn.Module):
         grad = self.gradient(loss)
         with torch.no_grad():
             grad_norm = grad.norm()
-            grad = grad * (self.max_grad_norm / (grad_norm + 1e-6)).clamp(max=1.0)
+            grad = grad * once((self.max_grad_norm / (grad_norm + 1e-6)).clamp(max=1.0))
             parts = self.change(grad).split([param.numel() for param in self.params])
             for param, part in zip(self.params, parts, strict=True):
                 param.sub_(part.view_as(param))
@@ -547,8 +547,16 @@ class Adam(nn.Module):
         self.step.add_(1)
         self.exp_avg.lerp_(grad, 1 - self.beta1)
         self.exp_avg_sq.lerp_(grad.square(), 1 - self.beta2)
-        denominator = (self.exp_avg_sq / (1 - self.beta2**self.step)).sqrt() + self.eps
-        return self.learning_rate * self.exp_avg / (1 - self.beta1**self.step) / denominator
+        betas = self.beta1, self.beta2
+        correction1, correction2 = [once(1 - beta**self.step) for beta in betas]
+        denominator = (self.exp_avg_sq / correction2).sqrt() + self.eps
+        return self.learning_rate * self.exp_avg / correction1 / denominator
+
+
+def once(number):
+    """A 0-d tensor: else a compiled loop computes it again for every few weights, on a CPU."""
+    in_loop = torch.compiler.is_compiling() and number.is_cpu
+    return number.expand(64).amax() if in_loop else number  # a reduction is not in that loop
 
 
 IN_NUMPY = {

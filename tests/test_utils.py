@@ -305,15 +305,16 @@ def test_an_error_in_an_edit_is_pythons_own(eager_calls):
 
 # --- Adam
 @pytest.mark.parametrize("max_grad_norm, beta1, eps", [(np.inf, 0.9, 1e-8), (0.5, 0.5, 1e-5)])
-def test_adam_is_torchs(max_grad_norm, beta1, eps):
-    """With a learning rate that changes, clipping that bites at some steps only, and a parameter
-    that is frozen; the norm is that before it is clipped."""
+def test_adam_is_torchs(max_grad_norm, beta1, eps, eager_calls, traced):
+    """Eager, then traced; with a learning rate that changes, clipping that bites at some steps only,
+    and a parameter that is frozen. The norm is that before it is clipped."""
     network = nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 2), nn.Linear(2, 1))
     network[2].bias.requires_grad_(False)
     network.double()
     reference = copy.deepcopy(network)
     learning = [param for param in reference.parameters() if param.requires_grad]
     adam = utils.Adam(network.parameters(), 0.1, max_grad_norm, beta1, eps)
+    update = utils.compiled(ARGS, lambda x, k: adam.minimize(k * network(x).square().mean()))
     torchs = torch.optim.Adam(learning, lr=0.1, betas=(beta1, 0.999), eps=eps)
     clipped = 0
     for step in range(30):
@@ -321,7 +322,7 @@ def test_adam_is_torchs(max_grad_norm, beta1, eps):
         adam.learning_rate.fill_(rate)
         torchs.param_groups[0]["lr"] = rate
         x = torch.randn(8, 3).double()
-        norm = adam.minimize((step % 3) * network(x).square().mean())
+        norm = update(x, torch.tensor(step % 3))
         torchs.zero_grad()
         ((step % 3) * reference(x).square().mean()).backward()
         expected = nn.utils.clip_grad_norm_(learning, max_grad_norm)

@@ -165,8 +165,8 @@ class RAdam(utils.Adam):
         known = rho.clamp(min=5)
         numerator = (known - 4) * (known - 2) * rho_inf
         rectification = (numerator / ((rho_inf - 4) * (rho_inf - 2) * known)).sqrt()
-        rate = utils.once(rectification * bias_correction.sqrt())
-        adaptive = rate / (self.exp_avg_sq.sqrt() + self.eps)
+        correction = utils.once(rectification * bias_correction.sqrt())
+        adaptive = correction / (self.exp_avg_sq.sqrt() + self.eps)
         scale = torch.where(rho > 5, adaptive, 1.0)
         return self.learning_rate * self.exp_avg / utils.once(1 - self.beta1**step) * scale
 

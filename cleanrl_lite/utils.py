@@ -547,16 +547,16 @@ class Adam(nn.Module):
         self.step.add_(1)
         self.exp_avg.lerp_(grad, 1 - self.beta1)
         self.exp_avg_sq.lerp_(grad.square(), 1 - self.beta2)
-        betas = self.beta1, self.beta2
-        correction1, correction2 = [once(1 - beta**self.step) for beta in betas]
+        correction1 = once(1 - self.beta1**self.step)
+        correction2 = once(1 - self.beta2**self.step)
         denominator = (self.exp_avg_sq / correction2).sqrt() + self.eps
         return self.learning_rate * self.exp_avg / correction1 / denominator
 
 
 def once(number):
-    """A 0-d tensor: else a compiled loop computes it again for every few weights, on a CPU."""
-    in_loop = torch.compiler.is_compiling() and number.is_cpu
-    return number.expand(64).amax() if in_loop else number  # a reduction is not in that loop
+    """A 0-d tensor, unchanged. A compiled loop over the weights does not compute it again."""
+    inlined = torch.compiler.is_compiling() and number.is_cpu
+    return number.expand(64).amax() if inlined else number  # torch inlines no reduction
 
 
 IN_NUMPY = {

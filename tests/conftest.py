@@ -22,8 +22,8 @@ JAVA_FREE = {"tests.test_consistency", "tests.test_docs", "tests.test_results"}
 collect_ignore = []
 if importlib.util.find_spec("stable_baselines3") is None:
     collect_ignore += ["test_results.py"]
-# Its tests share two processes.
-TOGETHER = "test_multigpu.py"
+# Their tests share two processes, and runs of many copies.
+TOGETHER = "test_multigpu.py", "test_changed_copies.py"
 
 
 def pytest_configure(config):
@@ -42,8 +42,8 @@ def pytest_xdist_auto_num_workers(config):
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config, log):
-    """This file is for one worker, others for all. (pytest 9.2 does not see the groups of pytest-xdist
-    3.8, which are a part of the tests' names.)"""
+    """Each file of TOGETHER is for one worker, others for all. (pytest 9.2 does not see the groups of
+    pytest-xdist 3.8, which are a part of the tests' names.)"""
     from xdist.scheduler import LoadScopeScheduling
 
     class Scheduling(LoadScopeScheduling):

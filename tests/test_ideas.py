@@ -7,7 +7,7 @@ from torch.distributions import Normal
 
 from tests import helpers, probe_envs
 from tests.probe_envs import probe
-from tests.test_changed_copies import changed
+from tests.test_changed_copies import copied
 from tests.test_off_policy import BIAS, SCALE, project_by_hand
 
 # Large steps, so that each of their parts is seen.
@@ -59,9 +59,7 @@ class OneUpdate:
 
     def __init__(self, name, script, folder, sizes, **flags):
         probe_envs.TRANSITIONS.clear()
-        path = folder / f"{name}.py"
-        path.write_text(changed(name, script))
-        self.module = helpers.import_file(path)
+        self.module = copied(name, script, folder)
         vars(self.module).update(sizes)
         self.given, self.acted = [], []
         for loss in "critic_loss", "actor_loss":

@@ -107,10 +107,13 @@ class NoisyLinear(nn.Linear):
             return super().forward(x)
         noise_in, noise_out = noise.split(self.noise_sizes, dim=-1)
         # equations 10 and 11
-        outer = noise_out[..., :, None] * noise_in[..., None, :]
-        weight = self.weight + self.weight_sigma * outer
-        bias = self.bias + self.bias_sigma * noise_out
-        return (x[:, None] @ weight.mT)[:, 0] + bias
+        if noise.ndim == 1:
+            weight = self.weight + self.weight_sigma * noise_out.outer(noise_in)
+            bias = self.bias + self.bias_sigma * noise_out
+            return x @ weight.T + bias
+        # the same, without a matrix for each row
+        noisy = F.linear(x * noise_in, self.weight_sigma, self.bias_sigma)
+        return super().forward(x) + noisy * noise_out
 
 
 class QNetwork(nn.Module):

@@ -185,7 +185,7 @@ class NoisyLinear(nn.Linear):
             weight = self.weight + self.weight_sigma * noise_out.outer(noise_in)
             bias = self.bias + self.bias_sigma * noise_out
             return x @ weight.T + bias
-        # the same, without a matrix for each row
+        # a row of noise for each row of x: the same, but no matrix for each is formed
         noisy = F.linear(x * noise_in, self.weight_sigma, self.bias_sigma)
         return super().forward(x) + noisy * noise_out
 

@@ -104,7 +104,7 @@ def copied(name, script, folder):
 
 NAMES = sorted(path.stem for path in EDITS.glob("*.diff"))
 PAIRS = [(name, script) for name in NAMES for script in read(name)[0]]
-# The first tier runs each edit in the first of its scripts, but for large networks.
+# The first tier runs each edit in the first of its scripts, but for two slow ones.
 FIRST = {(name, read(name)[0][0]) for name in set(NAMES) - {"sac_simba", "minatar_ppo"}}
 EAGER = [pytest.param(*p, marks=[] if p in FIRST else pytest.mark.slow) for p in PAIRS]
 
